@@ -111,7 +111,7 @@ class Option(msgspec.Struct, frozen=True):
     capability: str | None = None
     needs: str | None = None
     excludes: str | None = None
-    in_bulk: bool = False
+    in_bulk: bool = True
 
     @property
     def kind(self) -> type:
@@ -125,7 +125,7 @@ class PriorityOption(TypedDict, total=False):
 
     priority: Annotated[
         Priority,
-        Option("lower is served first; 32 bits.", _priority, default=0, unset=0, capability="priority", in_bulk=True),
+        Option("lower is served first; 32 bits.", _priority, default=0, unset=0, capability="priority"),
     ]
 
 
@@ -139,6 +139,7 @@ class OnceOptions(TypedDict, total=False):
             check_name,
             field="id",
             capability="job_ids",
+            in_bulk=False,
         ),
     ]
     delay: Annotated[
@@ -149,17 +150,12 @@ class OnceOptions(TypedDict, total=False):
             field=None,
             capability="delay",
             excludes="run_at",
-            in_bulk=True,
         ),
     ]
-    run_at: Annotated[
-        Moment | None, Option("time before which the job is not claimed.", _time, capability="delay", in_bulk=True)
-    ]
+    run_at: Annotated[Moment | None, Option("time before which the job is not claimed.", _time, capability="delay")]
     expires_at: Annotated[
         Moment | None,
-        Option(
-            "time at which the job is removed if no worker has claimed it.", _time, capability="expiry", in_bulk=True
-        ),
+        Option("time at which the job is removed if no worker has claimed it.", _time, capability="expiry"),
     ]
     unique_for: Annotated[
         GivenDuration | None,
@@ -168,7 +164,6 @@ class OnceOptions(TypedDict, total=False):
             _seconds,
             capability="unique_keys",
             needs="unique_key",
-            in_bulk=True,
         ),
     ]
     on_conflict: Annotated[
@@ -179,6 +174,7 @@ class OnceOptions(TypedDict, total=False):
             _conflict,
             default="return",
             field=None,
+            in_bulk=False,
         ),
     ]
 
@@ -193,26 +189,16 @@ class RepeatedOptions(TypedDict, total=False):
             check_name,
             size=lambda key: written_bytes(key) + 4,
             capability="unique_keys",
-            in_bulk=True,
         ),
     ]
     headers: Annotated[
         Mapping[str, str] | None,
-        Option(
-            "names and texts that travel with the job.",
-            _headers,
-            size=_headers_bytes,
-            capability="headers",
-            in_bulk=True,
-        ),
+        Option("names and texts that travel with the job.", _headers, size=_headers_bytes, capability="headers"),
     ]
     max_attempts: Annotated[
         Positive | None,
         Option(
-            "number of failures after which the job is dead; None means never.",
-            _integer,
-            capability="dead_letters",
-            in_bulk=True,
+            "number of failures after which the job is dead; None means never.", _integer, capability="dead_letters"
         ),
     ]
     concurrency_key: Annotated[
@@ -222,7 +208,6 @@ class RepeatedOptions(TypedDict, total=False):
             check_name,
             size=lambda key: written_bytes(key) + 24,
             capability="limits",
-            in_bulk=True,
         ),
     ]
     concurrency_limit: Annotated[
@@ -232,16 +217,12 @@ class RepeatedOptions(TypedDict, total=False):
             _integer,
             capability="limits",
             needs="concurrency_key",
-            in_bulk=True,
         ),
     ]
     keep_result: Annotated[
         GivenDuration | None,
         Option(
-            "time for which the result is kept after the ack; None means not at all.",
-            _seconds,
-            capability="results",
-            in_bulk=True,
+            "time for which the result is kept after the ack; None means not at all.", _seconds, capability="results"
         ),
     ]
 

@@ -203,7 +203,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
         ),
         "The heartbeat of a job with a requested cancellation does not report it": Bug(
-            "domain/operations/ends.py", "lost.append(stop)", "pass", seeds=100
+            "domain/operations/ends.py", "lost.append(JobCancelledError(*claim))", "pass", seeds=100
         ),
     },
     # Jobs are claimed under names in every seed.

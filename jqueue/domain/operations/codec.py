@@ -20,35 +20,9 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ChangedMeanwhileError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import record_of
+from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBack, Heartbeat, Nack, RequeueStale, Sweep
-from jqueue.domain.operations.enqueue import Arrive, Depart, Enqueue
-from jqueue.domain.operations.lookups import (
-    AwaitResult,
-    CountQueued,
-    Find,
-    HeldBy,
-    JobsInRanges,
-    LastSequence,
-    LastTransaction,
-    LookAtBacklog,
-    Peek,
-    RangesHeldBy,
-)
-from jqueue.domain.operations.operator import (
-    Amend,
-    Cancel,
-    CreateQueue,
-    Fence,
-    Purge,
-    Redrive,
-    Reprioritise,
-    Reschedule,
-)
-from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
-from jqueue.domain.operations.rules import Configure, Pause, Resume, RunSchedule, SetLimits, SetSchedule, Unschedule
-from jqueue.domain.operations.segments import DropRows, Merge, Spill
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.selection import Selection
 
@@ -174,11 +148,8 @@ class AllOrNothing(Operation, frozen=True):
 
 
 TRAVELLING = (
-    *(Enqueue, Arrive, Depart, Dequeue, Ack, Nack, Heartbeat, HandBack, RequeueStale, Sweep),
-    *(Cancel, Reschedule, Reprioritise, Amend, Redrive, Purge, CreateQueue, Fence),
-    *(Pause, Resume, SetLimits, Configure, SetSchedule, RunSchedule, Unschedule),
-    *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, HeldBy, RangesHeldBy, JobsInRanges, LastSequence),
-    *(LastTransaction, ClaimRange, EndRange, ClaimBatch, Spill, Merge, DropRows, Guarded, AllOrNothing),
+    *(Dequeue, *ends.TRAVELLING, *enqueue.TRAVELLING, *lookups.TRAVELLING, *operator.TRAVELLING),
+    *(*ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING, Guarded, AllOrNothing),
 )
 """The operations that have an encoded form: all but `EnqueueSegments`.
 

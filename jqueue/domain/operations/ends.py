@@ -352,25 +352,20 @@ class Heartbeat(Operation, frozen=True):
             assert isinstance(claim, Claim)
             if (held := draft.header.ranges.get(claim.job_id)) is not None and held.claims == claim.attempt:
                 lost += [JobCancelledError(each, claim.attempt, range_id=claim.job_id) for each in held.cancelled]
-                if lost and not self.tolerant:
-                    raise lost[0]
                 later = now if held.heartbeat_at != now else now + SAME_MOMENT
                 draft.set_range(claim.job_id, held.evolve(heartbeat_at=later))
                 continue
             try:
                 job = draft.held(claim)
             except JobNotFoundError as error:
-                if not self.tolerant:
-                    raise
                 lost.append(error)
                 continue
             if job.cancel_requested:
-                stop = JobCancelledError(*claim)
-                if not self.tolerant:
-                    raise stop
-                lost.append(stop)
+                lost.append(JobCancelledError(*claim))
             at = now if job.heartbeat_at != now else now + SAME_MOMENT
             draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), IN_PROGRESS)
+        if lost and not self.tolerant:
+            raise lost[0]
         return lost
 
     def references(self) -> Sequence[JobReference]:
@@ -483,3 +478,6 @@ class Sweep(Operation, frozen=True):
             ):
                 stale.append(job)
         return revoke(draft, stale, now, in_place=self.in_place) + in_ranges
+
+
+TRAVELLING = (Ack, Nack, Heartbeat, HandBack, RequeueStale, Sweep)

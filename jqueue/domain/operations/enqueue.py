@@ -439,3 +439,6 @@ class Depart(Operation, frozen=True):
     def references(self) -> Sequence[JobReference]:
         """Return the claim on the job."""
         return (self.job.claim,)
+
+
+TRAVELLING = (Enqueue, Arrive, Depart)

@@ -419,3 +419,6 @@ class Amend(OnJob, frozen=True):
             draft.require(LIMITS)
         draft.move(job, Verb.EDIT, after, job.status)
         return after
+
+
+TRAVELLING = (Cancel, Reschedule, Reprioritise, Amend, Redrive, Purge, CreateQueue, Fence)

@@ -396,3 +396,6 @@ class ClaimBatch(Claims, frozen=True):
     def may_miss(self, result: list[JobRecord | RangeClaim]) -> bool:
         """Return True if there are fewer jobs than were asked for."""
         return sum(each.rows if isinstance(each, RangeClaim) else 1 for each in result) < self.jobs
+
+
+TRAVELLING = (ClaimRange, EndRange, ClaimBatch)

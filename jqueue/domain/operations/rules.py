@@ -345,3 +345,6 @@ class Unschedule(Operation, frozen=True):
         known = self.name in draft.header.schedules
         draft.forget(draft.header.schedules, self.name)
         return known
+
+
+TRAVELLING = (Pause, Resume, SetLimits, Configure, SetSchedule, RunSchedule, Unschedule)

@@ -144,3 +144,6 @@ class DropRows(Operation, frozen=True):
 def is_given_up(held: Range, rows: Sequence[Span], now: datetime) -> bool:
     """Return True if the claim on a range is stale, and some of its rows are among rows that cannot be read."""
     return now - held.heartbeat_at >= timedelta(seconds=held.claim_timeout) and bool(common([held.span], rows))
+
+
+TRAVELLING = (Spill, Merge, DropRows)
