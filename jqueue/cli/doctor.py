@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue._version import __version__
-from jqueue.adapters.storage.names import describe
 from jqueue.cli.checks import CHECKS, Finding, examine
 from jqueue.cli.probes import Outcome
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
@@ -27,7 +26,7 @@ from jqueue.cli.verdict import Verdict, judge
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import counted, printable
-from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch, SupportsWriteCheck
+from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch, SupportsWriteCheck, describe
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
 SHOWN = {

@@ -317,8 +317,8 @@ async def short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:
         return {}
     names = ShortIds(job.id for job in found.jobs)
     with suppress(JobsUnreadableError):  # an id of a job that cannot be read may begin like a short one
-        async for job_id in found.view.ids():
-            names.meet(job_id)
+        async for job in found.view.jobs(found.now):
+            names.meet(job.id)
     return names.found()
 
 

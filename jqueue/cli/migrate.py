@@ -13,7 +13,6 @@ from msgspec import to_builtins
 from rich.text import Text
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe
 from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, AsJSON, RefusedError, place_of
 from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.cli.progress import jobs_counted
@@ -25,6 +24,7 @@ from jqueue.core.queue_base import is_same_place
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.printable import counted, printable
 from jqueue.formats.queue import StoreQueue
+from jqueue.ports.storage import describe
 
 Queue = DirectQueue | StoreQueue
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe
 from jqueue.cli.printing import note, refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
@@ -26,7 +25,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.stats import EntrypointStats, QueueStats
-from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime
+from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime, describe
 
 if TYPE_CHECKING:
     from jqueue.formats.port import JobStorePort

@@ -12,8 +12,8 @@ from jqueue.cli.printing import jobs, size
 from jqueue.cli.probes import NotTriedError, ProbeContext, Result, failed, noted, passed
 from jqueue.cli.scratch import CALL_LIMIT, with_retries
 from jqueue.core.blob.codec import parse_blob
-from jqueue.core.blob.segment_check import SegmentCheck
-from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, reason_of
+from jqueue.core.blob.segment_object import SegmentCheck
+from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader, pieces_of, reason_of
 from jqueue.core.observers import Observers
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header
@@ -160,12 +160,12 @@ async def _check_rows(
     """
     entropy, (seen, total) = context.space.entropy, progress
     index = await with_retries(lambda: _limited(reader.index(damage.name, segment)), entropy)
-    check = SegmentCheck(segment, index, held)
+    check = SegmentCheck(segment, index)
 
     async def read(numbers: Sequence[int]) -> list[tuple[int, bytes]]:
         return [each async for each in reader.parts(damage.name, index, numbers)]
 
-    for numbers in check.pieces:
+    for numbers in pieces_of(segment, index, held):  # chunks of which all rows have left are needed by nothing
         context.tell(f"{seen:,} of {jobs(total)}")
         for number, data in await with_retries(lambda numbers=numbers: _limited(read(numbers)), entropy):  # type: ignore[misc]
             damage.why = damage.why or check.chunk(number, data)

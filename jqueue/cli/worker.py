@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe
 from jqueue.cli.log import JSONFormatter, LogFormat, log_to_stderr
 from jqueue.cli.on_queue import URL, Create, place_of
 from jqueue.cli.printing import UNUSABLE, refusal
@@ -33,6 +32,7 @@ from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue
 from jqueue.ports.log import logger_of
+from jqueue.ports.storage import describe
 from jqueue.runtime.system import process_name
 from jqueue.worker import Worker
 from jqueue.worker.opening import name_of

@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jqueue.connect.parsed_url import EXAMPLES, parse_url, url_error
@@ -161,4 +160,4 @@ def _found(url: str | os.PathLike[str], create: bool) -> tuple[Any, bool]:
         )
     if match[2] is None:
         raise url_error(scheme, "has no // after its scheme")
-    return build(replace(parse_url(scheme, match.string, match.end()), create=create)), scheme in FORMATS
+    return build(parse_url(scheme, match.string, match.end(), create=create)), scheme in FORMATS

@@ -127,7 +127,7 @@ def check_folder(path: str | os.PathLike[str], *, create: bool) -> None:
         raise MissingFolderError(folder)
 
 
-def parse_url(scheme: str, url: str, begin: int) -> ParsedURL:
+def parse_url(scheme: str, url: str, begin: int, *, create: bool = False) -> ParsedURL:
     """Parse the part of a URL after its scheme.
 
     `urlsplit` will not do: its errors quote the URL, it deletes line breaks, and it looks for hosts and ports.
@@ -147,6 +147,7 @@ def parse_url(scheme: str, url: str, begin: int) -> ParsedURL:
         _options(scheme, query),
         user if at else None,
         secret if colon else None,
+        create,
     )
 
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from jqueue.core.blob.segment_staging import StagedTask
-from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
 from jqueue.core.queue_base import Prepared, QueueOptions
@@ -18,8 +15,6 @@ from jqueue.core.verbs.operator import HistoryVerbs
 from jqueue.core.verbs.producer import StagingVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job_options import OnConflict
-from jqueue.domain.operations.bulk import Transaction
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer, SupportsObservers
@@ -108,35 +103,6 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 "write the queue's own: give it the methods of SupportsObjects, or use a storage of jqueue"
             )
         return operation
-
-    @property
-    def _bulk_threshold(self) -> int | None:
-        segments = self._engine.segments
-        if segments is None or self._objects is None or segments.writer.sizes.hot_bytes is None:
-            return None
-        most = segments.writer.sizes.bulk_jobs
-        return self.options.limits.batch_size if most is None else most
-
-    def _new_bulk(self, seconds: float) -> BulkEnqueue:
-        assert self._engine.segments is not None
-        assert self._objects is not None
-        return BulkEnqueue(self._engine, self._engine.segments, self._objects, self._preparation, seconds)
-
-    def _new_staged(
-        self, staged: Sequence[StagedTask], transaction: Transaction, on_conflict: OnConflict, seconds: float
-    ) -> StagedCommit:
-        assert self._engine.segments is not None
-        assert self._objects is not None
-        return StagedCommit(
-            self._engine,
-            self._engine.segments,
-            self._objects,
-            self._preparation,
-            seconds,
-            staged,
-            transaction,
-            on_conflict,
-        )
 
     async def _release(self) -> None:
         if isinstance(self.storage, SupportsRelease):

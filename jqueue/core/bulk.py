@@ -13,12 +13,11 @@ from typing import Any
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
 from jqueue.core.blob.segment_reader import DAMAGED
 from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, JobGroups, StagedTask
-from jqueue.core.blob.segments import Segments
-from jqueue.core.engine import Engine
 from jqueue.core.tasks import in_turns
 from jqueue.core.values import ValueObjects
+from jqueue.core.writer import QueueEngine
 from jqueue.domain.draft import enqueue_limit
-from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, JQueueError, StorageError
+from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import OnConflict
@@ -44,9 +43,6 @@ from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, S
 from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.ports.log import logger_of
 
-CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"
-"""The error of a commit that added nothing, if that was not known in time for another try."""
-
 CHUNKS_AT_ONCE = 16
 """Number of chunks of a segment that are read at once."""
 
@@ -55,11 +51,10 @@ class SegmentCommit:
     """A call that names segments in one commit.
 
     Args:
-        engine: will commit it.
-        segments: the segments of the engine.
-        objects: repeats requests that fail.
-        preparation: has the limits of the queue.
-        seconds: time within which the store must take an object.
+        engine: will commit it. It keeps segments.
+        objects: stores large payloads, and repeats requests that fail.
+        preparation: completes jobs, and has the limits of the queue.
+        seconds: time within which the store must answer each request.
         on_conflict: see `Enqueue`.
 
     Attributes:
@@ -68,16 +63,16 @@ class SegmentCommit:
 
     def __init__(
         self,
-        engine: Engine,
-        segments: Segments,
-        objects: ValueObjects,
+        engine: QueueEngine,
+        objects: ValueObjects | None,
         preparation: Preparation,
         seconds: float,
         on_conflict: OnConflict = "return",
     ) -> None:
-        self._engine = engine
-        self._segments, self._sizes = segments, segments.writer.sizes
-        self._objects = objects
+        assert engine.segments is not None
+        assert objects is not None
+        self._engine, self._objects = engine, objects
+        self._segments, self._sizes = engine.segments, engine.segments.writer.sizes
         self._preparation = preparation
         self._seconds = seconds
         self._on_conflict = on_conflict
@@ -185,10 +180,8 @@ class SegmentCommit:
             for each in several:
                 async for _, job in self._jobs_of(each):
                     jobs.extend(group, [job.evolve(sequence=each.behind + job.sequence) if each.behind else job])
-                    for full in jobs.full():
-                        joined.append(await self._written(*full))
-            for rest in jobs.rest():
-                joined.append(await self._written(*rest))
+                    joined += [await self._written(*full) for full in jobs.full()]
+            joined += [await self._written(*rest) for rest in jobs.rest()]
         return joined
 
     async def _written(self, group: Group, jobs: list[JobRecord]) -> NewSegment:
@@ -218,25 +211,17 @@ MOST_SEGMENTS = SEGMENTS_KEPT // 2
 
 
 class BulkEnqueue(SegmentCommit):
-    """The jobs of one bulk enqueue.
-
-    Args:
-        engine: will commit it.
-        segments: the segments of the engine.
-        objects: stores large payloads.
-        preparation: completes the jobs.
-        seconds: time within which the store must take an object.
-    """
+    """The jobs of one bulk enqueue. Arguments are as for `SegmentCommit`."""
 
     def __init__(
-        self, engine: Engine, segments: Segments, objects: ValueObjects, preparation: Preparation, seconds: float
+        self, engine: QueueEngine, objects: ValueObjects | None, preparation: Preparation, seconds: float
     ) -> None:
-        super().__init__(engine, segments, objects, preparation, seconds)
+        super().__init__(engine, objects, preparation, seconds)
         now, rest = engine.now(), bulk_rest(preparation.new_id())
         self._given = GivenJobs(rest, now)
         self._prepared = 0  # number of jobs
         self._preparation = replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
-        self._created_at, self._before = now, now + objects.named_within
+        self._created_at, self._before = now, now + self._objects.named_within
         self._groups = JobGroups(self._sizes.most_rows, self._sizes.most_bytes, BUFFER_BYTES)
         self._few: list[tuple[int, Enqueue]] = []
         self._new: list[NewSegment] = []
@@ -250,7 +235,7 @@ class BulkEnqueue(SegmentCommit):
         """Take more jobs.
 
         Raises:
-            InvalidJobError: a job is wrong, or is no `Enqueue`.
+            InvalidJobError: a job is wrong.
             StorageError: the store failed.
         """
         for first in range(0, len(jobs), LINES_PER_SLICE):
@@ -262,8 +247,6 @@ class BulkEnqueue(SegmentCommit):
             await asyncio.sleep(0)
 
     def _new_job(self, job: Enqueue) -> Enqueue:
-        if not isinstance(job, Enqueue):
-            raise InvalidJobError(f"enqueue_many takes Enqueue(...), got {type(job).__name__}")
         self._prepared += 1
         return job.prepared(self._preparation)
 
@@ -343,14 +326,8 @@ class BulkEnqueue(SegmentCommit):
             self.until = asyncio.get_running_loop().time() + self._seconds
         return await self.ready(EnqueueSegments(number, self._created_at, new, few, self._before, features))
 
-    def answer(self, outcome: BulkAdded | BulkConflicts) -> list[Job] | EnqueuedJobs:
-        """Return the answer to the caller: a list of whole jobs if they are few.
-
-        Raises:
-            DeadlineExceededError: nothing was added by a commit whose outcome was unknown for a while.
-        """
-        if isinstance(outcome, BulkConflicts):
-            raise DeadlineExceededError(CONFLICTS_LATE)
+    def answer(self, outcome: BulkAdded) -> list[Job] | EnqueuedJobs:
+        """Return the answer to the caller: a list of whole jobs if they are few."""
         if self._whole is None:
             return EnqueuedJobs(self._given, outcome)
         return [job_of(self._whole_job(job, given, outcome)) for job, given in self._whole]
@@ -378,14 +355,9 @@ class StagedCommit(SegmentCommit):
     """The commit of segments that tasks have staged.
 
     Args:
-        engine: will commit it.
-        segments: the segments of the engine.
-        objects: repeats requests that fail.
-        preparation: has the limits of the queue.
-        seconds: time within which the store must answer each request.
+        engine, objects, preparation, seconds, on_conflict: as for `SegmentCommit`.
         staged: the segments, by task.
         transaction: the identity of the write.
-        on_conflict: see `Enqueue`.
 
     Attributes:
         jobs: number of jobs.
@@ -393,16 +365,15 @@ class StagedCommit(SegmentCommit):
 
     def __init__(
         self,
-        engine: Engine,
-        segments: Segments,
-        objects: ValueObjects,
+        engine: QueueEngine,
+        objects: ValueObjects | None,
         preparation: Preparation,
         seconds: float,
         staged: Sequence[StagedTask],
         transaction: Transaction,
         on_conflict: OnConflict,
     ) -> None:
-        super().__init__(engine, segments, objects, preparation, seconds, on_conflict)
+        super().__init__(engine, objects, preparation, seconds, on_conflict)
         self.jobs = sum(task.jobs for task in staged)
         self.named_within = STAGED_NAMED_WITHIN
         self._staged = staged
@@ -431,18 +402,7 @@ class StagedCommit(SegmentCommit):
         operation = EnqueueSegments(self.jobs, min(begun, now), new, one_by_one, before, features, self._transaction)
         return await self.ready(operation)
 
-    def outcome(self, results: Sequence[BulkAdded | BulkConflicts | StagedReceipt]) -> StagedReceipt:
-        """Return the receipt of a commit whose outcome was unknown for a while.
-
-        Raises:
-            DeadlineExceededError: nothing was added.
-        """
-        [found] = results
-        if isinstance(found, BulkConflicts):
-            raise DeadlineExceededError(CONFLICTS_LATE)
-        return self.receipt(found)
-
-    def receipt(self, outcome: BulkAdded | StagedReceipt) -> StagedReceipt:
+    def answer(self, outcome: BulkAdded | StagedReceipt) -> StagedReceipt:
         """Return the receipt of a commit that added the jobs, or had nothing to add."""
         if isinstance(outcome, StagedReceipt):
             return outcome

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from jqueue.domain.errors import (
     ClaimLostError,
@@ -39,8 +40,7 @@ Python's garbage collector skips tuples of numbers, and a busy broker has ten th
 NOT_HELD: Entry = (0, 0.0, None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class HeldClaim:
+class HeldClaim(msgspec.Struct, frozen=True):
     """A claim that was handed out and not yet ended here.
 
     Attributes:
@@ -138,8 +138,9 @@ class ClaimRegistry:
         if len(held) > CLAIMS_KEPT + CLAIMS_KEPT // 4:
             _drop_oldest(held, CLAIMS_KEPT)
 
-    def held(self, claim: Claim) -> HeldClaim | None:
-        """Return the record of a claim; None if there is none."""
+    def held(self, reference: JobReference) -> HeldClaim | None:
+        """Return the record of a claim; None if there is none. Errors are as for `find`."""
+        claim = self.find(reference)
         found = _find(self._held.get(claim.job_id), claim.attempt)
         return None if found is None or found[2] is None else HeldClaim(claim.job_id, found[0], found[1], found[2])
 

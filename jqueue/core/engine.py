@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum, auto
 from string import ascii_letters, digits
 from typing import Any, TypeVar
+
+import msgspec
 
 from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
 from jqueue.core.blob.history import HistoryMover
@@ -76,8 +77,7 @@ OPEN_WRITES_KEPT = 256
 """Number of writes of unknown fate that are remembered for callers that have left."""
 
 
-@dataclass(slots=True, eq=False)
-class OpenWrite:
+class OpenWrite(msgspec.Struct, eq=False):
     """A write that was sent and got no clean answer: it may have landed, or land later.
 
     Attributes:
@@ -97,8 +97,7 @@ class Step(Enum):
     REFUSE = auto()
 
 
-@dataclass(slots=True)
-class Applied:
+class Applied(msgspec.Struct):
     """One try: requests applied to the draft, and what keeps it from being committed.
 
     Attributes:
@@ -113,9 +112,9 @@ class Applied:
 
     now: datetime
     store_time: datetime | None
-    outcomes: list[tuple[Request, Outcome]] = field(default_factory=list)
+    outcomes: list[tuple[Request, Outcome]] = msgspec.field(default_factory=list)
     sweep: tuple[int, Operation, int] | None = None
-    missing: set[Wanted] = field(default_factory=set)
+    missing: set[Wanted] = msgspec.field(default_factory=set)
     postponed: bool = False
     late: bool = False
 
@@ -460,7 +459,7 @@ class Engine:
 
     def next_due(self) -> datetime | None:
         """Return the next time at which a job becomes ready by itself; None if no such time is known."""
-        return self.draft.next_due()
+        return self.draft.jobs.order.next_due()
 
     def owes_claims(self) -> bool:
         """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
@@ -551,10 +550,9 @@ class Engine:
 
     async def _read(self, known: str | None) -> tuple[bytes, str | None] | None:
         """Read the object; None if its etag is the known one."""
-        async with self.observers.limited("read", self.call_timeout):
-            if known is not None and self._read_if_changed is not None:
-                return await self._read_if_changed(known)
-            data, etag = await self.storage.read()
+        if known is not None and self._read_if_changed is not None:
+            return await self.observers.call("read", self.call_timeout, self._read_if_changed, known)
+        data, etag = await self.observers.call("read", self.call_timeout, self.storage.read)
         return None if known is not None and etag == known else (data, etag)
 
     async def _adopt(self, data: bytes, etag: str | None) -> bool:
@@ -729,8 +727,9 @@ class Engine:
         """Write the blob if the object is as it was read, and return the new etag."""
         self._spare.writing = True
         try:
-            async with self.observers.limited("write", self.call_timeout):
-                etag = await self.storage.write(content, if_match=self.etag)
+            etag = await self.observers.call(
+                "write", self.call_timeout, self.storage.write, content, if_match=self.etag
+            )
         finally:
             self._spare.written()
         if not etag:

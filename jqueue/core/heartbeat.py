@@ -94,6 +94,7 @@ class HeartbeatManager:
         self.cancelled: frozenset[str] = frozenset()
         jobs: list[JobReference | RangeClaim] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
         self._of_ranges = {each.id: each.held.claim_timeout for each in jobs if isinstance(each, RangeClaim)}
+        self._held_claim = getattr(queue, "held_claim", lambda job: None)
         self._jobs = [self._claim_of(job) for job in jobs]
         self._task: asyncio.Task[None] | None = None
         self._body: asyncio.Task[Any] | None = None
@@ -194,16 +195,14 @@ class HeartbeatManager:
             return job.claim_timeout
         if (known := self._of_ranges.get(_id_of(job))) is not None:
             return known
-        held_claim = getattr(self.queue, "held_claim", None)
-        held = held_claim(job) if held_claim is not None else None
+        held = self._held_claim(job)
         return held.timeout if held is not None else DEFAULT_CLAIM_TIMEOUT.total_seconds()
 
     def _claim_of(self, job: JobReference | RangeClaim) -> JobReference:
         """Replace a bare id by its current claim: later, the id may stand for another claim."""
         if isinstance(job, RangeClaim):
             return job.claim
-        held_claim = getattr(self.queue, "held_claim", None)
-        held = held_claim(job) if isinstance(job, str) and held_claim is not None else None
+        held = self._held_claim(job) if isinstance(job, str) else None
         return job if held is None else Claim(*held.claim)
 
     def _interval(self, timeout: float) -> float:

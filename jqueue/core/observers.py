@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from jqueue.core.requests import Outcome, Request
 from jqueue.domain.commits import CommitId
@@ -15,6 +15,9 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
 
 logger = logger_of("jqueue")
+
+Answer = TypeVar("Answer")
+Arguments = ParamSpec("Arguments")
 
 
 class Observers:
@@ -37,23 +40,38 @@ class Observers:
         """Remove an observer, if it is there."""
         self._present = tuple(each for each in self._present if each is not observer)
 
-    def limited(self, call: str, seconds: float) -> Limited:
-        """Return a context in which to call the store, within some seconds. The observers are told when the call ends.
+    async def call(
+        self,
+        call: str,
+        seconds: float,
+        request: Callable[Arguments, Awaitable[Answer]],
+        *arguments: Arguments.args,
+        **named: Arguments.kwargs,
+    ) -> Answer:
+        """Call the store, and return its answer. The observers are told when the call ends.
 
         Args:
             call: see `Observer.store_called`.
             seconds: maximum time; then TimeoutError is raised.
+            request: the method of the store.
+            arguments: its arguments.
+            named: further arguments of it, by name.
         """
-        return Limited(self, call, seconds)
+        started = self._clock.monotonic() if self._present else None
+        try:
+            async with asyncio.timeout(seconds):
+                answer = await request(*arguments, **named)
+        except BaseException as error:
+            if started is not None:
+                self._called(call, started, error)
+            raise
+        if started is not None:
+            self._called(call, started, None)
+        return answer
 
-    def called(self, call: str, started: float, error: BaseException | None) -> None:
-        """Tell the observers of a call to the store that began at a time of the monotonic clock."""
+    def _called(self, call: str, started: float, error: BaseException | None) -> None:
         seconds = self._clock.monotonic() - started
         self._tell(lambda observer: observer.store_called(call, seconds, error))
-
-    def now(self) -> float | None:
-        """Return the monotonic time; None if there is no observer."""
-        return self._clock.monotonic() if self._present else None
 
     def applied(
         self,
@@ -98,28 +116,3 @@ class Observers:
                 tell(observer)
             except Exception:
                 logger.exception("the observer %s of a queue failed", type(observer).__name__)
-
-
-class Limited:
-    """One call to the store: see `Observers.limited`."""
-
-    def __init__(self, observers: Observers, call: str, seconds: float) -> None:
-        self._observers = observers
-        self._call = call
-        self._timeout = asyncio.timeout(seconds)
-
-    async def __aenter__(self) -> None:
-        self._started = self._observers.now()
-        await self._timeout.__aenter__()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            await self._timeout.__aexit__(kind, error, trace)
-        except TimeoutError as late:
-            error = late
-            raise
-        finally:
-            if self._started is not None:
-                self._observers.called(self._call, self._started, error)

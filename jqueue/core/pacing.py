@@ -6,8 +6,9 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import Self
+
+import msgspec
 
 from jqueue.domain.header import CommitRecord
 from jqueue.ports.clock import Clock, Entropy
@@ -43,8 +44,7 @@ LONGEST_PAUSE = 2.0
 """Maximum seconds that a writer leaves to others, whatever the commit table says. It is only a bound, not tuned."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contenders:
+class Contenders(msgspec.Struct, frozen=True):
     """The contending writers, as one of them knows them at its commit.
 
     Attributes:

@@ -5,23 +5,30 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from jqueue.core.bulk import BulkEnqueue, SegmentCommit
+from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.claims import ClaimRegistry, HeldClaim
 from jqueue.core.courier import Courier
 from jqueue.core.requests import Request
-from jqueue.core.values import ClaimedPayloads, Collector, NotLoadedError, ValueObjects, with_given_payloads
+from jqueue.core.values import ClaimedPayloads, Collector, NotLoadedError, ValueObjects, handed_out, with_given_payloads
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.core.writer import QueueEngine, Writer
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, QueueMissingError
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    InvalidJobError,
+    JQueueError,
+    QueueClosedError,
+    QueueMissingError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import for_callers
@@ -140,6 +147,12 @@ ALL_CAPABILITIES = Capabilities()
 WITHOUT_OBJECTS = Capabilities(objects=False, history=False, ranges=False)
 """The capabilities of a queue on a storage that keeps no objects beside the queue."""
 
+CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"
+"""The error of a commit that added nothing, if that was not known in time for another try."""
+
+A_MOMENT = 0.01
+"""Seconds by which a timer may fire early."""
+
 DEQUEUES_KEPT = 256
 """Number of prepared dequeues that a queue caches."""
 
@@ -166,6 +179,18 @@ def nothing(results: list[Any]) -> None:
 def errors_of(results: list[Any]) -> list[Exception]:
     """Return the errors of a call whose operations may fail one by one."""
     return [result for result in results if isinstance(result, Exception)]
+
+
+def _check_operations(verb: str, operations: Sequence[object]) -> None:
+    for operation in operations:
+        if not isinstance(operation, Operation):
+            raise InvalidJobError(f"{verb} takes operations such as Ack(job), got {type(operation).__name__}")
+
+
+def _in_place(entries: Sequence[Operation | JQueueError], results: Iterable[Any]) -> list[Any]:
+    """Return the results of the operations among entries, with the errors among them in their places."""
+    rest = iter(results)
+    return [next(rest) if isinstance(entry, Operation) else entry for entry in entries]
 
 
 class QueueBase(SupportsApply, SupportsWorkers):
@@ -270,11 +295,11 @@ class QueueBase(SupportsApply, SupportsWorkers):
     @property
     def _bulk_threshold(self) -> int | None:
         """Number of jobs above which those of a call are written to segments. None: they never are."""
-        return None
-
-    def _new_bulk(self, seconds: float) -> BulkEnqueue:
-        """Return a new bulk enqueue, for a store that must take each object within some seconds."""
-        raise NotImplementedError
+        segments = self._engine.segments
+        if segments is None or segments.writer.sizes.hot_bytes is None:
+            return None
+        most = segments.writer.sizes.bulk_jobs
+        return self.options.limits.batch_size if most is None else most
 
     async def _release(self) -> None:
         """Release the store of the closed queue."""
@@ -285,9 +310,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         self.capabilities.require("transactions")
-        for operation in operations:
-            if not isinstance(operation, Operation):
-                raise InvalidJobError(f"apply takes operations such as Ack(job), got {type(operation).__name__}")
+        _check_operations("apply", operations)
         if not operations:
             return []
         prepared = [self._prepared(operation) for operation in operations]
@@ -295,10 +318,9 @@ class QueueBase(SupportsApply, SupportsWorkers):
         return all_of(await self._submit(prepared, deadline))
 
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
+        _check_operations("apply_each", operations)
         prepared: list[Operation | JQueueError] = []
         for operation in operations:
-            if not isinstance(operation, Operation):
-                raise InvalidJobError(f"apply_each takes operations such as Ack(job), got {type(operation).__name__}")
             try:
                 prepared.append(self._prepared(operation))
             except JQueueError as error:
@@ -308,21 +330,44 @@ class QueueBase(SupportsApply, SupportsWorkers):
             return list(prepared)
         self._check_size(len(valid), *(len(operation.job_ids()) for operation in valid))
 
-        def in_place(results: list[Any]) -> list[Any]:
-            rest = iter(all_of(results))
-            return [next(rest) if isinstance(entry, Operation) else entry for entry in prepared]
+        def answers(results: list[Any]) -> list[Any]:
+            return _in_place(prepared, all_of(results))
 
-        return in_place(await self._submit(valid, deadline, atomic=False, convert=in_place))
+        return answers(await self._submit(valid, deadline, atomic=False, convert=answers))
 
     async def _done(self, operation: Operation, deadline: Duration | None) -> Any:
         """Prepare and commit one operation, and return its result, in which jobs are records."""
-        operations = (self._checked(operation.prepared(self._preparation)),)
-        results: list[Any] = await self._enter(operations, deadline, convert=first_of)
-        return results[0]
+        [result] = await self._enter((self._prepared(operation),), deadline, convert=first_of)
+        return result
+
+    async def _searched(
+        self, operation: Operation, seconds: float, wait: float = 0.0, late: str = "the store did not answer in time"
+    ) -> Any:
+        """Return the result of a prepared operation that changes nothing, and is repeated if its outcome is unknown.
+
+        Args:
+            operation: the search.
+            seconds: time for the store to answer, in addition to `wait`.
+            wait: seconds to wait for a result that is not empty.
+            late: the error at the end of that time.
+        """
+        loop = asyncio.get_running_loop()
+        end = loop.time() + wait
+        until = end + seconds
+        while True:
+            now = loop.time()
+            left, waiting = max(0.0, min(seconds, until - now)), max(0.0, end - now)
+            try:
+                [found] = await self._submit((operation,), left, wait=waiting)
+            except UnknownOutcomeError as error:
+                if loop.time() >= until - A_MOMENT:
+                    raise DeadlineExceededError(late, error) from None
+            else:
+                return found
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
         """Return the record of a claim that this queue object handed out; None if there is none."""
-        return self._claims.held(self._claims.find(job_id))
+        return self._claims.held(job_id)
 
     def claim_age(self, job_id: JobReference) -> float | None:
         """Seconds since the store last confirmed a claim handed out by this queue object; None for an unknown claim."""
@@ -422,20 +467,40 @@ class QueueBase(SupportsApply, SupportsWorkers):
         wait: Duration | None = None,
         convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations of any kind in one commit, and return their results. See `_enter`."""
-        if self._objects is not None and any(operation.large is not None for operation in operations):
-            return await self._submit_large(
-                self._objects, operations, self._seconds(deadline), atomic=atomic, wait=wait, convert=convert
-            )
-        request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
-        return await self._with_payloads(request, await request)
+        """Commit prepared operations of any kind in one commit, and return their results. See `_enter`.
+
+        Their large values are stored before.
+        """
+        objects = self._objects
+        if objects is None or all(operation.large is None for operation in operations):
+            request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
+            return await self._with_payloads(request, await request)
+        self._writer.check_open()
+        closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
+        storing = objects.store(operations, self._seconds(deadline))
+        stored, seconds = await self._writer.storing.do(storing, closed)
+        self._claims.saw_objects = True
+        named = [operation for operation in stored if isinstance(operation, Operation)]
+        given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
+        errors = [error for error in stored if isinstance(error, JQueueError)]
+        if errors and atomic:
+            raise errors[0]
+        if not named:
+            return errors
+
+        def in_place(results: list[Any]) -> list[Any]:
+            return _in_place(stored, with_given_payloads(given, named, results))
+
+        results = await self._submit(
+            named, seconds, atomic=atomic, wait=wait, convert=lambda results: convert(in_place(results))
+        )
+        return in_place(results)
 
     async def _submit_segments(
         self,
-        commit: SegmentCommit,
+        commit: BulkEnqueue | StagedCommit,
         encoding: Coroutine[Any, Any, EnqueueSegments],
         closed: QueueClosedError,
-        convert: Convert,
     ) -> tuple[EnqueueSegments, Any]:
         """Commit an operation that names segments. Try again with the jobs that must be given one by one.
 
@@ -443,18 +508,23 @@ class QueueBase(SupportsApply, SupportsWorkers):
             commit: prepares the operation.
             encoding: returns the operation for the first try.
             closed: the error if the queue is closed before a try.
-            convert: as in `_submit`.
 
         Returns:
-            The operation that was committed, and its result.
+            The operation that was committed, and its answer to the caller.
         """
-        operation = await self._writer.objects.store(encoding, closed)
+
+        def answer(results: list[Any]) -> Any:
+            if isinstance(results[0], BulkConflicts):
+                raise DeadlineExceededError(CONFLICTS_LATE)
+            return commit.answer(results[0])
+
+        operation = await self._writer.storing.do(encoding, closed)
         while True:
-            [found] = await self._submit((operation,), commit.seconds_left, convert=convert)
+            [found] = await self._submit((operation,), commit.seconds_left, convert=answer)
             if not isinstance(found, BulkConflicts):
-                return operation, found
+                return operation, commit.answer(found)
             self._writer.check_open()
-            operation = await self._writer.objects.store(commit.again(operation, found), closed)
+            operation = await self._writer.storing.do(commit.again(operation, found), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.
@@ -463,17 +533,12 @@ class QueueBase(SupportsApply, SupportsWorkers):
             NotLoadedError: no payload could be loaded, and the call did nothing else.
         """
         payloads, operations = self._claimed_payloads, request.operations
-        if payloads is None or not any(
-            job.payload_object is not None
-            for operation, result in zip(operations, results, strict=True)
-            if operation.hands_out_jobs and isinstance(result, list)
-            for job in result
-        ):
+        if payloads is None or all(job.payload_object is None for job in handed_out(operations, results)):
             return results
         self._claims.saw_objects = True
         unloaded = NotLoadedError(reason="were not loaded before the queue closed")
         try:
-            loaded: list[Any] = await self._writer.objects.load(
+            loaded: list[Any] = await self._writer.loading.do(
                 payloads.loaded(operations, results, request.until), unloaded
             )
         except (asyncio.CancelledError, NotLoadedError):
@@ -488,38 +553,6 @@ class QueueBase(SupportsApply, SupportsWorkers):
             return
         if any(operation.ends_claims for request in requests for operation in request.operations):
             collector.begin()
-
-    async def _submit_large(
-        self,
-        objects: ValueObjects,
-        operations: Sequence[Operation],
-        seconds: float,
-        *,
-        atomic: bool,
-        wait: Duration | None,
-        convert: Convert,
-    ) -> list[Any]:
-        """Store the large values of prepared operations, and commit them."""
-        self._writer.check_open()
-        closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
-        stored, seconds = await self._writer.objects.store(objects.store(operations, seconds), closed)
-        self._claims.saw_objects = True
-        named = [operation for operation in stored if isinstance(operation, Operation)]
-        given = [before for before, after in zip(operations, stored, strict=True) if isinstance(after, Operation)]
-        errors = [error for error in stored if isinstance(error, JQueueError)]
-        if errors and (atomic or not named):
-            if atomic:
-                raise errors[0]
-            return errors
-
-        def in_place(results: list[Any]) -> list[Any]:
-            rest = iter(with_given_payloads(given, named, results))
-            return [next(rest) if isinstance(entry, Operation) else entry for entry in stored]
-
-        results = await self._submit(
-            named, seconds, atomic=atomic, wait=wait, convert=lambda results: convert(in_place(results))
-        )
-        return in_place(results)
 
     async def _close(self, reason: str, seconds: float) -> None:
         """Take no more calls, and finish those under way within some seconds."""

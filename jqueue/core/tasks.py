@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from jqueue.domain.durations import exponential_bound
@@ -16,9 +16,11 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.domain.slices import Result, Slices
-from jqueue.ports.clock import Entropy
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.log import logger_of
 
 Answer = TypeVar("Answer")
+logger = logger_of("jqueue")
 
 LONGEST_WAIT = 0.005
 """Seconds for which a slice of work that can wait is put off at most. A commit on a file is mostly faster."""
@@ -166,3 +168,88 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], seconds: float = 0.0) ->
         task.cancel()
     if several:
         await asyncio.wait(several, timeout=TO_CANCEL)
+
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds from a failure in the background to the next try: they double from the first to the second."""
+
+
+class Background:
+    """One task after the other, beside the commits. What fails is logged, and tried again after a pause.
+
+    Args:
+        clock: measures pauses.
+        name: of the tasks.
+        failed: the text that is logged for an error.
+
+    Attributes:
+        task: the task under way.
+        pause: seconds between the last failure and the next task; 0 after a success.
+    """
+
+    def __init__(self, clock: Clock, name: str, failed: str) -> None:
+        self._clock = clock
+        self._name = name
+        self._failed = failed
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew, after a fork or on another event loop. The task under way has no effect any longer."""
+        self.task: asyncio.Task[None] | None = None
+        self.pause = 0.0
+        self._not_before = -float("inf")
+
+    @property
+    def is_free(self) -> bool:
+        """True if the next task may begin."""
+        return self.task is None and self._clock.monotonic() >= self._not_before
+
+    def wait(self, seconds: float) -> None:
+        """Begin no task for some seconds."""
+        self._not_before = self._clock.monotonic() + seconds
+
+    def begin(self, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]) -> None:
+        """Begin a task, which calls `work`. `done` is called with the result."""
+        self.task = asyncio.get_running_loop().create_task(self._run(work, done), name=self._name)
+
+    async def _run(self, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]) -> None:
+        task = asyncio.current_task()
+        try:
+            result = await work()
+            if self.task is task:
+                self.pause = 0.0
+                done(result)
+        except Exception as error:
+            if self.task is task:
+                self.pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self.pause * 2))
+                self.wait(self.pause)
+            logger.warning("%s, and will be tried again: %r", self._failed, error)
+        finally:
+            if self.task is task:
+                self.task = None
+
+
+AT_ONCE = 8
+"""Number of requests that one call sends at the same time."""
+
+
+async def some_at_once(do: Callable[[Any], Awaitable[None]], things: Sequence[Any]) -> None:
+    """Do something with each thing, a few at a time. The first error ends all."""
+    if len(things) <= 1:
+        for thing in things:
+            await do(thing)
+        return
+    rest = iter(things)
+
+    async def worker() -> None:
+        for thing in rest:
+            await do(thing)
+
+    tasks = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(things)))]
+    try:
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

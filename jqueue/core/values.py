@@ -25,7 +25,7 @@ from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import end_tasks, retried
+from jqueue.core.tasks import end_tasks, retried, some_at_once
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import (
     InvalidJobError,
@@ -57,27 +57,17 @@ class ObjectCalls:
     """Work on objects, each for one call."""
 
     def __init__(self) -> None:
-        self._storing: set[asyncio.Task[Any]] = set()
-        self._loading: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
-    async def store(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
-        """Store the objects of a call that is not committed yet.
+    async def do(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
+        """Store or load the objects of a call.
 
         Args:
-            work: stores them.
+            work: does it.
             ended: raised if the queue closes meanwhile.
         """
-        return await self._run(work, self._storing, ended)
-
-    async def load(self, work: Coroutine[Any, Any, Answer], ended: JQueueError) -> Answer:
-        """Load the objects of a call that is committed; the arguments are as in `store`."""
-        return await self._run(work, self._loading, ended)
-
-    async def _run(
-        self, work: Coroutine[Any, Any, Answer], tasks: set[asyncio.Task[Any]], ended: JQueueError
-    ) -> Answer:
         task = asyncio.create_task(work)
-        tasks.add(task)
+        self._tasks.add(task)
         try:
             return await task
         except asyncio.CancelledError:
@@ -86,17 +76,12 @@ class ObjectCalls:
                 raise ended from None
             raise
         finally:
-            tasks.discard(task)
+            self._tasks.discard(task)
 
-    async def end_storing(self) -> None:
-        """End all work that stores: the calls are not done."""
-        await end_tasks(self._storing)
+    async def end(self, seconds: float = 0.0) -> None:
+        """Wait for all work for some seconds, and then end it."""
+        await end_tasks(self._tasks, seconds)
         await asyncio.sleep(0)  # lets the calls end
-
-    async def end_loading(self, until: float) -> None:
-        """Wait for all work that loads, until a time on the clock of the event loop, and then end it."""
-        await end_tasks(self._loading, until - asyncio.get_running_loop().time())
-        await asyncio.sleep(0)
 
 
 logger = logger_of("jqueue")
@@ -160,12 +145,7 @@ class ClaimedPayloads:
         Raises:
             NotLoadedError: no payload could be loaded, and the call did nothing else.
         """
-        claimed = [
-            job
-            for operation, result in zip(operations, results, strict=True)
-            if operation.hands_out_jobs and isinstance(result, list)
-            for job in result
-        ]
+        claimed = handed_out(operations, results)
         wanted = [job for job in claimed if self._is_wanted(job)]
         if not wanted:
             return results
@@ -174,21 +154,22 @@ class ClaimedPayloads:
         patience = min([self._objects.call_timeout, *(job.claim_timeout / 2 for job in wanted if job.claim_timeout)])
         found = await self._objects.load(wanted, max(LEAST, min(patience, until - loop.time())))
         found |= dict.fromkeys([job.id for job in surplus], StorageError("the memory of one call is full"))
-        ended = [job for job in wanted if isinstance(found[job.id], ObjectMissingError | ObjectDamagedError)]
-        failed = [job for job in wanted if isinstance(found[job.id], StorageError) and job not in ended]
+        ended, failed = list[tuple[JobRecord, StorageError]](), list[tuple[JobRecord, StorageError]]()
+        for job in wanted:
+            answer = found[job.id]
+            if isinstance(answer, JobRecord):
+                self._failures.pop(job.id, None)
+            else:
+                lost = isinstance(answer, ObjectMissingError | ObjectDamagedError)
+                (ended if lost else failed).append((job, answer))
         if surplus:
             self._hand_back([job.claim for job in surplus])
-        for job in wanted:
-            if isinstance(found[job.id], JobRecord):
-                self._failures.pop(job.id, None)
         if failed:
-            await self._set_aside([(job, found[job.id]) for job in failed], max(LEAST, until - loop.time()))
+            await self._set_aside(failed, max(LEAST, until - loop.time()))
         if ended:
-            await self._make_dead([(job, found[job.id]) for job in ended], max(LEAST, until - loop.time()))
+            await self._make_dead(ended, max(LEAST, until - loop.time()))
         if failed and len(failed) == len(claimed) and all(each.hands_out_jobs for each in operations):
-            error = found[failed[0].id]
-            assert isinstance(error, StorageError)
-            raise NotLoadedError(error)
+            raise NotLoadedError(failed[0][1])
         return [
             [job for job in (found.get(job.id, job) for job in result) if isinstance(job, JobRecord | RangeClaim)]
             if operation.hands_out_jobs and isinstance(result, list)
@@ -234,6 +215,16 @@ class ClaimedPayloads:
             logger.warning("jobs whose payloads are lost could not be made dead: %s. Their claims will be stale", error)
 
 
+def handed_out(operations: Sequence[Operation], results: Sequence[Any]) -> list[Any]:
+    """Return the jobs and ranges that the results of operations hand out."""
+    return [
+        job
+        for operation, result in zip(operations, results, strict=True)
+        if operation.hands_out_jobs and isinstance(result, list)
+        for job in result
+    ]
+
+
 def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], results: list[Any]) -> list[Any]:
     """Return the results of enqueues: a new job has the payload that was given as bytes.
 
@@ -254,9 +245,6 @@ def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], 
         for operation, stored, result in zip(given, named, results, strict=True)
     ]
 
-
-AT_ONCE = 8
-"""Number of objects of one call that are stored or loaded at the same time."""
 
 MOST_FAILURES = 8
 """Number of objects that cannot be removed after which a removal ends: the store may be down."""
@@ -317,22 +305,20 @@ class ValueObjects:
         """
         loop = asyncio.get_running_loop()
         named: list[Operation | JQueueError] = list(operations)
-        places = [place for place, operation in enumerate(operations) if operation.large is not None]
-        streams = [place for place in places if not isinstance(_content(operations[place]), bytes)]
+        large = {place: each.large for place, each in enumerate(operations) if each.large is not None}
         begun = loop.time()
 
         async def store_one(place: int) -> None:
-            large = operations[place].large
-            assert large is not None
             try:
-                named[place] = await self._stored(operations[place], large, seconds)
+                named[place] = await self._stored(operations[place], large[place], seconds)
             except JQueueError as error:
                 named[place] = error
 
-        await _all_of(store_one, [place for place in places if place not in set(streams)])
+        await some_at_once(store_one, [place for place, each in large.items() if isinstance(each.content, bytes)])
         seconds -= loop.time() - begun
-        for place in streams:  # one by one, as each takes up to 16 MiB of memory
-            await store_one(place)
+        for place, each in large.items():
+            if not isinstance(each.content, bytes):  # one by one, as each takes up to 16 MiB of memory
+                await store_one(place)
         return named, max(seconds, 0.0)
 
     async def _stored(self, operation: Operation, large: LargeValue, seconds: float) -> Operation:
@@ -354,8 +340,7 @@ class ValueObjects:
 
     async def _create(self, folder: str, content: bytes, digest: str) -> StoredObject:
         suffix = self._fresh(folder)
-        async with self._observers.limited("create", self.call_timeout):
-            await self.storage.create_object(suffix, content)
+        await self._observers.call("create", self.call_timeout, self.storage.create_object, suffix, content)
         return StoredObject(suffix, len(content), digest)
 
     async def _create_from(self, folder: str, pieces: AsyncGenerator[bytes, None]) -> StoredObject:
@@ -367,9 +352,11 @@ class ValueObjects:
                     await _add(digest, piece)
                     yield piece
 
-        limited = self._observers.limited("create", self.named_within.total_seconds())
-        async with limited, aclosing(hashed()) as source:
-            size = await self.storage.create_object_from(suffix, source)
+        async def create() -> int:
+            async with aclosing(hashed()) as source:
+                return await self.storage.create_object_from(suffix, source)
+
+        size = await self._observers.call("create", self.named_within.total_seconds(), create)
         return StoredObject(suffix, size, digest.hexdigest())
 
     def _fresh(self, folder: str) -> str:
@@ -392,7 +379,7 @@ class ValueObjects:
             except StorageError as error:
                 found[job.id] = error
 
-        await _all_of(load_one, list(jobs))
+        await some_at_once(load_one, list(jobs))
         return found
 
     async def read(self, stored: StoredObject, seconds: float) -> bytes:
@@ -404,56 +391,43 @@ class ValueObjects:
             DeadlineExceededError: the store did not answer in time.
             StorageError: the store refused.
         """
+        piece_bytes = PIECE_BYTES if stored.size > WHOLE_BYTES else WHOLE_BYTES
+        return b"".join([piece async for piece in self.pieces(stored, seconds, piece_bytes)])
 
-        async def read_once() -> bytes:
-            async with self._observers.limited("fetch", self.call_timeout):
-                return await self.storage.read_object(stored.suffix, 0, stored.size + 1)
-
-        if stored.size > WHOLE_BYTES:
-            return b"".join([piece async for piece in self.pieces(stored, seconds)])
-        content = await self.retried(read_once, seconds, reads=True)
-        if len(content) != stored.size:
-            more = len(content) > stored.size
-            raise ObjectDamagedError(
-                stored.suffix,
-                f"it has {'more than ' if more else ''}{min(len(content), stored.size)} bytes, and "
-                f"{stored.size} were stored",
-            )
-        if await _digest_of(content) != stored.sha256:
-            raise ObjectDamagedError(stored.suffix, "its SHA-256 digest is not that of the bytes that were stored")
-        return content
-
-    async def pieces(self, stored: StoredObject, seconds: float) -> AsyncIterator[bytes]:
-        """Yield the content of an object in pieces of 1 MiB, and check it at the end.
+    async def pieces(
+        self, stored: StoredObject, seconds: float, piece_bytes: int = PIECE_BYTES
+    ) -> AsyncIterator[bytes]:
+        """Yield the content of an object in pieces, and check it at the end.
 
         Args:
             stored: the object.
             seconds: maximum time for each piece.
+            piece_bytes: size of a piece.
 
         Raises:
             ObjectMissingError: it does not exist.
             ObjectDamagedError: its content is not what was stored.
             StorageError: the store failed.
         """
-        digest, start = hashlib.sha256(), 0
-        while start < stored.size:
-            piece = await self.retried(lambda: self._piece(stored, start), seconds, reads=True)  # noqa: B023
-            if not piece:
-                break
-            await _add(digest, piece)
+        digest, start, stop = hashlib.sha256(), 0, 0
+
+        async def next_piece() -> bytes:
+            read = self.storage.read_object
+            return await self._observers.call("fetch", self.call_timeout, read, stored.suffix, start, stop)
+
+        while start == stop:  # until the store has given less than asked for, which is the end of the object
+            stop = min(start + piece_bytes, stored.size + 1)
+            piece = await self.retried(next_piece, seconds, reads=True)
             start += len(piece)
-            yield piece
+            if start > stored.size:
+                raise ObjectDamagedError(stored.suffix, f"it has more than the {stored.size} bytes that were stored")
+            await _add(digest, piece)
+            if piece:
+                yield piece
         if start != stored.size:
             raise ObjectDamagedError(stored.suffix, f"it has {start} bytes, and {stored.size} were stored")
-        if await self.retried(lambda: self._piece(stored, start), seconds, reads=True):
-            raise ObjectDamagedError(stored.suffix, f"it has more than the {stored.size} bytes that were stored")
         if digest.hexdigest() != stored.sha256:
             raise ObjectDamagedError(stored.suffix, "its SHA-256 digest is not that of the bytes that were stored")
-
-    async def _piece(self, stored: StoredObject, start: int) -> bytes:
-        stop = min(start + PIECE_BYTES, stored.size) if start < stored.size else start + 1
-        async with self._observers.limited("fetch", self.call_timeout):
-            return await self.storage.read_object(stored.suffix, start, stop)
 
     async def older_than(
         self, age: timedelta, folders: Sequence[str], listing_timeout: float
@@ -473,8 +447,7 @@ class ValueObjects:
         listed: list[Listed] = []
         for folder in folders:
             try:
-                async with self._observers.limited("list", listing_timeout):
-                    listed += await self.storage.list_beside(folder)
+                listed += await self._observers.call("list", listing_timeout, self.storage.list_beside, folder)
             except (OSError, TimeoutError) as error:
                 raise StorageError("the objects beside the queue could not be listed", error) from error
         now = self._store_time() or max((each.modified for each in listed), default=None)
@@ -491,14 +464,13 @@ class ValueObjects:
 
         async def remove_one(suffix: str) -> None:
             try:
-                async with self._observers.limited("remove", self.call_timeout):
-                    await self.storage.remove_object(suffix)
+                await self._observers.call("remove", self.call_timeout, self.storage.remove_object, suffix)
             except (StorageError, OSError, TimeoutError) as error:
                 failures.append(StorageError(f"the object {suffix!r} could not be removed", error))
                 if len(failures) >= MOST_FAILURES:
                     raise failures[0] from error
 
-        await _all_of(remove_one, suffixes)
+        await some_at_once(remove_one, suffixes)
         if failures:
             raise failures[0]
 
@@ -515,32 +487,6 @@ class ValueObjects:
         """
         failed = f"an object beside the queue could not be {'read' if reads else 'stored'}"
         return await retried(seconds, request, self._entropy, failed, streams=streams)
-
-
-def _content(operation: Operation) -> Any:
-    return None if operation.large is None else operation.large.content
-
-
-async def _all_of(do: Callable[[Any], Awaitable[None]], things: Sequence[Any]) -> None:
-    """Do something with each thing, a few at a time. The first error ends all."""
-    if len(things) <= 1:
-        for thing in things:
-            await do(thing)
-        return
-    rest = iter(things)
-
-    async def worker() -> None:
-        for thing in rest:
-            await do(thing)
-
-    tasks = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(things)))]
-    try:
-        for task in tasks:
-            await task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _digest_of(content: bytes) -> str:

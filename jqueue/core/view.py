@@ -24,7 +24,7 @@ from msgspec.structs import replace as replace_fields
 
 from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, Rows, pieces_of, reason_of
 from jqueue.core.blob.segments import SegmentParts
-from jqueue.core.tasks import retried
+from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
@@ -41,9 +41,6 @@ MOST_AHEAD = 8
 LIST_DEADLINE = 10.0
 """Seconds for a listing of the segments."""
 
-AT_ONCE = 8
-"""Number of entrypoints whose segments are counted at the same time."""
-
 Answer = TypeVar("Answer")
 Piece = tuple[str, Sequence[Range], Rows]
 """The name of a segment, its claimed ranges, and a chunk of it."""
@@ -57,8 +54,11 @@ Place = tuple[int, int]
 Held = tuple[Place, str, int, JobRecord]
 """A due row: its place, its segment, its number and its job."""
 
-DUE = ""
-"""Stands for the rows that are due among the names of segments."""
+Source = tuple[tuple[float, ...], AsyncGenerator[JobRecord, None]]
+"""Jobs in order, and a place that none of them is before."""
+
+FIRST = (-math.inf,)
+"""The place before all others."""
 
 
 class FirstJobs(NamedTuple):
@@ -174,11 +174,9 @@ class QueueView:
             try:
                 index = await self._index(name, segment)
                 for row in index.ids.find(job_id):
-                    chunk = segment.chunk_of(row)
-                    read = partial(parts.reader.chunks, name, segment, index, [chunk])
-                    if not self._is_there(name, segment, row):
+                    if segment.is_taken(row) and not any(each.has(row) for each in self._ranges(name)):
                         continue
-                    [(_, rows)] = await self._patiently(name, read)
+                    [rows] = await self._chunks(name, segment, index, [segment.chunk_of(row)])
                     found = dict(rows)[row]
                     if found.id == job_id and (there := self._job(*parts.keep("job", job_id, (name, row, found)))):
                         return job_of(there)
@@ -186,27 +184,6 @@ class QueueView:
                 _note(damage, name, error)
         _raise(damage)
         return None
-
-    async def ids(self, prefix: str = "") -> AsyncGenerator[str, None]:
-        """Iterate over the ids that begin like this, faster than over the jobs. Errors are as for `jobs`."""
-        for some in self._slices():
-            for job in some:
-                if job.id.startswith(prefix):
-                    yield job.id
-            await asyncio.sleep(0)
-        damage: dict[str, str] = {}
-        for name, segment in self._segments().items():
-            try:
-                index = await self._index(name, segment)
-                for numbers in pieces_of(segment, index, self._ranges(name)):
-                    self._tell(segment, numbers)
-                    read = partial(self._parts.reader.ids, name, segment, index, numbers)
-                    for row, job_id in await self._patiently(name, read):
-                        if job_id.startswith(prefix) and self._is_there(name, segment, row):
-                            yield job_id
-            except DAMAGED as error:
-                _note(damage, name, error)
-        _raise(damage)
 
     async def count(self, now: datetime, selection: Selection = EVERY_JOB) -> int:
         """Return the number of chosen jobs.
@@ -254,19 +231,11 @@ class QueueView:
         if segments := self._segments():
             seconds = self.deadline if deadline is None else deadline
             timed = replace(self, until=asyncio.get_running_loop().time() + seconds)
-            turns = asyncio.Semaphore(AT_ONCE)
 
             async def count(entrypoint: str) -> None:
-                async with turns:
-                    await timed._count_rows(census, timed._segments(frozenset({entrypoint})))
+                await timed._count_rows(census, timed._segments(frozenset({entrypoint})))
 
-            names = {each.entrypoint for each in segments.values()}
-            tasks = [asyncio.create_task(count(each)) for each in names]
-            try:
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
+            await some_at_once(count, sorted({each.entrypoint for each in segments.values()}))
             census.warnings += self.damage()
         return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
 
@@ -429,13 +398,17 @@ class QueueView:
                     if is_chosen(job, phase):
                         yield job
 
+        def place(job: JobRecord) -> tuple[float, ...]:
+            return place_of(job, now)
+
         for phase in PHASES:
             if phase in wanted:
-                async with aclosing(_merged(hot.pop(phase), rows(phase), now)) as merged:
+                sources = [(FIRST, rows(phase)), (FIRST, _these(sorted(hot.pop(phase), key=place)))]
+                async with aclosing(_merged(sources, place)) as merged:
                     async for job in merged:
                         yield job
 
-    async def _waiting(
+    def _waiting(
         self,
         selection: Selection,
         damage: dict[str, str],
@@ -443,38 +416,23 @@ class QueueView:
         after: float | None = None,
         due: AsyncGenerator[JobRecord, None] | None = None,
     ) -> AsyncGenerator[JobRecord, None]:
-        """Yield the waiting jobs of segments with ready rows, in the order of their rows, merged with due ones.
+        """Return the waiting jobs of segments with ready rows, in the order of their rows, merged with due ones.
 
         Segments are read chunk by chunk, and only when their next row comes up. With `after`, those of scheduled rows
         are read instead, but for chunks whose rows are all due at that time.
         """
-        scheduled = after is not None
-        segments = {
-            name: each
-            for name, each in self._segments(selection.entrypoints).items()
-            if each.scheduled == scheduled and each.waiting
-        }
-        heads = [(segment.head.place(scheduled=scheduled), name) for name, segment in segments.items()]
-        following: dict[str, AsyncGenerator[JobRecord, None]] = {}
-        if due is not None:
-            following[DUE] = due
-            heads.append(((-math.inf,), DUE))
-        heapify(heads)
-        upcoming: dict[str, JobRecord] = {}
-        try:
-            while heads:
-                _, name = heappop(heads)
-                if name in upcoming:
-                    yield upcoming.pop(name)
-                elif name not in following:
-                    following[name] = self._waiting_in(name, segments[name], selection.id_prefix or "", damage, after)
-                if (job := await anext(following[name], None)) is not None:
-                    upcoming[name] = job
-                    key = RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
-                    heappush(heads, (key.place(scheduled=scheduled), name))
-        finally:
-            for each in following.values():
-                await each.aclose()
+        scheduled, prefix = after is not None, selection.id_prefix or ""
+        sources: list[Source] = [] if due is None else [(FIRST, due)]
+        for name, segment in self._segments(selection.entrypoints).items():
+            if segment.scheduled == scheduled and segment.waiting:
+                jobs = self._waiting_in(name, segment, prefix, damage, after)
+                sources.append((segment.head.place(scheduled=scheduled), jobs))
+
+        def place(job: JobRecord) -> tuple[float, ...]:
+            key = RowKey(job.priority, job.sequence, (job.run_at or job.created_at).timestamp())
+            return key.place(scheduled=scheduled)
+
+        return _merged(sources, place)
 
     async def _due_rows(
         self,
@@ -616,10 +574,6 @@ class QueueView:
         """Return the ranges of a segment that are claimed."""
         return [each for each in self.header.ranges.values() if each.segment == name]
 
-    def _is_there(self, name: str, segment: Segment, row: int) -> bool:
-        """Return True if the job of a row waits, or is in progress in a range."""
-        return not segment.is_taken(row) or any(each.has(row) for each in self._ranges(name))
-
     def _job(self, name: str, row: int, job: JobRecord) -> JobRecord | None:
         """Return the job of a row; None if it is elsewhere, or has left."""
         segment = self.header.segments.get(name)
@@ -703,22 +657,31 @@ async def _one_ahead(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piec
         await pieces.aclose()
 
 
+async def _these(jobs: Iterable[JobRecord]) -> AsyncGenerator[JobRecord, None]:
+    for job in jobs:
+        yield job
+
+
 async def _merged(
-    held: Iterable[JobRecord], rows: AsyncGenerator[JobRecord, None], now: datetime
+    sources: Sequence[Source], place: Callable[[JobRecord], tuple[float, ...]]
 ) -> AsyncGenerator[JobRecord, None]:
-    """Yield jobs of both kinds in the order of `place_of`; the rows come in it."""
+    """Yield the jobs of several sources by their places. A source begins when the least place it may have comes up.
 
-    def place(job: JobRecord) -> tuple[float, ...]:
-        return place_of(job, now)
-
-    first = iter(sorted(held, key=place))
-    upcoming = next(first, None)
-    async with aclosing(rows):
-        async for row in rows:
-            while upcoming is not None and place(upcoming) < place(row):
-                yield upcoming
-                upcoming = next(first, None)
-            yield row
-    while upcoming is not None:
-        yield upcoming
-        upcoming = next(first, None)
+    Args:
+        sources: each in order, with a place that none of its jobs is before.
+        place: returns the place of a job.
+    """
+    heads = [(least, number) for number, (least, _) in enumerate(sources)]
+    heapify(heads)
+    upcoming: dict[int, JobRecord] = {}
+    try:
+        while heads:
+            _, number = heappop(heads)
+            if number in upcoming:
+                yield upcoming.pop(number)
+            if (job := await anext(sources[number][1], None)) is not None:
+                upcoming[number] = job
+                heappush(heads, (place(job), number))
+    finally:
+        for _, jobs in sources:
+            await jobs.aclose()

@@ -17,6 +17,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Protocol
 
+from jqueue.core.blob.segments import Segments
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.courier import Courier
 from jqueue.core.pacing import BATCH_WHILE_PACED, Pacing
@@ -146,13 +147,13 @@ class FileWatch:
                 loop.call_soon_threadsafe(self._notice, events)
 
         self._events = events = FileEvents(self._folders, changed)
-        events.begin()
+        events.start()
 
     def end(self) -> None:
         """Stop watching, as no caller waits for jobs."""
         if self._events is not None:
             self._events.end()
-            self._ending = [events for events in self._ending if not events.has_ended()] + [self._events]
+            self._ending = [events for events in self._ending if events.is_alive()] + [self._events]
         self._events, self.noticed = None, False
 
     async def ended(self) -> None:
@@ -198,6 +199,10 @@ class QueueEngine(Protocol):
     @property
     def place(self) -> object:
         """The store of the queue, whose repr names it in errors."""
+
+    @property
+    def segments(self) -> Segments | None:
+        """The segments of the queue; None if it keeps none."""
 
     @property
     def watched(self) -> Callable[[], Sequence[Path]] | None:
@@ -291,7 +296,7 @@ class Writer:
         self._carried: list[Request] = []
         self.waiting: list[Request] = []
         self._alarms = Alarms(self._unfinished)
-        self.objects = ObjectCalls()
+        self.storing, self.loading = ObjectCalls(), ObjectCalls()
         self._task: asyncio.Task[None] | None = None
         self._running = False  # True if the task will look for pending calls again
         self._idle = False  # True while the task waits for a pending call
@@ -398,9 +403,9 @@ class Writer:
         self._wake.set()
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
-        await self.objects.end_storing()
+        await self.storing.end()
         await self._wait_for_task(until)
-        await self.objects.end_loading(until - deadline / 4)  # what is not loaded by then can still be handed back
+        await self.loading.end(until - deadline / 4 - loop.time())  # then claims can be handed back
         await self._wait_for_task(until)
         if self._owes_claims() and loop.time() < until:
             self._start()  # the store may be available again

@@ -7,7 +7,6 @@ A missing sequence proves the opposite only while no record that young has been 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from itertools import islice
@@ -40,8 +39,7 @@ class Verdict(Enum):
     UNKNOWABLE = "unknowable"
 
 
-@dataclass(frozen=True, slots=True)
-class CommitId:
+class CommitId(msgspec.Struct, frozen=True):
     """The id of a write, by which it is recognised later.
 
     Attributes:
@@ -110,13 +108,13 @@ def next_header(
         clients=clients,
         clients_evicted=clients_evicted,
         finished=finished,
-        holds={key: hold for key, hold in header.holds.items() if hold.until > at},
+        holds={key: hold for key, hold in header.holds.items() if hold.until > at} if header.holds else header.holds,
         attempt_floor=attempt_floor,
         last_sequence=draft.jobs.last_sequence,
-        recent=_recent(header, at),
-        transactions=_transactions(header, at),
+        recent=_recent(header, at) if header.recent else header.recent,
+        transactions=_transactions(header, at) if header.transactions else header.transactions,
         counters=with_moves(header.counters, draft.moves, now, draft.bulk_moves),
-        workers=with_workers(header.workers, workers, at),
+        workers=with_workers(header.workers, workers, at) if header.workers or workers else header.workers,
         history=_history(draft, now, moved, new_series, drops_events),
         segments=segments,
         retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
@@ -128,6 +126,8 @@ def _commits(header: Header, commit: CommitId, at: float, versions_kept: int) ->
     commits = dict(header.commits)
     commits.pop(commit.writer, None)
     gone = _old(commits, at, commit.base_version - versions_kept, WRITERS_KEPT - 1)
+    if not gone:
+        return commits, header.evicted_through
     return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in gone)])
 
 
@@ -171,8 +171,6 @@ def _history(
 
 def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:
     """Return the claims counted for rate limits, without the entrypoints whose claims no longer count by any clock."""
-    if not header.recent:
-        return header.recent
     recent = {}
     for entrypoint, usage in header.recent.items():
         rules = header.entrypoints.get(entrypoint)
@@ -183,8 +181,6 @@ def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:
 
 def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]:
     """Return the transactions that are still remembered. If they are too many, the first to expire are dropped."""
-    if not header.transactions:
-        return header.transactions
     kept = {app_id: record for app_id, record in header.transactions.items() if record.until > now}
     surplus = len(kept) - TRANSACTIONS_KEPT
     for app_id in sorted(kept, key=lambda app_id: kept[app_id].until)[: max(0, surplus)]:

@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from functools import cache
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Annotated, Any, NamedTuple, Self
 
 import msgspec
@@ -106,16 +106,16 @@ def bucket_of(seconds: float) -> int:
     return min(LAST_BUCKET, int(seconds * 1000).bit_length()) if seconds > 0 else 0
 
 
-def with_durations(known: Durations, seconds: Iterable[tuple[float, int]]) -> Durations:
-    """Return a histogram with more durations. One below 0 counts as 0, because clocks may disagree.
+def with_buckets(known: Durations, buckets: Iterable[tuple[int, int]], seconds: float) -> Durations:
+    """Return a histogram with more durations.
 
     Args:
         known: the histogram.
-        seconds: new durations, and the number of each.
+        buckets: of the new durations, and the number of them in each.
+        seconds: sum of the new durations.
     """
-    total, first, counts = known.seconds, known.first, list(known.counts)
-    for each, number in seconds:
-        bucket = bucket_of(each)
+    first, counts = known.first, list(known.counts)
+    for bucket, number in buckets:
         if not counts:
             first = bucket
         elif bucket < first:
@@ -125,9 +125,15 @@ def with_durations(known: Durations, seconds: Iterable[tuple[float, int]]) -> Du
         if place >= len(counts):
             counts += [0] * (place - len(counts) + 1)
         counts[place] += number
-        if each > 0:
-            total += each * number
-    return Durations(round(total, 3), first, tuple(counts))
+    return Durations(round(known.seconds + seconds, 3), first, tuple(counts))
+
+
+def with_durations(known: Durations, durations: Mapping[float, int]) -> Durations:
+    """Return a histogram with more durations, given with the number of each. One below 0 counts as 0: clocks differ."""
+    if not durations:
+        return known
+    buckets = [(bucket_of(seconds), number) for seconds, number in durations.items()]
+    return with_buckets(known, buckets, sum([seconds * number for seconds, number in durations.items() if seconds > 0]))
 
 
 def windows_after(known: Counters, at: float) -> tuple[Window, ...]:
@@ -183,8 +189,7 @@ class _Sums:
     def counters(self, at: float) -> Counters:
         """Return the counters after the commit, at a time in seconds since 1970."""
         known = self.known
-        waits = with_durations(known.waits, self.waits.items()) if self.waits else known.waits
-        runs = with_durations(known.runs, self.runs.items()) if self.runs else known.runs
+        waits, runs = with_durations(known.waits, self.waits), with_durations(known.runs, self.runs)
         return Counters(tuple(self.totals), waits, runs, windows_after(known, at), max(at, known.at))
 
 
@@ -206,19 +211,13 @@ def with_moves(
         bulk: its transitions of many jobs at once.
     """
     changed: dict[str, _Sums] = {}
-
-    def sums_of(entrypoint: str) -> _Sums:
-        sums = changed.get(entrypoint)
-        if sums is None:
-            sums = changed[entrypoint] = _Sums(counters.get(entrypoint, EMPTY))
-        return sums
-
     for verb, before, after in moves:
         if verb is HEARTBEAT:
             continue
         job = before or after
         assert job is not None
-        sums = sums_of(job.entrypoint)
+        if (sums := changed.get(job.entrypoint)) is None:
+            sums = changed[job.entrypoint] = _Sums(counters.get(job.entrypoint, EMPTY))
         for kind in _kinds_of(verb, None if before is None else before.status, None if after is None else after.status):
             sums.totals[kind] += 1
         if verb is CLAIM:
@@ -228,7 +227,8 @@ def with_moves(
             seconds = (now - job.claimed_at).total_seconds()
             sums.runs[seconds] = sums.runs.get(seconds, 0) + 1
     for rows in bulk:
-        sums = sums_of(rows.entrypoint)
+        if (sums := changed.get(rows.entrypoint)) is None:
+            sums = changed[rows.entrypoint] = _Sums(counters.get(rows.entrypoint, EMPTY))
         for kind in _kinds_of(rows.verb, rows.before, rows.after):
             sums.totals[kind] += rows.jobs
         if rows.verb is Verb.REVOKE:
@@ -243,12 +243,9 @@ def with_moves(
     for name, sums in changed.items():
         result.pop(name, None)  # the last to change stands last
         result[name] = sums.counters(at)
-    return _folded(result, at) if len(result) > ENTRYPOINTS_COUNTED or _first_is_idle(result, at) else result
-
-
-def _first_is_idle(counters: dict[str, Counters], at: float) -> bool:
-    name = next(iter(counters))
-    return name != OTHERS and counters[name].at + IDLE < at
+    first = next(iter(result))
+    first_is_idle = first != OTHERS and result[first].at + IDLE < at
+    return _folded(result, at) if first_is_idle or len(result) > ENTRYPOINTS_COUNTED else result
 
 
 def _folded(counters: dict[str, Counters], at: float) -> dict[str, Counters]:
@@ -281,12 +278,10 @@ def _added_up(several: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
 
 
 def _together(several: Iterable[Durations]) -> Durations:
-    several = [each for each in several if each.counts]
-    if not several:
-        return Durations()
-    first = min(each.first for each in several)
-    counts = _added_up((0,) * (each.first - first) + each.counts for each in several)
-    return Durations(round(sum(each.seconds for each in several), 3), first, counts)
+    total = Durations()
+    for each in several:
+        total = with_buckets(total, enumerate(each.counts, each.first), each.seconds)
+    return total
 
 
 def _side_by_side(windows: Iterable[Window]) -> Window:
@@ -407,10 +402,13 @@ def totals_of(counters: Counters, now: datetime) -> Totals:
         counters: as the blob keeps them.
         now: the time at which the rates end.
     """
-    at = now.timestamp()
-    rates = [_rates(counters, window, length, at) for window, length in zip(counters.windows, WINDOWS, strict=False)]
+    at, rates = now.timestamp(), list[Rates]()
+    for window, length in zip(windows_after(counters, at), WINDOWS, strict=True):
+        left = 1 - at % length / length  # the share of the last `length` seconds in the stretch before the current one
+        numbers = islice(zip_longest(counters.totals, window.start, window.earlier, fillvalue=0), RATED)
+        rates.append(Rates(*((total - start + (start - earlier) * left) / length for total, start, earlier in numbers)))
     values: dict[str, Any] = dict(zip(KINDS, counters.totals, strict=False))
-    values |= zip(("last_minute", "last_hour", "last_day"), rates, strict=False)
+    values |= zip(("last_minute", "last_hour", "last_day"), rates, strict=True)
     return Totals(**values, waits=_seen(counters.waits), runs=_seen(counters.runs))
 
 
@@ -421,19 +419,3 @@ def _seen(durations: Durations) -> Histogram:
         if count:
             counts[bound] = counts.get(bound, 0) + count
     return Histogram(counts, durations.seconds)
-
-
-def _rates(counters: Counters, window: Window, length: int, at: float) -> Rates:
-    """Return the rates over the last `length` seconds: the current stretch, and the share of the one before in them."""
-    number, passed = int(at // length), at % length / length
-    now, start, earlier = counters.totals, window.start, window.earlier
-    if number > window.number:  # nothing has happened in the current stretch
-        start, earlier = now, start if number == window.number + 1 else now
-    rated = range(RATED)
-    recent = [_at(now, place) - _at(start, place) for place in rated]
-    before = [_at(start, place) - _at(earlier, place) for place in rated]
-    return Rates(*((new + old * (1 - passed)) / length for new, old in zip(recent, before, strict=True)))
-
-
-def _at(numbers: tuple[int, ...], place: int) -> int:
-    return numbers[place] if place < len(numbers) else 0

@@ -6,7 +6,13 @@ from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from jqueue.domain.errors import ClaimLostError, JobNotFoundError, QueueFullError, SegmentDamagedError
+from jqueue.domain.errors import (
+    ClaimLostError,
+    DuplicateJobError,
+    JobNotFoundError,
+    QueueFullError,
+    SegmentDamagedError,
+)
 from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import ENTRYPOINTS_KEPT, bytes_taken, enqueue_share
@@ -16,7 +22,7 @@ from jqueue.domain.printable import printable
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import SEGMENTS, Range, Segment, Span, size_of
-from jqueue.domain.transitions import ABSENT, TRANSITIONS, BulkMove, Journal, Move, Verb
+from jqueue.domain.transitions import ABSENT, TRANSITIONS, BulkMove, Change, Move, Verb
 
 LARGEST_SEQUENCE = 2**52
 """Sequence number above which all jobs are renumbered from 1, because the numbers grow without end."""
@@ -122,7 +128,7 @@ class IndexedJobs(dict[str, JobRecord]):
         if holder is None and self.rows.ranges:
             holder = self.rows.claimed_key(key)
         if holder is None and self.rows.segments:
-            self.rows.find_key(key)
+            self.rows.find(key, keys=True)
         return holder
 
     def put_row(self, job: JobRecord) -> None:
@@ -140,7 +146,7 @@ class IndexedJobs(dict[str, JobRecord]):
             del self.dirty[job_id]
 
     def restore(self, job_id: str, old: Any) -> None:
-        """Restore the old value of a job: see `Journal`."""
+        """Restore the old value of a job: see `Draft.rollback`."""
         if old is ABSENT:
             self.remove(job_id)
         else:
@@ -161,7 +167,7 @@ UNNAMED_CLAIM = (
 )
 
 
-Savepoint = tuple[int, int, bool, int, int, int]
+Savepoint = tuple[int, int, int, bool, int, int]
 """A point to which a draft can go back."""
 
 
@@ -185,32 +191,29 @@ class Draft:
     Attributes:
         header: everything but the jobs and the lines set aside.
         jobs: every job by id, with the indexes.
-        base_bytes: bytes that jobs, keys held after acks, and cron entries take in the blob that the draft was opened
-            from. Finished ids and the writers' commits do not count, because no call could make room there.
-        added_bytes: estimate of the bytes that the changes since then add.
+        changed: True if there is anything to commit.
+        moves: the transitions of jobs since the last `settle`, in order.
+        bulk_moves: the transitions of many jobs at once since then, in order.
+        set_aside: the lines that could not be read as jobs.
+        aside_keys: their keys.
+        taken_bytes: about how many bytes count against the size limit: those of jobs, keys held after acks, and cron
+            entries, in the blob that the draft was opened from, and what the changes since then add. Finished ids and
+            the writers' commits do not count, because no call could make room there.
         uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
     """
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
+        self.changed = False
+        self.moves: list[Move] = []
+        self.bulk_moves: list[BulkMove] = []
+        self._changes: list[Change] = []
         self.jobs = IndexedJobs()
         self.take_header(header_of(state))
-        self.set_aside = state.set_aside
-        self.base_bytes = 0
-        self.added_bytes = 0
+        self.set_lines_aside(state.set_aside)
+        self.taken_bytes = 0
         self.uncounted_bytes = 0
-        self._journal = Journal()
         self.load(record_of(job) for job in state.jobs)
-
-    @property
-    def set_aside(self) -> tuple[SetAside, ...]:
-        """The lines that could not be read as jobs."""
-        return self._set_aside
-
-    @set_aside.setter
-    def set_aside(self, lines: tuple[SetAside, ...]) -> None:
-        self._set_aside = lines
-        self.aside_keys = frozenset(line.key for line in lines)
 
     # Reading, for operations
 
@@ -278,9 +281,15 @@ class Draft:
         hold = self.header.holds.get(key)
         return hold.job_id if hold is not None and hold.until > now.timestamp() else None
 
-    def next_due(self) -> datetime | None:
-        """Return the next time after the last `Order.take` at which something is due; None if nothing is scheduled."""
-        return self.jobs.order.next_due()
+    def check_key(self, key: str, now: datetime) -> None:
+        """Check that no job holds a unique key.
+
+        Raises:
+            DuplicateJobError: a job holds it.
+        """
+        holder = self.key_holder(key, now)
+        if holder is not None:
+            raise DuplicateJobError(key, holder)
 
     # Changing, for operations
 
@@ -299,33 +308,42 @@ class Draft:
         before = None if job is None else job.status
         if status not in TRANSITIONS.get((before, verb), ()):
             raise AssertionError(f"illegal transition: {before} --{verb}--> {status}")
-        journal = self._journal
-        journal.changed = True
-        journal.moves.append((verb, job, after))
+        self.changed = True
+        self.moves.append((verb, job, after))
         if job is not None and self.jobs.rows.of:
-            self.jobs.rows.take(job.id, journal)
+            self.jobs.rows.take(job.id, self._changes)
         if after is not None:
-            journal.entries.append((self.jobs, after.id, ABSENT if job is None else job))
+            self._changes.append((self.jobs, after.id, ABSENT if job is None else job))
             self.jobs.put(after)
         elif job is not None:
-            journal.entries.append((self.jobs, job.id, job))
+            self._changes.append((self.jobs, job.id, job))
             self.jobs.remove(job.id)
             if status is not COMPLETED and job.attempt > self.header.attempt_floor:
                 self.note_floor(job.attempt)
 
     def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of a table in the header."""
-        self._journal.set(table, key, value)
+        self.changed = True
+        self._changes.append((table, key, table.get(key, ABSENT)))
+        table[key] = value
 
     def forget(self, table: MutableMapping[str, Any], key: str) -> None:
-        """Drop an entry of a table in the header."""
-        self._journal.drop(table, key)
+        """Drop an entry of a table in the header, if it is there."""
+        if key in table:
+            self.changed = True
+            self._changes.append((table, key, table.pop(key)))
+
+    def _assign(self, name: str, value: Any) -> None:
+        """Set an attribute of the header."""
+        self.changed = True
+        self._changes.append((self.header, name, getattr(self.header, name)))
+        setattr(self.header, name, value)
 
     def spill(self, job_id: str) -> None:
         """Remove a queued job from the blob, because a segment that the same commit names holds it."""
         jobs = self.jobs
-        self._journal.changed = True
-        self._journal.entries.append((jobs, job_id, jobs[job_id]))
+        self.changed = True
+        self._changes.append((jobs, job_id, jobs[job_id]))
         jobs.remove(job_id)
 
     def move_rows(self, move: BulkMove) -> None:
@@ -338,13 +356,13 @@ class Draft:
             raise AssertionError(f"illegal transition: {move.before} --{move.verb}--> {move.after}")
         if move.jobs:
             floor = self.header.segments[move.rows[0][0]].floor
-            self._journal.changed = True
-            self._journal.bulk.append(move._replace(attempt=move.attempt + floor) if floor else move)
+            self.changed = True
+            self.bulk_moves.append(move._replace(attempt=move.attempt + floor) if floor else move)
 
     def admit(self, job: JobRecord) -> None:
         """Put a job that is in progress in a range into the blob, before it is moved by itself."""
-        self._journal.changed = True
-        self._journal.entries.append((self.jobs, job.id, ABSENT))
+        self.changed = True
+        self._changes.append((self.jobs, job.id, ABSENT))
         self.jobs.put(job)
 
     def set_range(self, range_id: str, claim: Range | None) -> None:
@@ -361,17 +379,17 @@ class Draft:
         assert range_id is not None
         claim = self.header.ranges[range_id]
         self.set_range(range_id, claim.evolve(cancelled=(*claim.cancelled, job.id)))
-        self._journal.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True)))
+        self.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True)))
 
     def give_back(self, range_id: str, name: str, rows: range) -> None:
         """Make rows of a range wait again: see `SegmentRows.give_back`."""
-        self.jobs.rows.give_back(range_id, name, rows, self._journal)
+        self.jobs.rows.give_back(range_id, name, rows, self._changes)
 
     def hide_row(self, job_id: str, range_id: str | None = None) -> None:
         """Remove the loaded row of a job that leaves, or is claimed as a part of a range."""
         jobs = self.jobs
-        jobs.rows.hide(job_id, range_id, self._journal)
-        self._journal.entries.append((jobs, job_id, jobs[job_id]))
+        jobs.rows.hide(job_id, range_id, self._changes)
+        self._changes.append((jobs, job_id, jobs[job_id]))
         jobs.remove(job_id)
 
     def name_segment(self, name: str, segment: Segment) -> None:
@@ -403,7 +421,7 @@ class Draft:
                 continue
             after = segment.evolve(next=segment.rows, taken=())
             if within is not None:
-                after = rows.advanced(segment, *segment.taking_spans(within), rows.indexes.get(name))
+                after = rows.advanced(segment, *segment.taking(within), rows.indexes.get(name))
             for claims, spans in segment.waiting_by_claims(within):
                 rows_of, jobs = ((name, spans),), size_of(spans)
                 self.move_rows(BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=rows_of))
@@ -418,26 +436,32 @@ class Draft:
 
     def note_floor(self, attempt: int) -> None:
         """Set the attempt above which a reused id starts."""
-        self._journal.assign(self.header, "attempt_floor", attempt)
-
-    @property
-    def taken_bytes(self) -> int:
-        """About how many bytes count against the size limit."""
-        return self.base_bytes + self.added_bytes
+        self._assign("attempt_floor", attempt)
 
     def note_added(self, size: int) -> None:
-        """Add bytes to `added_bytes`; below 0 they are taken off."""
-        self._journal.changed = True
-        self.added_bytes += size  # restored from the savepoint, without an entry in the journal
+        """Add bytes to `taken_bytes`; below 0 they are taken off."""
+        self.changed = True
+        self.taken_bytes += size  # restored from the savepoint, without an entry among the changes
 
-    def set_rules(self, entrypoint: str, rules: EntrypointRules) -> None:
-        """Set the limits and the pause of an entrypoint. Versions that do not know limits then refuse the blob."""
+    def change_rules(self, entrypoint: str, **changes: Any) -> None:
+        """Change limits or the pause of an entrypoint. Versions that do not know limits then refuse the blob.
+
+        Raises:
+            QueueFullError: too many entrypoints have limits or pauses.
+        """
         header = self.header
-        if rules == header.entrypoints.get(entrypoint, EntrypointRules()):
+        before = header.entrypoints.get(entrypoint, EntrypointRules())
+        rules = before.evolve(**changes)
+        if rules == before:
             return
         if rules == EntrypointRules():
             self.forget(header.entrypoints, entrypoint)
         else:
+            if entrypoint not in header.entrypoints and len(header.entrypoints) >= ENTRYPOINTS_KEPT:
+                raise QueueFullError(
+                    f"{len(header.entrypoints)} entrypoints have limits or pauses, the most that a queue can keep: "
+                    "remove some with limit or resume"
+                )
             self.note(header.entrypoints, entrypoint, rules)
             self.require(LIMITS)
         if rules.rate is None and entrypoint in header.recent:
@@ -447,26 +471,21 @@ class Draft:
     def set_settings(self, settings: QueueSettings) -> None:
         """Set the settings of the queue as a whole."""
         if settings != self.header.settings:
-            self._journal.assign(self.header, "settings", settings)
+            self._assign("settings", settings)
             if settings.history is not None:
                 self.require(HISTORY)
-            self._share_settings()
+            self.jobs.order.take_settings(self.header)
 
     def require(self, feature: str) -> None:
         """Make versions of jqueue that do not know a feature refuse the blob."""
         if feature not in self.header.critical:
-            self._journal.assign(self.header, "critical", (*self.header.critical, feature))
+            self._assign("critical", (*self.header.critical, feature))
 
     def touch(self) -> None:
         """Ask for a commit although nothing changed."""
-        self._journal.changed = True
+        self.changed = True
 
     # Savepoints, undo and commit
-
-    @property
-    def changed(self) -> bool:
-        """True if there is anything to commit."""
-        return self._journal.changed
 
     def moved_jobs(self) -> dict[str, list[JobRecord | None]]:
         """Return all values, old to new, of each job that changed since the last `settle`. None means not there."""
@@ -477,51 +496,46 @@ class Draft:
             stages.setdefault(job.id, [before]).append(after)
         return stages
 
-    @property
-    def moves(self) -> Sequence[Move]:
-        """The transitions since the last `settle`, in order."""
-        return self._journal.moves
-
-    @property
-    def bulk_moves(self) -> Sequence[BulkMove]:
-        """The transitions of many jobs at once since the last `settle`, in order."""
-        return self._journal.bulk
-
     def savepoint(self) -> Savepoint:
         """Return a mark for `rollback`."""
-        journal = self._journal
-        last_sequence, added = self.jobs.last_sequence, self.added_bytes
-        return len(journal.entries), len(journal.moves), journal.changed, last_sequence, len(journal.bulk), added
+        changes, moves, bulk = len(self._changes), len(self.moves), len(self.bulk_moves)
+        return changes, moves, bulk, self.changed, self.jobs.last_sequence, self.taken_bytes
 
     def rollback(self, savepoint: Savepoint | None = None) -> None:
-        """Undo every change since the savepoint, or since the last `settle`."""
-        settled = (0, 0, False, self._settled_sequence, 0, self._settled_added)
-        mark, moves, changed, last_sequence, bulk, self.added_bytes = savepoint or settled
-        header, settings = self.header, False
-        for place, key in self._journal.undo(mark, moves, bulk):
+        """Undo every change since the savepoint, or since the last `settle`, the last one first."""
+        mark, moves, bulk, self.changed, last_sequence, self.taken_bytes = savepoint or self._settled
+        changes, header, settings = self._changes, self.header, False
+        del self.moves[moves:]
+        del self.bulk_moves[bulk:]
+        while len(changes) > mark:
+            place, key, old = changes.pop()
+            if place.__class__ is not dict:
+                place.restore(key, old)  # type: ignore[union-attr]
+            elif old is ABSENT:
+                del place[key]
+            else:
+                place[key] = old
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
             if place is header.segments or place is header.ranges:
                 self.jobs.rows.changed()
-        self._journal.changed = changed
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:
-            self._share_settings()
+            self.jobs.order.take_settings(self.header)
             self.jobs.order.rules_changed()
 
-    def restore(self, name: str, old: Any) -> None:
-        """Restore the old value of an attribute: see `Journal`."""
-        setattr(self, name, old)
-
     def measure(self, size: int, header_bytes: int) -> None:
-        """Compute `base_bytes` and `uncounted_bytes` again, given the bytes of the blob, and set `added_bytes` to 0."""
-        self.base_bytes = bytes_taken(size - header_bytes, self.header.holds, self.header.schedules)
-        self.uncounted_bytes = max(0, size - self.base_bytes)
-        self.added_bytes = self._settled_added = 0
+        """Compute `taken_bytes` and `uncounted_bytes` again, given the bytes of the blob, and `settle`."""
+        self.taken_bytes = bytes_taken(size - header_bytes, self.header.holds, self.header.schedules)
+        self.uncounted_bytes = max(0, size - self.taken_bytes)
+        self.settle()
 
     def settle(self) -> None:
         """Make every change since the last `settle` permanent, because it was committed."""
-        self._journal.settle()
-        self._settled_sequence, self._settled_added = self.jobs.last_sequence, self.added_bytes
+        self._changes.clear()
+        self.moves.clear()
+        self.bulk_moves.clear()
+        self.changed = False
+        self._settled: Savepoint = (0, 0, 0, False, self.jobs.last_sequence, self.taken_bytes)
 
     # Opening and closing
 
@@ -531,11 +545,11 @@ class Draft:
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
         self.jobs.rows.adopt(self.header.segments, self.header.ranges)
-        self._share_settings()
+        self.jobs.order.take_settings(self.header)
 
-    def _share_settings(self) -> None:
-        header = self.header
-        self.jobs.order.take_settings(header.settings, header.entrypoints, header.recent, header.schedules)
+    def set_lines_aside(self, lines: tuple[SetAside, ...]) -> None:
+        """Take over the lines that could not be read as jobs. Cannot be undone."""
+        self.set_aside, self.aside_keys = lines, frozenset(line.key for line in lines)
 
     def load(self, changed: Iterable[JobRecord], removed: Iterable[str] = ()) -> None:
         """Take over the changes of another writer: jobs changed and removed. Cannot be undone."""
@@ -601,19 +615,6 @@ def take_space(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
         )
     if size:  # counting is a change, and a change of 0 bytes must cause no write
         draft.note_added(size)
-
-
-def check_rules_fit(draft: Draft, entrypoint: str) -> None:
-    """Check that one more entrypoint may have limits or a pause.
-
-    Raises:
-        QueueFullError: too many entrypoints have them.
-    """
-    if entrypoint not in draft.header.entrypoints and len(draft.header.entrypoints) >= ENTRYPOINTS_KEPT:
-        raise QueueFullError(
-            f"{len(draft.header.entrypoints)} entrypoints have limits or pauses, the most that a queue can keep: "
-            "remove some with limit or resume"
-        )
 
 
 def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:

@@ -5,20 +5,18 @@ The events of one commit are a *batch*: one text, which is encoded once. A commi
 
 from __future__ import annotations
 
-from binascii import a2b_base64
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
-from msgspec import Raw
+from msgspec import Meta, Raw
 
 from jqueue.domain.history import batch_of
 from jqueue.domain.job import JobRecord, JobStatus, ready_since
 from jqueue.domain.limits import cut_error
 from jqueue.domain.segments import Span
-from jqueue.domain.transitions import BulkMove, Move, RowsOf, Verb
+from jqueue.domain.transitions import BulkMove, Move, Verb
 
 PAYLOAD_BYTES = 64 << 10
 """Size of the largest payload that an event keeps."""
@@ -32,7 +30,6 @@ MOST_SPANS = 256
 EVENTS_PER_BATCH = 1000
 """Largest number of events in a batch."""
 
-_NO_COLUMNS: list[Any] = [None] * 8
 _WITH_ERROR = frozenset((Verb.NACK, Verb.REVOKE))
 _ENDS_CLAIM = frozenset((Verb.ACK, Verb.NACK, Verb.HAND_BACK, Verb.REVOKE, Verb.DEPART))
 
@@ -41,8 +38,7 @@ Places = tuple[tuple[str, tuple[Span, ...]], ...]
 """Names of segments, each with spans of row numbers."""
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEvent:
+class HistoryEvent(msgspec.Struct, frozen=True):
     """One event in the history of a queue. Times are aware and in UTC.
 
     Attributes:
@@ -80,9 +76,13 @@ class HistoryEvent:
     run_seconds: float | None = None
     created_at: datetime | None = None
     error: str | None = None
-    payload: bytes | None = field(default=None, repr=False)
+    payload: bytes | None = None
     jobs: int = 1
-    rows: Places = field(default=(), repr=False)
+    rows: Places = ()
+
+    def __repr__(self) -> str:
+        shown = (name for name in self.__struct_fields__ if name not in ("payload", "rows"))
+        return f"HistoryEvent({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
 
 class Kind(NamedTuple):
@@ -90,118 +90,93 @@ class Kind(NamedTuple):
 
     entrypoint: str | None
     verb: str
-    before: str | None
-    after: str | None
-    holder: str | None
+    before: JobStatus | None = None
+    after: JobStatus | None = None
+    holder: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EventColumns:
-    """The events of a batch, in columns with one value for each event.
+class EventRow(NamedTuple):
+    """The other fields of an event: see `HistoryEvent`.
+
+    Attributes:
+        kind: place of its kind in the batch.
+        seconds: `wait_seconds` of a claim, or `run_seconds` of the end of one.
+        age: seconds from `created_at` to the time of the batch.
+    """
+
+    kind: Annotated[int, Meta(ge=0)]
+    job_id: str | None = None
+    attempt: int = 0
+    seconds: float | None = None
+    age: float | None = None
+    error: str | None = None
+    payload: bytes | None = None
+    jobs: int = 1
+    rows: Places = ()
+
+
+class Batch(NamedTuple):
+    """The events of a commit, or a part of them.
 
     Attributes:
         first: number of the first event. The others follow.
-        at: time of all of them.
+        size: number of the events.
+        timestamp: time of all of them, in seconds since 1970.
         kinds: the kinds of the events.
-        rows: `rows` of events that have some, by their place.
-        kind: for each event, the number of its kind.
-        job_id, attempt, error, jobs: as in `HistoryEvent`. None stands for no attempt, and for one job.
-        seconds: `wait_seconds` of a claim, or `run_seconds` of the end of one.
-        age: seconds from `created_at` to `at`.
-        payload: in Base64.
+        events: the events.
     """
 
     first: int
-    at: datetime
+    size: int
+    timestamp: Annotated[float, Meta(ge=-62135596800.0, lt=253402300800.0)]  # the years 1 to 9999
     kinds: Sequence[Kind]
-    rows: Mapping[int, Places]
-    kind: Sequence[int]
-    job_id: Sequence[str | None]
-    attempt: Sequence[int | None]
-    seconds: Sequence[float | None]
-    age: Sequence[float | None]
-    error: Sequence[str | None]
-    payload: Sequence[str | None]
-    jobs: Sequence[int | None]
+    events: Sequence[EventRow]
+
+    @property
+    def at(self) -> datetime:
+        """Time of all events."""
+        return datetime.fromtimestamp(self.timestamp, UTC)
 
 
-def columns_in(batch: Raw) -> EventColumns:
-    """Return the events of a batch.
+_decode = msgspec.json.Decoder(Batch).decode
+
+
+def read_batch(text: Raw) -> Batch:
+    """Return a batch of events.
 
     Raises:
         ValueError: the text is not a batch of events.
     """
     try:
-        first, count, at, kinds, rows = msgspec.json.decode(batch)
-        time, places = datetime.fromtimestamp(at, UTC), _places_in(kinds)
-        known = [Kind(*kind, *_NO_COLUMNS[: 5 - len(kind)]) for kind in kinds if not isinstance(kind, dict)]
-        columns: Any = [*zip(*(row + _NO_COLUMNS[len(row) :] for row in rows), strict=True)] or [()] * len(_NO_COLUMNS)
-        found = EventColumns(first, time, known, places, *columns)
-        if any(kind.__class__ is not int or not 0 <= kind < len(known) for kind in {*found.kind}):
-            raise LookupError
-    except (TypeError, LookupError, AttributeError, OverflowError, OSError) as error:
-        raise ValueError(f"it is not a batch of events: {type(error).__name__}") from None
-    if len(rows) != count:
-        raise ValueError(f"it has {len(rows)} events, and should have {count}")
-    return found
+        batch = _decode(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not a batch of events: {error}") from None
+    if max((event.kind for event in batch.events), default=-1) >= len(batch.kinds):
+        raise ValueError("it is not a batch of events: one has a kind that the batch lacks")
+    if len(batch.events) != batch.size:
+        raise ValueError(f"it has {len(batch.events)} events, and should have {batch.size}")
+    return batch
 
 
-def events_in(batch: Raw) -> list[HistoryEvent]:
+def events_in(text: Raw) -> list[HistoryEvent]:
     """Return the events of a batch, in order.
 
     Raises:
         ValueError: the text is not a batch of events.
     """
-    found = columns_in(batch)
+    batch = read_batch(text)
+    at, kinds, number, events = batch.at, batch.kinds, batch.first, list[HistoryEvent]()
     try:
-        return list(_events(found))
-    except (TypeError, OverflowError) as error:
-        raise ValueError(f"it is not a batch of events: {type(error).__name__}") from None
-
-
-def _events(found: EventColumns) -> Iterator[HistoryEvent]:
-    columns = zip(
-        found.kind,
-        found.job_id,
-        found.attempt,
-        found.seconds,
-        found.age,
-        found.error,
-        found.payload,
-        found.jobs,
-        strict=True,
-    )
-    for place, (kind, job_id, attempt, seconds, age, error, payload, jobs) in enumerate(columns):
-        entrypoint, verb, before, after, holder = found.kinds[kind]
-        claims = verb == Verb.CLAIM
-        yield HistoryEvent(
-            number=found.first + place,
-            at=found.at,
-            verb=verb,
-            job_id=job_id,
-            entrypoint=entrypoint,
-            before=None if before is None else JobStatus(before),
-            after=None if after is None else JobStatus(after),
-            attempt=attempt or 0,
-            holder=holder,
-            wait_seconds=seconds if claims else None,
-            run_seconds=None if claims else seconds,
-            created_at=None if age is None else found.at - timedelta(seconds=age),
-            error=error,
-            payload=None if payload is None else a2b_base64(payload),
-            jobs=1 if jobs is None else jobs,
-            rows=found.rows.get(place, ()),
-        )
-
-
-def _places_in(kinds: list[Any]) -> dict[int, Places]:
-    """Return the rows of the jobs of events, by the places of these events in the batch."""
-    if not kinds or not isinstance(kinds[-1], dict):
-        return {}
-    return {
-        int(place): tuple((str(name), tuple((int(first), int(last)) for first, last in spans)) for name, spans in rows)
-        for place, rows in kinds[-1].get("rows", {}).items()
-    }
+        for number, row in enumerate(batch.events, batch.first):
+            kind, job_id, attempt, seconds, age, error, payload, jobs, rows = row
+            entrypoint, verb, before, after, holder = kinds[kind]
+            waited, ran = (seconds, None) if verb == Verb.CLAIM else (None, seconds)
+            created_at = None if age is None else at - timedelta(seconds=age)
+            shared = number, at, verb, job_id, entrypoint, before, after, attempt, holder
+            events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, rows))
+    except OverflowError:
+        raise ValueError(f"event {number} of it has an age that is out of range") from None
+    return events
 
 
 def batches_of(
@@ -221,95 +196,69 @@ def batches_of(
         payloads: True if the events of enqueued jobs keep the payload.
         bulk: its transitions of many jobs at once. Each is one event.
     """
-    batches: list[Raw] = []
-    if bulk:
-        rows = _Batch(now, payloads=payloads)
-        for move in bulk:
-            rows.add_bulk(move)
-        batches.append(rows.encode(number))
-        number += len(rows.rows)
+    batches = [_bulk_batch(bulk, number, now)] if bulk else []
+    number += len(bulk)
     moves = [move for move in moves if move[0] is not Verb.HEARTBEAT]
     for start in range(0, len(moves), EVENTS_PER_BATCH):
-        batch = _Batch(now, payloads=payloads)
-        batch.add(moves[start : start + EVENTS_PER_BATCH])
-        batches.append(batch.encode(number))
-        number += len(batch.rows)
+        kinds: Kinds = {}
+        rows = [*_rows(moves[start : start + EVENTS_PER_BATCH], kinds, now, payloads=payloads)]
+        batches.append(batch_of(number + start, now, [*kinds], rows))
     return batches
 
 
-class _Batch:
-    """The events of a commit. Those of one kind, such as all claims of a worker, share what they have in common.
+Kinds: TypeAlias = dict[tuple[str, Verb, JobStatus | None, JobStatus | None, str | None], int]
+"""The kinds of the events of a batch, each with its place: all claims of a worker are of one kind."""
 
-    Attributes:
-        rows: the columns of each event.
-    """
 
-    __slots__ = ("_kinds", "_now", "_payloads", "_places", "rows")
-
-    def __init__(self, now: datetime, *, payloads: bool) -> None:
-        self.rows: list[tuple[Any, ...]] = []
-        self._kinds: dict[tuple[str, Verb, JobStatus | None, JobStatus | None, str | None], int] = {}
-        self._now = now
-        self._places: dict[int, Sequence[RowsOf]] = {}
-        self._payloads = payloads
-
-    def add_bulk(self, move: BulkMove) -> None:
-        """Add the event of a transition of many jobs. Its seconds are the average."""
+def _bulk_batch(bulk: Iterable[BulkMove], number: int, now: datetime) -> Raw:
+    """Return the events of transitions of many jobs. The seconds of an event are the average."""
+    kinds: Kinds = {}
+    rows = []
+    for move in bulk:
         after = None if move.after is JobStatus.COMPLETED else move.after
-        key = (move.entrypoint, move.verb, move.before, after, move.holder)
-        kind = self._kinds.setdefault(key, len(self._kinds))
-        seconds = age = None
-        if move.seconds:
-            seconds = round(sum(each * jobs for each, jobs in move.seconds) / move.jobs, 3)
-        if move.created_at is not None:
-            age = self._seconds(move.created_at, 6)
-        if move.rows and sum(len(spans) for _, spans in move.rows) <= MOST_SPANS:
-            self._places[len(self.rows)] = move.rows
-        self.rows.append((kind, None, move.attempt, seconds, age, None, None, move.jobs))
+        kind = kinds.setdefault((move.entrypoint, move.verb, move.before, after, move.holder), len(kinds))
+        seconds = round(sum(each * jobs for each, jobs in move.seconds) / move.jobs, 3) if move.seconds else None
+        age = None if move.created_at is None else _seconds(move.created_at, now, 6)
+        are_named = sum(len(spans) for _, spans in move.rows) <= MOST_SPANS
+        places = (move.rows,) if move.rows and are_named else ()
+        rows.append((kind, None, move.attempt, seconds, age, None, None, move.jobs, *places))
+    return batch_of(number, now, [*kinds], rows)
 
-    def add(self, moves: Iterable[Move]) -> None:
-        """Add the events of transitions."""
-        kinds, rows, rest_of = self._kinds, self.rows, self._rest
-        rest: tuple[Any, ...]
-        for verb, before, after in moves:
-            job = after or before
-            assert job is not None
-            new = None if after is None else after.status
-            if before is None:
-                old, holder, rest = None, job.holder, self._payload(verb, after)
-            elif verb is Verb.CLAIM:
-                old, holder, rest = before.status, job.holder, (self._seconds(ready_since(before)),)
-            else:
-                old, holder, rest = before.status, before.holder, rest_of(verb, before, after)
-            kind = kinds.setdefault((job.entrypoint, verb, old, new, holder), len(kinds))
-            rows.append((kind, job.id, job.attempt, *rest))
 
-    def encode(self, number: int) -> Raw:
-        """Return the batch, given the number of its first event."""
-        kinds = [*self._kinds, *([{"rows": self._places}] if self._places else ())]
-        return batch_of(number, self._now, kinds, self.rows)
+def _rows(moves: Iterable[Move], kinds: Kinds, now: datetime, *, payloads: bool) -> Iterator[tuple[Any, ...]]:
+    """Yield an `EventRow` for each transition. Values at its end that it lacks are left out."""
+    rest: tuple[Any, ...]
+    for verb, before, after in moves:
+        job = after or before
+        assert job is not None
+        new = None if after is None else after.status
+        if before is None:
+            is_kept = payloads and verb is Verb.ENQUEUE and _is_kept(job)
+            old, holder, rest = None, job.holder, (None, None, None, job.payload) if is_kept else ()
+        elif verb is Verb.CLAIM:
+            old, holder, rest = before.status, job.holder, (_seconds(ready_since(before), now),)
+        else:
+            old, holder, rest = before.status, before.holder, _rest(verb, before, after, now)
+        kind = kinds.setdefault((job.entrypoint, verb, old, new, holder), len(kinds))
+        yield kind, job.id, job.attempt, *rest
 
-    def _payload(self, verb: Verb, job: JobRecord | None) -> tuple[Any, ...]:
-        """Return the last columns of an event by which a job enters: its payload, if that is kept."""
-        if not self._payloads or verb is not Verb.ENQUEUE or job is None or not _is_kept(job):
-            return ()
-        return None, None, None, job.payload
 
-    def _rest(self, verb: Verb, before: JobRecord, after: JobRecord | None) -> tuple[Any, ...]:
-        """Return the last columns of an event: seconds, age and error. Those at the end without a value are left out.
+def _rest(verb: Verb, before: JobRecord, after: JobRecord | None, now: datetime) -> tuple[Any, ...]:
+    """Return the last columns of an event: seconds, age and error. Those at the end without a value are left out.
 
-        The seconds are the length of a claim that ends. The age is kept with the event by which a job leaves.
-        """
-        claimed = before.claimed_at if verb in _ENDS_CLAIM else None
-        seconds = None if claimed is None else self._seconds(claimed)
-        if after is None:
-            return seconds, self._seconds(before.created_at, 6)
-        if verb in _WITH_ERROR and (error := _error(before, after)):
-            return seconds, None, error
-        return () if claimed is None else (seconds,)
+    The seconds are the length of a claim that ends. The age is kept with the event by which a job leaves.
+    """
+    claimed = before.claimed_at if verb in _ENDS_CLAIM else None
+    seconds = None if claimed is None else _seconds(claimed, now)
+    if after is None:
+        return seconds, _seconds(before.created_at, now, 6)
+    if verb in _WITH_ERROR and (error := _error(before, after)):
+        return seconds, None, error
+    return () if claimed is None else (seconds,)
 
-    def _seconds(self, since: datetime, digits: int = 3) -> float:
-        return round((self._now - since).total_seconds(), digits)
+
+def _seconds(since: datetime, now: datetime, digits: int = 3) -> float:
+    return round((now - since).total_seconds(), digits)
 
 
 def _is_kept(job: JobRecord) -> bool:

@@ -94,8 +94,6 @@ def with_workers(
         own: the records of workers that commit; None for a worker that has ended.
         at: time of the commit, in seconds since 1970.
     """
-    if not known and not own:
-        return known
     records = {run: record for run, record in known.items() if run not in own and record.at + WORKER_AGE > at}
     records |= {run: record for run, record in own.items() if record is not None}
     surplus = len(records) - WORKERS_KEPT
@@ -172,7 +170,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     """The header of one version of a queue.
 
     A table that any number of operations may change is changed in place. A small one, and each other field, gets a new
-    value. Every change goes through a `Journal`.
+    value. Every change goes through a `Draft`.
 
     Attributes:
         version: grows by one with every commit.

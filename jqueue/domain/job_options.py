@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
@@ -80,8 +82,7 @@ def _as_given(name: str, value: object, limits: Limits) -> object:
 SAME = "the field of the same name"
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(msgspec.Struct, frozen=True):
     """The definition of one option.
 
     Attributes:
@@ -110,7 +111,7 @@ class Option:
     capability: str | None = None
     needs: str | None = None
     excludes: str | None = None
-    in_bulk: bool = False
+    in_bulk: bool = True
 
     @property
     def kind(self) -> type:
@@ -124,7 +125,7 @@ class PriorityOption(TypedDict, total=False):
 
     priority: Annotated[
         Priority,
-        Option("lower is served first; 32 bits.", _priority, default=0, unset=0, capability="priority", in_bulk=True),
+        Option("lower is served first; 32 bits.", _priority, default=0, unset=0, capability="priority"),
     ]
 
 
@@ -138,6 +139,7 @@ class OnceOptions(TypedDict, total=False):
             check_name,
             field="id",
             capability="job_ids",
+            in_bulk=False,
         ),
     ]
     delay: Annotated[
@@ -148,17 +150,12 @@ class OnceOptions(TypedDict, total=False):
             field=None,
             capability="delay",
             excludes="run_at",
-            in_bulk=True,
         ),
     ]
-    run_at: Annotated[
-        Moment | None, Option("time before which the job is not claimed.", _time, capability="delay", in_bulk=True)
-    ]
+    run_at: Annotated[Moment | None, Option("time before which the job is not claimed.", _time, capability="delay")]
     expires_at: Annotated[
         Moment | None,
-        Option(
-            "time at which the job is removed if no worker has claimed it.", _time, capability="expiry", in_bulk=True
-        ),
+        Option("time at which the job is removed if no worker has claimed it.", _time, capability="expiry"),
     ]
     unique_for: Annotated[
         GivenDuration | None,
@@ -167,7 +164,6 @@ class OnceOptions(TypedDict, total=False):
             _seconds,
             capability="unique_keys",
             needs="unique_key",
-            in_bulk=True,
         ),
     ]
     on_conflict: Annotated[
@@ -178,6 +174,7 @@ class OnceOptions(TypedDict, total=False):
             _conflict,
             default="return",
             field=None,
+            in_bulk=False,
         ),
     ]
 
@@ -192,26 +189,16 @@ class RepeatedOptions(TypedDict, total=False):
             check_name,
             size=lambda key: written_bytes(key) + 4,
             capability="unique_keys",
-            in_bulk=True,
         ),
     ]
     headers: Annotated[
         Mapping[str, str] | None,
-        Option(
-            "names and texts that travel with the job.",
-            _headers,
-            size=_headers_bytes,
-            capability="headers",
-            in_bulk=True,
-        ),
+        Option("names and texts that travel with the job.", _headers, size=_headers_bytes, capability="headers"),
     ]
     max_attempts: Annotated[
         Positive | None,
         Option(
-            "number of failures after which the job is dead; None means never.",
-            _integer,
-            capability="dead_letters",
-            in_bulk=True,
+            "number of failures after which the job is dead; None means never.", _integer, capability="dead_letters"
         ),
     ]
     concurrency_key: Annotated[
@@ -221,7 +208,6 @@ class RepeatedOptions(TypedDict, total=False):
             check_name,
             size=lambda key: written_bytes(key) + 24,
             capability="limits",
-            in_bulk=True,
         ),
     ]
     concurrency_limit: Annotated[
@@ -231,16 +217,12 @@ class RepeatedOptions(TypedDict, total=False):
             _integer,
             capability="limits",
             needs="concurrency_key",
-            in_bulk=True,
         ),
     ]
     keep_result: Annotated[
         GivenDuration | None,
         Option(
-            "time for which the result is kept after the ack; None means not at all.",
-            _seconds,
-            capability="results",
-            in_bulk=True,
+            "time for which the result is kept after the ack; None means not at all.", _seconds, capability="results"
         ),
     ]
 
@@ -253,7 +235,8 @@ class ScheduleOptions(PriorityOption, RepeatedOptions, total=False):
     """Keyword options of `schedule` and `SetSchedule` for the jobs of a cron entry."""
 
 
-def options_of(kind: type) -> dict[str, Option]:
+@cache
+def options_of(kind: type) -> Mapping[str, Option]:
     """Return the options that a `TypedDict` defines, by name.
 
     Args:
@@ -264,7 +247,7 @@ def options_of(kind: type) -> dict[str, Option]:
         given = next((each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Option)), None)
         if given is not None:
             stored = name if given.field == SAME else given.field
-            found[name] = replace(given, name=name, type=types[name], field=stored)
+            found[name] = msgspec.structs.replace(given, name=name, type=types[name], field=stored)
     return found
 
 

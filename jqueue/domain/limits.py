@@ -6,6 +6,7 @@ import json
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import from_json
@@ -77,7 +78,7 @@ _quote = json.encoder.encode_basestring
 _quote_ascii = json.encoder.encode_basestring_ascii
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """The size limits of a queue. Each is a positive integer; four may be None.
 
@@ -126,7 +127,7 @@ class Limits:
             return self.payload_bytes
         return LARGE_PAYLOAD_BYTES if objects else PAYLOAD_BYTES
 
-    @property
+    @cached_property
     def enqueue_bytes(self) -> int:
         """Number of bytes up to which enqueue fills the blob."""
         return enqueue_share(self.blob_bytes)
@@ -296,8 +297,10 @@ def schedule_bytes(schedule: Schedule) -> int:
 def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold], schedules: Mapping[str, Schedule]) -> int:
     """Return the bytes that count against enqueue's limit: lines of jobs, keys held for gone jobs, cron entries."""
     entries = sum(map(schedule_bytes, schedules.values())) if schedules else 0
-    keys = sum(_header_bytes(key) + _header_bytes(hold.job_id) for key, hold in holds.items())
-    return job_bytes + keys + HOLD_BYTES * len(holds) + entries
+    keys = 0
+    for key, hold in holds.items():
+        keys += HOLD_BYTES + _header_bytes(key) + _header_bytes(hold.job_id)
+    return job_bytes + keys + entries
 
 
 def _header_bytes(text: str) -> int:

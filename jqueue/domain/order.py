@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from jqueue.domain.fields import LARGEST
+from jqueue.domain.header import Header
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord
 from jqueue.domain.rules import (
     EntrypointRules,
@@ -77,12 +78,9 @@ class LazyHeap:
 
     def pop(self) -> Entry | None:
         """Remove and return the smallest valid entry; None if there is none."""
-        entries, is_valid = self.entries, self._is_valid
-        while entries:
-            entry = heapq.heappop(entries)
-            if is_valid(entry):
-                return entry
-        return None
+        if (entry := self.top()) is not None:
+            heapq.heappop(self.entries)
+        return entry
 
     def first(self, fits: Callable[[Entry], bool]) -> Entry | None:
         """Return the smallest entry that fits, and change nothing; None if none does.
@@ -140,16 +138,11 @@ class Order:
 
     # Changes
 
-    def take_settings(
-        self,
-        settings: QueueSettings,
-        rules: Mapping[str, EntrypointRules],
-        recent: Mapping[str, tuple[Usage, ...]],
-        schedules: Mapping[str, Schedule],
-    ) -> None:
-        """Use these settings, rules and tables from now on."""
-        before, other_rules = self.settings, rules is not self.rules and rules != self.rules
-        self.settings, self.rules, self.recent, self.schedules = settings, rules, recent, schedules
+    def take_settings(self, header: Header) -> None:
+        """Use the settings, the rules and the tables of a header from now on."""
+        before, settings, rules = self.settings, header.settings, header.entrypoints
+        other_rules = rules is not self.rules and rules != self.rules
+        self.settings, self.rules, self.recent, self.schedules = settings, rules, header.recent, header.schedules
         if settings.dead_retention != before.dead_retention:
             for job in self.jobs.values():
                 if job.status is DEAD and (until := self.leaves_at(job)) is not None:
@@ -205,8 +198,8 @@ class Order:
     # Queries
 
     @contextmanager
-    def only_through(self, sequence: int) -> Iterator[None]:
-        """Pass over jobs with a larger sequence number inside the `with` block; put them back at its end."""
+    def only_through(self, sequence: int | None) -> Iterator[None]:
+        """Pass over jobs with a larger sequence number inside the `with` block; put them back then. None: over none."""
         self._through = sequence
         try:
             yield
@@ -229,25 +222,24 @@ class Order:
         Raises:
             RowsMissingError: a row that is not loaded may come first.
         """
-        self._now = now
-        if self._rows.segments:
-            self._check_rows(entrypoints, now)
-        if self._scheduled.entries:
-            self._promote(now)
-        heap = self._first_heap(entrypoints, now)
-        return None if heap is None else self._pop(heap)
+        heap, entry = self._first(entrypoints, now)
+        return None if heap is None or entry is None else self.jobs[heapq.heappop(heap.entries)[-1]]
 
-    def _check_rows(self, entrypoints: tuple[str, ...] | None, now: datetime) -> None:
-        """Return if no row that is not loaded comes before the next job."""
-        rows = self._rows
-        names = [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]
-        if not names:
-            return
+    def next_entry(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Entry | None:
+        """Return the entry of the job that `take` would return. Errors are as there."""
+        return self._first(entrypoints, now)[1]
+
+    def _first(self, entrypoints: tuple[str, ...] | None, now: datetime) -> tuple[LazyHeap | None, Entry | None]:
+        """Return the next entry, which is the first of its heap, if no row that is not loaded comes before it."""
+        self._now = now
         if self._scheduled.entries:
             self._promote(now)
         heap = self._first_heap(entrypoints, now)
         entry = None if heap is None else self._top(heap)
-        rows.check_before(names, None if entry is None else entry[:2], self._through, now)
+        rows = self._rows
+        if rows.segments and (names := [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]):
+            rows.check_before(names, None if entry is None else entry[:2], self._through, now)
+        return heap, entry
 
     def _first_heap(self, entrypoints: tuple[str, ...] | None, now: datetime) -> LazyHeap | None:
         """Return the heap whose first job is the next job to claim; None if there is none."""
@@ -268,14 +260,7 @@ class Order:
 
     def is_open(self, entrypoint: str, now: datetime) -> bool:
         """Return True if the rules of an entrypoint allow one more of its jobs to be claimed."""
-        rules = self.rules.get(entrypoint)
-        if rules is None:
-            return True
-        if rules.paused or (rules.max_running is not None and self._running(entrypoint) >= rules.max_running):
-            return False
-        if rules.rate is None or rules.per is None:
-            return True
-        return claims_left(self.recent.get(entrypoint, ()), now.timestamp(), rules.rate, rules.per) > 0
+        return self.claims_allowed(entrypoint, now, 1) > 0
 
     def claims_allowed(self, entrypoint: str, now: datetime, most: int) -> int:
         """Return the number of jobs of an entrypoint that its rules allow to be claimed now, at most a number."""
@@ -286,23 +271,9 @@ class Order:
             return 0
         if rules.max_running is not None:
             most = min(most, rules.max_running - self._running(entrypoint))
-        if rules.rate is not None and rules.per is not None:
+        if most > 0 and rules.rate is not None and rules.per is not None:
             most = min(most, claims_left(self.recent.get(entrypoint, ()), now.timestamp(), rules.rate, rules.per))
         return max(0, most)
-
-    def next_entry(self, entrypoints: tuple[str, ...] | None, now: datetime) -> Entry | None:
-        """Return the entry of the next job to claim of some entrypoints, or of all; None if there is none.
-
-        Raises:
-            RowsMissingError: a row that is not loaded may come first.
-        """
-        self._now = now
-        if self._rows.segments:
-            self._check_rows(entrypoints, now)
-        if self._scheduled.entries:
-            self._promote(now)
-        heap = self._first_heap(entrypoints, now)
-        return None if heap is None else self._top(heap)
 
     def best_priority_beside(self, segment: str, entrypoints: tuple[str, ...] | None, now: datetime) -> float | None:
         """Return the best priority of the ready jobs of some entrypoints, or of all, that are not rows of a segment.
@@ -333,20 +304,18 @@ class Order:
 
     def next_due(self) -> datetime | None:
         """Return the next time after the last `take` at which a job or cron entry is due, or a rate allows a claim."""
-        top = self._scheduled.top()
-        due = None if top is None else top[0]
+        times = [time for each in self.schedules.values() if (time := time_shown(each, self._now)) > self._now]
+        if (top := self._scheduled.top()) is not None:
+            times.append(top[0])
         if self._rows.segments and (first := self._rows.next_due(self._now)) is not None:
-            opening = _time_of(first)
-            due = opening if due is None else min(due, opening)
-        times = [time_shown(schedule, self._now) for schedule in self.schedules.values()]
-        others = [time for time in times if time > self._now]
+            times.append(_time_of(first))
         for name, rules in self.rules.items():
             if rules.rate is not None and rules.per is not None and self._waits(name) and not rules.paused:
                 now = self._now.timestamp()
                 opens = opens_at(self.recent.get(name, ()), now, rules.rate, rules.per)
                 if opens is not None:
-                    others.append(_later(_time_of(opens), 1e-6))
-        return min(others, default=due) if due is None else min([due, *others])
+                    times.append(_later(_time_of(opens), 1e-6))
+        return min(times, default=None)
 
     def _waits(self, entrypoint: str) -> bool:
         return entrypoint in self._ready or (bool(self._rows.segments) and entrypoint in self._rows.unloaded())
@@ -373,22 +342,8 @@ class Order:
 
     # Heaps
 
-    def _pop(self, heap: LazyHeap) -> JobRecord | None:
-        """Take from a heap the first job whose concurrency key allows a claim. The jobs before it are parked."""
-        while (entry := heap.pop()) is not None or self._unpark_postponed():
-            if entry is None:
-                continue
-            if self._through is not None and entry[1] > self._through:
-                self._skip(heap, entry)
-                continue
-            job = self.jobs[entry[-1]]
-            if job.concurrency_key is None or self._is_free(job):
-                return job
-            self._park(job, entry)
-        return None
-
     def _top(self, heap: LazyHeap) -> Entry | None:
-        """Return the entry of the job that `_pop` would take."""
+        """Return the first entry of a heap whose concurrency key allows a claim. Those before it are parked."""
         while (entry := heap.top()) is not None or self._unpark_postponed():
             if entry is None:
                 continue

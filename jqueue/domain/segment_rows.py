@@ -26,7 +26,7 @@ from jqueue.domain.segments import (
     with_tries,
     without,
 )
-from jqueue.domain.transitions import Journal
+from jqueue.domain.transitions import Change
 
 NEVER = -float("inf")
 
@@ -114,8 +114,10 @@ class SegmentRows:
         """Take over another manifest, and forget loaded rows that are taken in it."""
         before, draft, advanced = self.committed, self.segments, self._advanced
         self.segments, self.committed = segments, dict(segments)
-        claimed = [each.segment for range_id, each in ranges.items() if range_id not in self.ranges]
-        self.ranges = ranges
+        known, self.ranges, self._ready = self.ranges, ranges, None
+        if not (before or segments or known or ranges):
+            return
+        claimed = [each.segment for range_id, each in ranges.items() if range_id not in known]
         self._claimed = {job_id: place for job_id, place in self._claimed.items() if place[0] in ranges}
         self._taken.clear()
         self._advanced = {}
@@ -141,7 +143,6 @@ class SegmentRows:
                 for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
                     table.pop(name, None)
             self._changed(moved)
-        self._ready = None
 
     def changed(self) -> None:
         """Note that the manifest, a setting or the loaded rows have changed."""
@@ -162,7 +163,7 @@ class SegmentRows:
         taken = self._taken.get(name)
         if segment is None or not taken:
             return segment
-        return self.advanced(segment, *segment.taking(taken), self.indexes.get(name))
+        return self.advanced(segment, *segment.taking((row, row + 1) for row in taken), self.indexes.get(name))
 
     def advanced(self, segment: Segment, first: int, spans: Sequence[Span], index: SegmentIndex | None) -> Segment:
         """Return an entry with other values of `next` and `taken`, and with the head that follows from them."""
@@ -175,6 +176,8 @@ class SegmentRows:
 
     def manifest(self) -> Mapping[str, Segment]:
         """Return the manifest with the rows that the draft has taken. It is another object only if it differs."""
+        if not self.segments:
+            return self.segments
         in_ranges = {each.segment for each in self.ranges.values()}
         if not self._taken and all(each.next < each.rows or name in in_ranges for name, each in self.segments.items()):
             return self.segments
@@ -208,9 +211,8 @@ class SegmentRows:
             return
         entries, of = self._jobs, self.of
         before, first, taken, tried = len(of), segment.next, segment.taken, segment.tried
-        size = segment.chunk_rows
         in_ranges = ((range_id, each) for range_id, each in self.ranges.items() if each.segment == name)
-        claims = [pair for pair in in_ranges if pair[1].first < (chunk + 1) * size and pair[1].last > chunk * size]
+        claims = [pair for pair in in_ranges if pair[1].meets(chunk, segment.chunk_rows)]
         for row, entry in rows:
             job_id = entry.id
             for range_id, claim in claims:
@@ -247,14 +249,14 @@ class SegmentRows:
         self._loaded.pop(name, None)
         self._changed([name])
 
-    def give_back(self, range_id: str, name: str, rows: range, journal: Journal) -> None:
+    def give_back(self, range_id: str, name: str, rows: range, changes: list[Change]) -> None:
         """Make rows of a range wait again: known rows at once, and other rows when they are read again.
 
         Args:
             range_id: id of the range.
             name: the segment, whose entry has them already.
             rows: the rows.
-            journal: of the draft.
+            changes: of the draft.
         """
         segment = self.segments[name]
         known = {row: (job_id, entry) for job_id, (its, row, entry) in self._claimed.items() if its == range_id}
@@ -263,21 +265,21 @@ class SegmentRows:
         for row in rows:
             if row in known:
                 job_id, entry = known[row]
-                self._note(job_id, journal)
+                self._note(job_id, changes)
                 self._jobs.put_row(with_tries(entry, segment.tries_of(row)))
                 self.of[job_id] = name, row
                 self._left[segment.entrypoint] += 1
         self.changed()
 
-    def hide(self, job_id: str, range_id: str | None, journal: Journal) -> None:
+    def hide(self, job_id: str, range_id: str | None, changes: list[Change]) -> None:
         """Note that the loaded row of a job no longer waits. The caller marks it as taken.
 
         Args:
             job_id: the job.
             range_id: the range in which it is claimed; None if it leaves the queue.
-            journal: of the draft.
+            changes: of the draft.
         """
-        self._note(job_id, journal)
+        self._note(job_id, changes)
         if range_id is not None:
             place = self.of[job_id]
             entry = self._jobs[job_id]
@@ -338,20 +340,20 @@ class SegmentRows:
 
     # Taking
 
-    def take(self, job_id: str, journal: Journal) -> None:
+    def take(self, job_id: str, changes: list[Change]) -> None:
         """Take the row of a job, if it is one: the caller changes the job."""
         if job_id in self.of:
-            self._note(job_id, journal)
+            self._note(job_id, changes)
             name, row = self.of[job_id]
             self._taken.setdefault(name, set()).add(row)
             self.release(job_id)
 
-    def _note(self, job_id: str, journal: Journal) -> None:
+    def _note(self, job_id: str, changes: list[Change]) -> None:
         """Note what is known of a row: its place, and the range that it is in."""
-        journal.entries.append((self, job_id, (self.of.get(job_id), self._claimed.get(job_id))))
+        changes.append((self, job_id, (self.of.get(job_id), self._claimed.get(job_id))))
 
     def restore(self, job_id: str, old: Any) -> None:
-        """Undo a change of a row: see `Journal`."""
+        """Undo a change of a row: see `Draft.rollback`."""
         place, claimed = old
         if claimed is None:
             self._claimed.pop(job_id, None)
@@ -369,25 +371,17 @@ class SegmentRows:
 
     # Questions of operations
 
-    def find(self, job_id: str) -> None:
+    def find(self, text: str, *, keys: bool = False) -> None:
         """Return if no row can hold a job that is not in the table.
 
-        Raises:
-            RowsMissingError: a row may hold it.
-            SegmentDamagedError: a segment that may hold it cannot be read.
-        """
-        self._find(job_id, keys=False)
-
-    def find_key(self, key: str) -> None:
-        """Return if no row can hold a unique key that no job in the table holds.
+        Args:
+            text: id of the job, or its unique key.
+            keys: True for a unique key.
 
         Raises:
             RowsMissingError: a row may hold it.
             SegmentDamagedError: a segment that may hold it cannot be read.
         """
-        self._find(key, keys=True)
-
-    def _find(self, text: str, *, keys: bool) -> None:
         wanted, damaged = list[Wanted](), None
         hashed = hash_of(text)
         for name, segment in self.segments.items():
@@ -506,11 +500,8 @@ class SegmentRows:
 
     def are_in_ranges(self, name: str, chunks: Iterable[int]) -> bool:
         """Return True if each of some chunks of a segment has rows that are in progress in ranges."""
-        size = self.segments[name].chunk_rows
-        claims = [each for each in self.ranges.values() if each.segment == name]
-        return all(
-            any(each.first < (chunk + 1) * size and each.last > chunk * size for each in claims) for chunk in chunks
-        )
+        size, claims = self.segments[name].chunk_rows, [each for each in self.ranges.values() if each.segment == name]
+        return all(any(each.meets(chunk, size) for each in claims) for chunk in chunks)
 
     def running(self, entrypoint: str) -> int:
         """Return the number of jobs of an entrypoint that are in progress in ranges."""

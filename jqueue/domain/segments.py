@@ -216,12 +216,8 @@ class Segment(Entry, frozen=True):
             left = others
         return [(claims, spans) for claims, spans in ((0, left), *found) if spans]
 
-    def taking(self, rows: Iterable[int]) -> tuple[int, tuple[Span, ...]]:
+    def taking(self, spans: Iterable[Span]) -> tuple[int, tuple[Span, ...]]:
         """Return `next` and `taken` after some more rows were taken."""
-        return self.taking_spans((row, row + 1) for row in rows)
-
-    def taking_spans(self, spans: Iterable[Span]) -> tuple[int, tuple[Span, ...]]:
-        """Return `next` and `taken` after some more rows were taken, as `taking` does."""
         return _cut(joined([(0, self.next), *self.taken, *spans]))
 
     def giving_back(self, first: int, last: int, claims: int, failures: int) -> Self:
@@ -396,6 +392,10 @@ class Range(Entry, frozen=True):
     def has(self, row: int) -> bool:
         """Return True if a row is in the range."""
         return self.first <= row < self.last
+
+    def meets(self, chunk: int, chunk_rows: int) -> bool:
+        """Return True if it has rows of a chunk of its segment."""
+        return self.first < (chunk + 1) * chunk_rows and self.last > chunk * chunk_rows
 
 
 Sortable = TypeVar("Sortable", int, tuple[tuple[float, ...], int])

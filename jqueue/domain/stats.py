@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from itertools import chain
 from typing import Any, TypeVar
 
+import msgspec
+
 from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus
@@ -167,20 +169,16 @@ class Census:
             self._tallies[held.entrypoint].count_claimed(held.rows, held.claimed_at)
             if held.holder is not None:
                 self._holders[held.holder] += held.rows
-        totals = {name: totals_of(each, now) for name, each in header.counters.items()} if header.queue else None
-        entrypoints = {
-            name: self._tallies[name].figures(
-                now, name in paused, None if totals is None else totals.get(name, Totals())
-            )
-            for name in sorted({*self._tallies, *paused, *header.counters} - {OTHERS})
-        }
-        others = EntrypointStats(totals=None if totals is None else totals.get(OTHERS, Totals()))
-        whole = sum_of(EntrypointStats, [*entrypoints.values(), others])
+        known = {name: totals_of(each, now) for name, each in header.counters.items()}
+
+        def totals(name: str) -> Totals | None:
+            return known.get(name, Totals()) if header.queue else None
+
+        names = sorted({*self._tallies, *paused, *known} - {OTHERS})
+        entrypoints = {name: self._tallies[name].figures(now, name in paused, totals(name)) for name in names}
+        whole = sum_of(EntrypointStats, [*entrypoints.values(), EntrypointStats(totals=totals(OTHERS))])
         waiting = sum(each.ready + each.scheduled > 0 for each in entrypoints.values())
-        warnings = [
-            *self.warnings,
-            *_warnings(set_aside, taken, most, whole.results_dropped, whole.errors_dropped),
-        ]
+        warnings = self.warnings + _warnings(set_aside, taken, most, whole.results_dropped, whole.errors_dropped)
         if taken > WARN_SHARE * most and waiting > SEGMENTS_KEPT:
             warnings.append(
                 f"{waiting} entrypoints have waiting jobs, and most of these jobs stay in the blob: each segment holds "
@@ -291,8 +289,7 @@ def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int
     return warnings
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(msgspec.Struct):
     """The counts of one entrypoint's jobs."""
 
     ready: int = 0
@@ -316,19 +313,9 @@ class _Tally:
             self.oldest = since
 
     def figures(self, now: datetime, paused: bool, totals: Totals | None) -> EntrypointStats:
-        return EntrypointStats(
-            ready=self.ready,
-            scheduled=self.scheduled,
-            in_progress=self.in_progress,
-            dead=self.dead,
-            oldest_ready_age=_age(self.oldest, now),
-            completed=self.completed,
-            paused=paused,
-            results_dropped=self.results_dropped,
-            errors_dropped=self.errors_dropped,
-            oldest_claim_age=_age(self.claim, now),
-            totals=totals,
-        )
+        counts = msgspec.structs.asdict(self)
+        oldest, claim = _age(counts.pop("oldest"), now), _age(counts.pop("claim"), now)
+        return EntrypointStats(**counts, oldest_ready_age=oldest, oldest_claim_age=claim, paused=paused, totals=totals)
 
 
 def _age(since: datetime | None, now: datetime) -> timedelta | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
@@ -106,16 +106,6 @@ at the point at which another job would be queued again, or dead.
 """
 
 
-def diagram() -> str:
-    """Return the table as a Mermaid state diagram."""
-    name: dict[JobStatus | None, str] = {None: "[*]"}
-    name.update({status: str(status) for status in JobStatus})
-    lines = ["stateDiagram-v2"]
-    for (before, verb), targets in TRANSITIONS.items():
-        lines += [f"    {name[before]} --> {name[after]}: {verb}" for after in targets]
-    return "\n".join([*lines, "    completed --> [*]: no result is kept"]) + "\n"
-
-
 ABSENT: Any = object()
 """Old value of an entry that did not exist."""
 
@@ -127,66 +117,5 @@ class Restores(Protocol):
         """Restore an old value, or remove the value if the old one is ABSENT."""
 
 
-class Journal:
-    """The changes of a draft, in order.
-
-    Attributes:
-        changed: True if there is anything to commit.
-        entries: for each change, the changed object, the key or name in it, and the old value.
-        moves: the transitions of jobs among these changes, in order.
-        bulk: the transitions of many jobs at once.
-    """
-
-    __slots__ = ("bulk", "changed", "entries", "moves")
-
-    def __init__(self) -> None:
-        self.changed = False
-        self.entries: list[tuple[MutableMapping[str, Any] | Restores, str, Any]] = []
-        self.moves: list[Move] = []
-        self.bulk: list[BulkMove] = []
-
-    def set(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
-        """Set an entry of a table."""
-        self.changed = True
-        self.entries.append((table, key, table.get(key, ABSENT)))
-        table[key] = value
-
-    def drop(self, table: MutableMapping[str, Any], key: str) -> None:
-        """Drop an entry of a table, if it is there."""
-        if key in table:
-            self.changed = True
-            self.entries.append((table, key, table.pop(key)))
-
-    def assign(self, owner: Restores, name: str, value: Any) -> None:
-        """Set an attribute."""
-        self.changed = True
-        self.entries.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
-
-    def undo(self, mark: int, moves: int, bulk: int) -> Iterator[tuple[object, str]]:
-        """Undo the changes after a mark, the last one first. Yield the object and the key of each.
-
-        Args:
-            mark: number of entries to keep.
-            moves: number of moves to keep.
-            bulk: number of bulk moves to keep.
-        """
-        entries = self.entries
-        del self.moves[moves:]
-        del self.bulk[bulk:]
-        while len(entries) > mark:
-            place, key, old = entries.pop()
-            if place.__class__ is not dict:
-                place.restore(key, old)  # type: ignore[union-attr]
-            elif old is ABSENT:
-                del place[key]
-            else:
-                place[key] = old
-            yield place, key
-
-    def settle(self) -> None:
-        """Forget the changes, which makes them permanent: they were committed."""
-        self.entries.clear()
-        self.moves.clear()
-        self.bulk.clear()
-        self.changed = False
+Change = tuple[MutableMapping[str, Any] | Restores, str, Any]
+"""A change of a draft: the changed object, the key or name in it, and the old value."""

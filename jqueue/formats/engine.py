@@ -84,6 +84,8 @@ class StoreEngine:
         claim_timeout: seconds, for claims that carry no timeout of their own.
     """
 
+    segments = None
+
     def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
         self.store = self.place = store
         self.clock = clock
@@ -308,7 +310,7 @@ class StoreEngine:
     def next_due(self) -> datetime | None:
         """Return the time when the next job is due or the next claim expires."""
         ends = [end for _, end in self._ends()] if self.store.claims_expire_by_clock else []
-        return min([end for end in (self.draft.next_due(), *ends) if end is not None], default=None)
+        return min([end for end in (self.draft.jobs.order.next_due(), *ends) if end is not None], default=None)
 
     @property
     def activity(self) -> object:
@@ -466,7 +468,6 @@ class StoreEngine:
                         called.append(job_id)
             placed[job.id] = place
         places.update(placed)
-        self.draft.settle()
         self.draft.measure(0, 0)  # a store has no blob to fill up
         self.draft.load(others, called)
         self.draft.jobs.dirty.clear()

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.durations import Duration
+from jqueue.domain.printable import printable
 
 
 @runtime_checkable
@@ -209,3 +210,9 @@ class SupportsObjectURLs(SupportsObjects, Protocol):
             StorageFatalError: these credentials cannot sign a URL.
             ValueError: the lifetime is not positive, or is longer than seven days.
         """
+
+
+def describe(storage: object) -> str:
+    """Return the name of the object behind a storage, as users know it, without secrets and safe to print."""
+    name = getattr(storage, "name", None)
+    return printable(name if isinstance(name, str) else repr(storage))

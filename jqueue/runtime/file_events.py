@@ -35,7 +35,7 @@ def _notify() -> Any:
     return _rust_notify
 
 
-class FileEvents:
+class FileEvents(threading.Thread):
     """A thread that waits for the events of some folders.
 
     A folder need not exist: its nearest existing parent is watched instead. So a folder may also be removed and created
@@ -48,10 +48,10 @@ class FileEvents:
     """
 
     def __init__(self, folders: Callable[[], Sequence[Path]], changed: Callable[[], None]) -> None:
+        super().__init__(name="jqueue-file-events")
         self._folders = folders
         self._changed = changed
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="jqueue-file-events")
+        self._over = threading.Event()
         self.active = False
 
     @staticmethod
@@ -59,27 +59,16 @@ class FileEvents:
         """True if the extra is installed."""
         return _notify() is not None
 
-    def begin(self) -> None:
-        """Start the thread."""
-        self._thread.start()
-
     def end(self) -> None:
         """Tell the thread to end soon."""
-        self._stop.set()
-
-    def join(self) -> None:
-        """Wait until the thread has ended."""
-        self._thread.join()
-
-    def has_ended(self) -> bool:
-        """True if the thread has ended."""
-        return not self._thread.is_alive()
+        self._over.set()
 
     def is_set(self) -> bool:
         """True if the thread must end: after `end`, or when the interpreter is exiting and waits for the thread."""
-        return self._stop.is_set() or not threading.main_thread().is_alive()
+        return self._over.is_set() or not threading.main_thread().is_alive()
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Watch until the thread must end."""
         try:
             while not self.is_set():
                 self._watch()
@@ -100,7 +89,7 @@ class FileEvents:
         try:
             events = _notify().RustNotify(sorted(places), False, False, 0, False, True)
         except FileNotFoundError:  # a folder was removed just now
-            self._stop.wait(RETRY_SECONDS)
+            self._over.wait(RETRY_SECONDS)
             return
         with events:
             if places != _places(folders):

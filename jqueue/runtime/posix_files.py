@@ -161,20 +161,8 @@ def check_folders(base: str, inner: str) -> None:
             raise StorageFatalError(f"{base!r} is not a folder, and links are not followed: move it away")
 
 
-def check_replaceable(path: str, descriptor: int, folder: int) -> None:
-    """Raise OSError if an open file is a mount point, onto which nothing can be renamed. Only Linux can tell.
-
-    Args:
-        path: of the file.
-        descriptor: of the file.
-        folder: descriptor of its folder.
-    """
-    if _mount_of(descriptor) != _mount_of(folder):
-        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
-
-
-def _mount_of(descriptor: int) -> str:
-    """Return the id of the mount that an open file or folder is in; empty if the kernel does not tell it."""
+def mount_of(descriptor: int) -> str:
+    """Return the id of the mount of an open file or folder; empty if the kernel does not tell: only Linux does."""
     with suppress(OSError), open(f"/proc/self/fdinfo/{descriptor}", encoding="ascii") as lines:
         return next((line for line in lines if line.startswith("mnt_id:")), "")
     return ""
@@ -182,11 +170,9 @@ def _mount_of(descriptor: int) -> str:
 
 def write_all(descriptor: int, content: bytes | bytearray | memoryview) -> None:
     """Write all of the content, even if the system takes only parts of it at a time."""
-    written = os.write(descriptor, content)
-    if written < len(content):
-        rest = memoryview(content)[written:]
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def read_all(descriptor: int, size: int) -> bytes:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue.adapters.storage.names import describe
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.view import QueueView
@@ -16,7 +15,7 @@ from jqueue.domain.header import Header
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
-from jqueue.ports.storage import SupportsStoreTime
+from jqueue.ports.storage import SupportsStoreTime, describe
 
 READ_EVERY = 0.5
 """Seconds between two reads of a queue, at least. Viewers that ask earlier get the last one."""

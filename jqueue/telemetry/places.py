@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from jqueue.adapters.storage.names import describe
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
@@ -10,6 +9,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
+from jqueue.ports.storage import describe
 
 
 def place_name(queue: object) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from jqueue.adapters.storage.names import describe
 from jqueue.domain.errors import QueueClosedError, StorageError, StorageFatalError
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Consumer
-from jqueue.ports.storage import SupportsWriteCheck
+from jqueue.ports.storage import SupportsWriteCheck, describe
 from jqueue.worker.queue_health import RETRIED_ERRORS
 
 logger = logger_of("jqueue.worker")

@@ -6,10 +6,20 @@
 from pathlib import Path
 
 from jqueue.domain.job import JobStatus
-from jqueue.domain.transitions import TRANSITIONS, diagram
+from jqueue.domain.transitions import TRANSITIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "state-machine.md"
 BEGIN, END = "<!-- from the transition table -->\n", "<!-- end -->\n"
+
+
+def diagram() -> str:
+    """Return the table as a Mermaid state diagram."""
+    name: dict[JobStatus | None, str] = {None: "[*]"}
+    name.update({status: str(status) for status in JobStatus})
+    lines = ["stateDiagram-v2"]
+    for (before, verb), targets in TRANSITIONS.items():
+        lines += [f"    {name[before]} --> {name[after]}: {verb}" for after in targets]
+    return "\n".join([*lines, "    completed --> [*]: no result is kept"]) + "\n"
 
 
 def generated() -> str:

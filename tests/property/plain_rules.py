@@ -224,7 +224,7 @@ class PlainRules:
 
     def fire(self):
         """Enqueue one job for each cron entry that is due: for its last due time, even if several were missed."""
-        for name, entry in list(self.schedules.items()):
+        for name, entry in sorted(self.schedules.items()):
             if name in self.not_fired:
                 continue
             second, spans = self.now.replace(microsecond=0), entry["fired"]

@@ -38,6 +38,9 @@ Place = tuple[str, int]
 
 NO_OBJECTS: Created = {}
 
+ROWS = 8
+"""The column of an event in which it names the rows of its jobs, if it names any."""
+
 DEFAULTS: Fields = {"priority": 0, "attempt": 0, "failures": 0}
 """Values of fields that a job leaves out. A person may write them all the same, and the next commit leaves them out."""
 
@@ -270,9 +273,8 @@ class _ChainReader:
 
 def _named_by_events(history: Fields) -> set[str]:
     """Return the names of the segments that the events in the outbox name."""
-    kinds = [batch[3][-1] for batch in history.get("batches", ()) if len(batch) > 1 and batch[3]]
-    places = [each for last in kinds if isinstance(last, dict) for each in last["rows"].values()]
-    return {name for several in places for name, _ in several}
+    events = [event for batch in history.get("batches", ()) for event in batch[4]]
+    return {name for event in events if len(event) > ROWS for name, _ in event[ROWS]}
 
 
 def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:

@@ -164,10 +164,10 @@ def _rows(batch: list[Any]) -> list[Row]:
     if len(rows) != count:
         raise Violation(HISTORY, f"the batch of event {first} has {len(rows)} events, and says {count}")
     found = []
-    places = kinds[-1]["rows"] if kinds and isinstance(kinds[-1], dict) else {}
     for number, row in enumerate(rows, first):
         kind, job_id, attempt, *rest = (*row, None, None)[: max(3, len(row))]
         entrypoint, verb, old, new, _ = (*kinds[kind], None, None, None)[:5]
-        there = tuple((name, tuple(map(tuple, spans))) for name, spans in places.get(str(number - first), ()))
+        places = rest[5] if len(rest) > 5 else ()
+        there = tuple((name, tuple(map(tuple, spans))) for name, spans in places)
         found.append([number, job_id, entrypoint, verb, old, new, attempt, at, rest[4] if len(rest) > 4 else 0, there])
     return found

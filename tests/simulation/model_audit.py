@@ -81,7 +81,7 @@ class ModelAudit:
                 self._writes[commit.writer, commit.sequence] = record
             else:
                 self._looks[record.applied.base].append(record)
-        self._unlike: dict[Record, Violation] = {}
+        self._unlike: dict[Record, Violation | None] = {}  # None: like one of the versions with the number looked at
 
     def check(self) -> None:
         """Check every version, and every look.
@@ -101,7 +101,8 @@ class ModelAudit:
             self._check_looks(after)
             before = after
         for unlike in self._unlike.values():
-            raise unlike
+            if unlike is not None:
+                raise unlike
 
     # Commits
 
@@ -191,7 +192,6 @@ class ModelAudit:
             expired = jobs[job_id]["expires_at"]
             if expired is not None and expired <= model.now:  # the row is not loaded, and leaves when it is
                 model.table[job_id] = jobs[job_id]
-                model.uncount_expired(jobs[job_id]["entrypoint"])
         if not before.last_sequence:
             model.places = max(model.places, after.last_sequence)
 
@@ -293,24 +293,21 @@ class ModelAudit:
             if record.at < version.at:
                 continue
             before, changes = self._model.copy(), self._model.changes
-            may_expire = any(
-                "expires_at" in version.jobs[job_id] for job_id in version.rows
-            )  # a row is not loaded for it
             self._replay.begin(record.applied.now, version, version)
             try:
                 for applied in record.applied.calls:
                     self._replay.call(applied)
-                if self._model.changes != changes and not (version.unsure or may_expire):
+                if self._model.changes != changes and not version.unsure:
                     raise Difference("nothing was written, and something is to change")
-                self._unlike.pop(record, None)
             except Difference as difference:
-                if record not in self._unlike:
-                    call = next((each for each in record.calls if each is not None), None)
-                    self._unlike[record] = Violation(3, str(difference), version=version, call=call)
+                call = next((each for each in record.calls if each is not None), None)
+                self._unlike.setdefault(record, Violation(3, str(difference), version=version, call=call))
+            else:
+                self._unlike[record] = None
+                for applied, call in zip(record.applied.calls, record.calls, strict=True):
+                    if call is not None:
+                        self.answers[call].append(Answer(version, applied, landed=False))
             self._model.restore(before)
-            for applied, call in zip(record.applied.calls, record.calls, strict=True):
-                if call is not None:
-                    self.answers[call].append(Answer(version, applied, landed=False))
 
 
 def claims_told(call: Call) -> set[Claim]:

@@ -74,6 +74,11 @@ class Replay:
         self._before, self._after = before, after
         self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
+        self.model.staying = frozenset(
+            job_id
+            for job_id in before.rows.keys() & after.rows.keys()
+            if before.jobs[job_id].get("expires_at") and before.jobs[job_id] == after.jobs[job_id]
+        )
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
         same = before.schedules.items() if self._unsure else ()
         self.model.not_fired = frozenset(name for name, entry in same if after.schedules.get(name) == entry)

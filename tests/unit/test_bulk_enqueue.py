@@ -115,6 +115,20 @@ async def test_a_queue_without_segments_takes_as_many_as_its_batch_size():
         await queue.enqueue_many(numbered(range(21)))
 
 
+@in_virtual_time
+async def test_a_queue_without_segments_takes_all_jobs_of_an_async_iterable():
+    """The writer's own limit, which the queue's replaces, cut the jobs off without an error."""
+
+    async def slowly():
+        for job in numbered(range(1000)):
+            yield job
+
+    queue = DirectQueue(store(), clock=VirtualClock(), limits=Limits(blob_bytes=40_000, hot_bytes=None))
+    await queue.configure(blob_bytes=10_000_000)
+    assert 1000 == len(await queue.enqueue_many(slowly()))
+    assert 1000 == await depth(queue)
+
+
 @pytest.mark.parametrize(
     ("feature", "job"),
     [("limits", Enqueue("work", concurrency_key="key")), ("objects", Enqueue("work", bytes(100_000)))],

@@ -14,7 +14,7 @@ from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.rules import SetSchedule
+from jqueue.domain.operations.rules import SetSchedule, Unschedule
 from jqueue.domain.rules import SPANS_KEPT
 
 ROOT = Path(__file__).parents[2]
@@ -169,7 +169,7 @@ def test_an_entry_fired_or_set_by_a_clock_that_is_ahead_fires_for_the_others_at_
     assert THREE + MINUTE == SetSchedule("n", MINUTELY, "x").change(draft, THREE).next_at
     for now, due in ((THREE, THREE + MINUTE), (THREE + ahead, THREE + ahead + MINUTE)):
         LOOK.change(draft, now)
-        assert due == draft.next_due(), "a waiting dequeue wakes by its own clock"
+        assert due == draft.jobs.order.next_due(), "a waiting dequeue wakes by its own clock"
     assert [] == fire(draft, THREE + MINUTE / 2)
     assert [THREE + MINUTE] == fire(draft, THREE + MINUTE)
     assert [THREE + 2 * MINUTE] == fire(draft, THREE + 2.5 * MINUTE)
@@ -188,6 +188,20 @@ def test_looks_of_a_clock_that_is_behind_and_settings_repeated_by_any_clock_writ
         SetSchedule("n", MINUTELY, "x").change(draft, now + YEAR)
         assert not draft.changed
     assert [THREE - HOUR + MINUTE] == fire(draft, THREE - HOUR + MINUTE)
+
+
+@pytest.mark.parametrize("undone", ["a", "b", None])
+def test_entries_that_are_due_together_fire_by_name_whatever_was_undone_before(undone):
+    draft = Draft()
+    for name in ("b", "a", "c"):
+        SetSchedule(name, MINUTELY, "x").change(draft, THREE)
+    draft.settle()
+    if undone:
+        Unschedule(undone).change(draft, THREE)
+        draft.rollback()
+    LOOK.change(draft, THREE + MINUTE)
+    places = {job_id.split(":")[1]: draft.jobs[job_id].sequence for job_id in draft.jobs}
+    assert {"a": 1, "b": 2, "c": 3} == places
 
 
 def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():

@@ -99,6 +99,15 @@ async def test_a_write_whose_temporary_file_cannot_be_made_is_not_done(
     assert ["queue.json", "queue.json.lock"] == names(path)
 
 
+async def test_a_system_that_takes_a_part_of_a_write_is_given_the_rest(storage, monkeypatch):
+    system_write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, content: system_write(descriptor, content[:3]))
+    await storage.write(b"the whole queue")
+    await storage.create_object(".segments/1", b"a whole segment")
+    assert b"the whole queue" == (await storage.read())[0]
+    assert b"a whole segment" == await storage.read_object(".segments/1")
+
+
 async def test_a_write_to_a_name_that_is_too_long_is_not_done(tmp_path):
     storage = LocalFileSystemStorage(tmp_path / ("q" * 240))
     with pytest.raises(StorageFatalError, match="name is too long") as raised:

@@ -214,6 +214,19 @@ async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(hot_bytes):
 
 
 @in_virtual_time
+async def test_the_first_key_that_is_taken_is_named_although_its_row_is_not_loaded():
+    storage = objects()
+    async with deep_queue(storage) as queue, deep_queue(storage) as other:
+        await queue.enqueue("work", b"a", unique_key="in a segment")
+        await queue.enqueue("claimed", b"b", unique_key="in the blob")
+        [_] = await queue.dequeue("claimed")
+        task = await stage(other, b"c", b"d", unique_key=["in a segment", "in the blob"])
+        with pytest.raises(DuplicateJobError) as raised:
+            await other.enqueue_staged([task], FIRST, on_conflict="raise")
+        assert "in a segment" == raised.value.unique_key
+
+
+@in_virtual_time
 async def test_staged_jobs_with_a_limit_are_named_for_older_readers():
     storage = objects()
     async with deep_queue(storage) as queue:

@@ -301,22 +301,16 @@ class _NewObject:
         with self._guard, storage_errors("write the object", self._path):
             if self._over:
                 return
-            if self._descriptor is None:
-                self._open()
-            assert self._descriptor is not None
+            if self._descriptor is None:  # create the file and the folders above it, for the users of the queue file
+                files, folder = self._files, self._files._base
+                create_folder(folder)
+                for name in os.path.relpath(self._path, folder).split("/")[:-1]:
+                    above, folder = folder, os.path.join(folder, name)
+                    files._make_folder(above, folder)
+                self._descriptor = create_file(self._temporary)
+                files._share(self._descriptor)
+                files._remove_old_objects(folder, os.fstat(self._descriptor).st_mtime)
             write_all(self._descriptor, part)
-
-    def _open(self) -> None:
-        """Create the temporary file, and the missing folders above it. They are for the users of the queue file."""
-        files = self._files
-        create_folder(files._base)
-        folder = files._base
-        for name in os.path.relpath(self._path, folder).split("/")[:-1]:
-            above, folder = folder, os.path.join(folder, name)
-            files._make_folder(above, folder)
-        self._descriptor = create_file(self._temporary)
-        files._share(self._descriptor)
-        files._remove_old_objects(folder, os.fstat(self._descriptor).st_mtime)
 
     def publish(self) -> None:
         """Give the written file its name, durably.

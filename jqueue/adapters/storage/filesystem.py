@@ -30,13 +30,13 @@ from jqueue.ports.sharing import Handle
 from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, has_file_locks
 from jqueue.runtime.posix_files import (
     PRIVATE,
-    check_replaceable,
     closing,
     create_file,
     create_folder,
     file_status,
     flush,
     flush_folder,
+    mount_of,
     open_file,
     open_folder,
     read_all,
@@ -318,7 +318,8 @@ class LocalFileSystemStorage(ObjectFiles):
                     closing(open_file(self._file, os.O_RDWR)[0]) as descriptor,
                     closing(open_folder(self._base)) as folder,
                 ):
-                    check_replaceable(self._file, descriptor, folder)
+                    if mount_of(descriptor) != mount_of(folder):  # nothing can be renamed onto a mount point
+                        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), self._file)
             self._lock.check()
             nearest = self._base
             while not os.path.isdir(nearest) and nearest != os.path.dirname(nearest):

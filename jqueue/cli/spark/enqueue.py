@@ -12,7 +12,6 @@ import typer
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe
 from jqueue.cli.on_queue import URL, AsJSON, Create
 from jqueue.cli.printing import jobs, refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
@@ -22,6 +21,7 @@ from jqueue.connect import connect_storage
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.printable import counted, printable
+from jqueue.ports.storage import describe
 from jqueue.runtime.system import SystemClock
 
 if TYPE_CHECKING:

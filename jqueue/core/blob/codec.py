@@ -154,10 +154,8 @@ def decode(data: bytes) -> QueueState:
     if not data:
         return QueueState()
     parsed = parse_blob(data)
-    read = exhaust(reading_lines(parsed, {}, {}))
-    records = number_unnumbered([*{**{job.id: job for job in parsed.jobs}, **read.jobs}.values()])
-    jobs = tuple(map(job_of, records))
-    return state_of(parsed.header, jobs, tuple(read.set_aside))
+    jobs, set_aside = exhaust(Blob().looking(parsed))
+    return state_of(parsed.header, tuple(map(job_of, jobs.values())), set_aside)
 
 
 def encode_header(header: Header) -> bytes:
@@ -503,7 +501,7 @@ class Blob:
         placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
         draft.load(placed)
         renumbered = draft.renumber()
-        draft.set_aside = tuple(read.set_aside)
+        draft.set_lines_aside(tuple(read.set_aside))
         draft.measure(size, parsed.header_bytes)
         draft.jobs.dirty = {job.id: None for job in (*placed, *renumbered, *parsed.jobs)} | dict.fromkeys(read.undated)
         self._warn(unreadable)
@@ -545,7 +543,6 @@ class Blob:
     def settle(self, header: Header, size: int) -> None:
         """Note that the draft was committed under this header, as a blob of this size in bytes."""
         self.draft.take_header(header)
-        self.draft.settle()
         self.draft.measure(size, self._header_bytes)
 
     def _reading(self, parsed: ParsedBlob) -> Slices[Contents]:

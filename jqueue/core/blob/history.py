@@ -12,6 +12,7 @@ import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import partial
 from math import inf
 from typing import Any, NamedTuple, TypeVar
 
@@ -19,7 +20,7 @@ import msgspec
 from msgspec import Raw
 
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import end_tasks, retried
+from jqueue.core.tasks import LONGEST_PAUSE, Background, end_tasks, retried
 from jqueue.domain.errors import CASConflictError, HistoryDamagedError, InvalidBlobError, ObjectMissingError
 from jqueue.domain.events import HistoryEvent, events_in
 from jqueue.domain.header import Header
@@ -108,9 +109,6 @@ logger = logger_of("jqueue")
 MOVES_PER_LISTING = 8
 """Number of moves of one queue object for which the objects are listed once."""
 
-SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds after a failure until the next try: they double from the first to the second."""
-
 LONGEST_WAIT = 2.0
 """Seconds that a commit waits for one move of an outbox that is too long."""
 
@@ -144,27 +142,30 @@ class HistoryMover:
         self._observers = observers
         self._call_timeout = call_timeout
         self.events_per_object = EVENTS_PER_OBJECT  # the simulation shortens it
-        self._begin()
+        self._moves = Background(clock, "jqueue-history", "the history could not be moved beside the queue")
+        self._removals = Background(clock, "jqueue-history", "old objects of the history could not be removed")
+        self.forget()
 
-    def _begin(self) -> None:
+    def forget(self) -> None:
+        """Begin anew, after a fork or on another event loop."""
         self.moved: Moved | None = None
-        self._task: asyncio.Task[None] | None = None
         self._waited: asyncio.Task[None] | None = None
         self._old: list[str] = []  # objects to remove once the header says that events through _removed are gone
         self._removed = 0
         self._version = 0
         self._moves_until_listing = 0
-        self._pause = 0.0
-        self._not_before = -float("inf")
+        self._moves.forget()
+        self._removals.forget()
 
     @property
     def is_stuck(self) -> bool:
         """True if the outbox cannot be moved by this writer: never, or not for about a minute."""
-        return self._objects is None or self._pause >= LONGEST_PAUSE
+        return self._objects is None or self._moves.pause >= LONGEST_PAUSE
 
-    def forget(self) -> None:
-        """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
-        self._begin()
+    @property
+    def _task(self) -> asyncio.Task[None] | None:
+        """The task under way. There is one at a time."""
+        return self._moves.task or self._removals.task
 
     def landed(self, before: HistoryHeader | None, header: Header) -> None:
         """Note a commit that has landed, and start to move the outbox if that is due.
@@ -184,7 +185,8 @@ class HistoryMover:
         if self._objects is None or self._task is not None:
             return
         if self._old and history.removed >= self._removed:
-            self._task = asyncio.get_running_loop().create_task(self._remove(self._objects), name="jqueue-history")
+            old, self._old = self._old, []
+            self._removals.begin(partial(self._remove, self._objects, old), lambda _: None)
         if self.moved is not None or self._task is not None:
             return
         waited = 0 if before is None else before.last + 1 - history.first  # events that another writer should move
@@ -203,11 +205,10 @@ class HistoryMover:
     def _start(self, header: Header) -> None:
         """Start to move the outbox, if no move has just failed or awaits its commit."""
         objects, history = self._objects, header.history
-        busy = self.moved is not None or self._task is not None or self._clock.monotonic() < self._not_before
-        if objects is None or history is None or busy:
-            return
-        work = self._run(objects, history, header.queue, header.settings)
-        self._task = asyncio.get_running_loop().create_task(work, name="jqueue-history")
+        is_free = self.moved is None and self._task is None and self._moves.is_free
+        if objects is not None and history is not None and is_free:
+            work = partial(self._moving, objects, history, header.queue, header.settings)
+            self._moves.begin(work, self._has_moved)
 
     async def make_room(self, header: Header) -> None:
         """Move an outbox that is too long before the next commit, so that it drops it. Wait for some seconds at most.
@@ -229,41 +230,32 @@ class HistoryMover:
         if self._task is not None:
             await end_tasks([self._task], seconds)
 
-    async def _run(self, objects: SupportsObjects, history: HistoryHeader, queue: str, settings: QueueSettings) -> None:
-        task = asyncio.current_task()
-        try:
-            listed: list[Listed] | None = None
-            if not self._moves_until_listing:
-                async with self._observers.limited("list", self._call_timeout):
-                    listed = await objects.list_beside(FOLDER)
-            if listed and has_others(listed, history):
-                moved = _of_others(history)
-            else:
-                moved = await self._move(objects, history, queue)
-            removed, old = (0, []) if listed is None else outdated(listed, history, settings, self._now())
-            if self._task is task:
-                self.moved, self._pause = moved._replace(removed=removed), 0.0
-                self._moves_until_listing = (self._moves_until_listing or MOVES_PER_LISTING) - 1
-                if old:
-                    self._removed, self._old = removed, old
-        except Exception as error:
-            if self._task is task:
-                self._pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self._pause * 2))
-                self._not_before = self._clock.monotonic() + self._pause
-            logger.warning("the history could not be moved beside the queue, and will be tried again: %r", error)
-        finally:
-            if self._task is task:
-                self._task = None
+    async def _moving(
+        self, objects: SupportsObjects, history: HistoryHeader, queue: str, settings: QueueSettings
+    ) -> tuple[Moved, list[str]]:
+        """Move the outbox. Return what was moved, and the objects to remove."""
+        listed: list[Listed] | None = None
+        if not self._moves_until_listing:
+            listed = await self._observers.call("list", self._call_timeout, objects.list_beside, FOLDER)
+        others = listed is not None and has_others(listed, history)
+        moved = _of_others(history) if others else await self._move(objects, history, queue)
+        removed, old = (0, []) if listed is None else outdated(listed, history, settings, self._now())
+        return moved._replace(removed=removed), old
+
+    def _has_moved(self, result: tuple[Moved, list[str]]) -> None:
+        self.moved, old = result
+        self._moves_until_listing = (self._moves_until_listing or MOVES_PER_LISTING) - 1
+        if old:
+            self._removed, self._old = self.moved.removed, old
 
     async def _move(self, objects: SupportsObjects, history: HistoryHeader, queue: str) -> Moved:
         """Create an object with the events of the outbox, and return what is in it."""
         place, batches = Place(history.series, history.first), history.batches
         try:
-            async with self._observers.limited("create", self._call_timeout):
-                await objects.create_object(place.suffix, encode_object(queue, batches))
+            encoded = encode_object(queue, batches)
+            await self._observers.call("create", self._call_timeout, objects.create_object, place.suffix, encoded)
         except CASConflictError:  # another writer was quicker, or this writer itself: an earlier try has landed
-            async with self._observers.limited("fetch", self._call_timeout):
-                content = await objects.read_object(place.suffix)
+            content = await self._observers.call("fetch", self._call_timeout, objects.read_object, place.suffix)
             try:
                 return Moved(place.series, decode_object(content, queue, place.first))
             except InvalidBlobError as error:
@@ -271,19 +263,10 @@ class HistoryMover:
                 return _of_others(history)
         return Moved(place.series, batches)
 
-    async def _remove(self, objects: SupportsObjects) -> None:
+    async def _remove(self, objects: SupportsObjects, old: Iterable[str]) -> None:
         """Remove the objects whose removal the header notes. After a failure, a later listing finds them again."""
-        task, old = asyncio.current_task(), self._old
-        self._old = []
-        try:
-            for suffix in old:
-                async with self._observers.limited("remove", self._call_timeout):
-                    await objects.remove_object(suffix)
-        except Exception as error:
-            logger.warning("old objects of the history could not be removed, and will be tried again: %r", error)
-        finally:
-            if self._task is task:
-                self._task = None
+        for suffix in old:
+            await self._observers.call("remove", self._call_timeout, objects.remove_object, suffix)
 
 
 def _is_in(history: HistoryHeader, moved: Moved) -> bool:

@@ -87,8 +87,7 @@ class DamageNotes:
 
 def _has_jobs(segment: Segment, claimed: Iterable[Range], chunk: int) -> bool:
     """Return True if jobs of a chunk wait, or are in progress in ranges."""
-    first, last = chunk * segment.chunk_rows, (chunk + 1) * segment.chunk_rows
-    return not segment.is_chunk_taken(chunk) or any(each.first < last and each.last > first for each in claimed)
+    return not segment.is_chunk_taken(chunk) or any(each.meets(chunk, segment.chunk_rows) for each in claimed)
 
 
 def warning(name: str, segment: Segment, held: Iterable[Range], why: str) -> str:
@@ -178,28 +177,26 @@ class SegmentReader:
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        async with aclosing(self.parts(name, index, numbers, at_once=AT_ONCE)) as parts:
-            return [(number, self._decoded(name, segment, index, number, data, prefix)) async for number, data in parts]
+        rows = self.rows(name, segment, index, numbers, prefix=prefix, at_once=AT_ONCE)
+        return [each async for each in rows]
 
     async def rows(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], turn: Turn
-    ) -> AsyncGenerator[Rows]:
-        """Iterate over the rows of chunks, one chunk at a time. Errors are as for `chunks`."""
-        async with aclosing(self.parts(name, index, numbers, turn)) as parts:
+        self,
+        name: str,
+        segment: Segment,
+        index: SegmentIndex,
+        numbers: Sequence[int],
+        turn: Turn = one_turn,
+        *,
+        prefix: str = "",
+        at_once: int = 1,
+    ) -> AsyncGenerator[tuple[int, Rows]]:
+        """Iterate over chunks, as `chunks` returns them at once."""
+        async with aclosing(self.parts(name, index, numbers, turn, at_once)) as parts:
             async for number, data in parts:
-                yield self._decoded(name, segment, index, number, data)
-
-    async def ids(
-        self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int]
-    ) -> list[tuple[int, str]]:
-        """Return the numbers and the job ids of the rows in some chunks. Errors are as for `chunks`."""
-        return [(row, job.id) for _, rows in await self.chunks(name, segment, index, numbers) for row, job in rows]
-
-    def _decoded(
-        self, name: str, segment: Segment, index: SegmentIndex, number: int, data: bytes, prefix: str = ""
-    ) -> Rows:
-        with self.damage.reading(name, number):
-            return decode_chunk(data, number, segment, index, prefix)
+                with self.damage.reading(name, number):
+                    rows = decode_chunk(data, number, segment, index, prefix)
+                yield number, rows
 
     async def parts(
         self, name: str, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn, at_once: int = 1
@@ -250,8 +247,9 @@ class SegmentReader:
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         with self.damage.reading(name, OBJECT):
-            async with self._observers.limited("fetch", self._call_timeout):
-                return await self._objects.read_object(FOLDER + name, start, stop)
+            return await self._observers.call(
+                "fetch", self._call_timeout, self._objects.read_object, FOLDER + name, start, stop
+            )
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import msgspec
 
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
 from jqueue.domain.errors import InvalidJobError
@@ -113,8 +114,7 @@ class JobGroups:
         return group, self._jobs.pop(group)
 
 
-@dataclass(frozen=True, slots=True)
-class StagedTask:
+class StagedTask(msgspec.Struct, frozen=True):
     """The segments that one task has staged. It is small, and may be pickled.
 
     Attributes:

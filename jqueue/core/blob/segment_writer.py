@@ -7,19 +7,19 @@ litter, which `jqueue.core.values` removes.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from array import array
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeAlias
+from functools import partial
+from typing import NamedTuple
 
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment, key_of, since_of
 from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import SpareTurns, as_storage_error, end_tasks, in_turns, one_turn
+from jqueue.core.tasks import SHORTEST_PAUSE, Background, SpareTurns, as_storage_error, end_tasks, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
@@ -34,9 +34,6 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsObjects
 
 logger = logger_of("jqueue")
-
-SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds after a failure until the next try: they double from the first to the second."""
 
 UNREADABLE_FOR = 600.0
 """Seconds for which a segment that could not be read for a merge is left out of all merges."""
@@ -87,41 +84,27 @@ class Stored(NamedTuple):
     """Time on the monotonic clock after which no commit names it: a clock that is set back must not keep it young."""
 
 
-Work: TypeAlias = Coroutine[Any, Any, Stored | None]
-
-
-class _Background:
-    """Writes one segment after the other, and keeps each until a commit has named it.
-
-    Args:
-        clock: measures pauses.
-    """
+class _Storing(Background):
+    """Writes one segment after the other, and keeps each until a commit has named it."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._task: asyncio.Task[None] | None = None
+        super().__init__(clock, "jqueue-segment", "a segment could not be written beside the queue")
         self._stored: Stored | None = None
         self._tried = False
-        self._pause = 0.0
-        self._not_before = -float("inf")
 
     @property
     def under_way(self) -> bool:
         """True while it writes a segment, or keeps one that no commit has named."""
-        return self._task is not None or self._stored is not None
+        return self.task is not None or self._stored is not None
 
     @property
     def is_free(self) -> bool:
         """True if the next segment may be written."""
-        return not self.under_way and self._clock.monotonic() >= self._not_before
+        return self._stored is None and super().is_free
 
-    def begin(self, work: Work) -> None:
-        """Begin to write a segment."""
-        self._task = asyncio.get_running_loop().create_task(self._run(work), name="jqueue-segment")
-
-    def wait(self, seconds: float) -> None:
-        """Write no segment for some seconds."""
-        self._not_before = self._clock.monotonic() + seconds
+    def keep(self, stored: Stored | None) -> None:
+        """Keep a segment that was written."""
+        self._stored, self._tried = stored, False
 
     def name_stored(self, draft: Draft, now: datetime) -> None:
         """Name the segment that was stored, if there is one."""
@@ -136,21 +119,6 @@ class _Background:
         if self._stored is not None and self._tried:
             draft.jobs.rows.load_index(self._stored.operation.name, self._stored.encoded.table)
             self._stored = None
-
-    async def end(self) -> None:
-        """Cancel what is under way."""
-        if self._task is not None:
-            await end_tasks([self._task])
-
-    async def _run(self, work: Work) -> None:
-        try:
-            self._stored, self._tried, self._pause = await work, False, 0.0
-        except Exception as error:
-            self._pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self._pause * 2))
-            self.wait(self._pause)
-            logger.warning("a segment could not be written beside the queue, and will be tried again: %r", error)
-        finally:
-            self._task = None
 
 
 class SegmentWriter:
@@ -198,7 +166,7 @@ class SegmentWriter:
 
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
-        self._spills, self._merges = _Background(self._clock), _Background(self._clock)
+        self._spills, self._merges = _Storing(self._clock), _Storing(self._clock)
         self.under_way = False
         self._waiting = 0, 0.0
         self._unreadable: dict[str, float] = {}  # segments that could not be read for a merge, and until when
@@ -217,22 +185,22 @@ class SegmentWriter:
         rows, hot_bytes, (waiting, taken) = draft.jobs.rows, self.sizes.hot_bytes, self._waiting
         is_full = hot_bytes is not None and waiting > 0 and taken >= hot_bytes
         if is_full and len(rows.segments) < SEGMENTS_KEPT and self._spills.is_free:
-            self._spills.begin(
-                self._spill([job for job in draft.jobs.values() if job.id not in rows.of], waiting, taken)
-            )
+            hot = [job for job in draft.jobs.values() if job.id not in rows.of]
+            self._spills.begin(partial(self._spill, hot, waiting, taken), self._spills.keep)
         if rows.segments and self._merges.is_free and (names := self._to_merge(rows)):
-            self._merges.begin(self._merge({name: (rows.segments[name], rows.indexes.get(name)) for name in names}))
+            segments = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
+            segments = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
+            self._merges.begin(partial(self._merge, segments), self._merges.keep)
         self.under_way = self._spills.under_way or self._merges.under_way
 
     async def finish(self) -> None:
         """Cancel spills and merges. Their objects without a commit are litter."""
-        for background in (self._spills, self._merges):
-            await background.end()
+        await end_tasks(task for each in (self._spills, self._merges) if (task := each.task) is not None)
 
-    async def _store(self, encoded: EncodedSegment) -> tuple[str, datetime, float]:
-        """Create a segment. Return its name, and the time until which a commit may name it, by two clocks."""
+    async def _store(self, encoded: EncodedSegment, naming: Callable[[str, datetime], Spill | Merge]) -> Stored:
+        """Create a segment. `naming` returns the operation that names it, given its name and the time until it may."""
         before, until = self._now() + self.named_within, self._clock.monotonic() + self.named_within.total_seconds()
-        return await self.create(encoded.content), before, until
+        return Stored(naming(await self.create(encoded.content), before), encoded, until)
 
     async def create(self, content: bytes) -> str:
         """Create a segment under a fresh name, and return the name.
@@ -241,8 +209,7 @@ class SegmentWriter:
             StorageError: the store failed. The segment may exist, and is litter then.
         """
         name = self._new_name()
-        async with self._observers.limited("create", self._call_timeout):
-            await self._objects.create_object(FOLDER + name, content)
+        await self._observers.call("create", self._call_timeout, self._objects.create_object, FOLDER + name, content)
         return name
 
     # Spilling
@@ -265,9 +232,8 @@ class SegmentWriter:
             return None
         encoding = encoding_segment(chosen, scheduled=scheduled, chunk_rows=self.sizes.chunk_rows)
         encoded = await in_turns(encoding, self._spill_turn)
-        name, before, until = await self._store(encoded)
         rows = {job.id: job for job in map(chosen.__getitem__, encoded.order)}
-        return Stored(Spill(name, encoded.entry, rows, before), encoded, until)
+        return await self._store(encoded, lambda name, before: Spill(name, encoded.entry, rows, before))
 
     # Merging
 
@@ -317,8 +283,7 @@ class SegmentWriter:
             for number in numbers[name]:
                 rows[number] = next(following)
             sources.append(MergedSegment(name, rows, segment.tried))
-        name, before, until = await self._store(encoded)
-        return Stored(Merge(name, encoded.entry, sources, before), encoded, until)
+        return await self._store(encoded, lambda name, before: Merge(name, encoded.entry, sources, before))
 
     async def _add_rows(
         self, jobs: list[JobRecord], name: str, segment: Segment, index: SegmentIndex | None
@@ -327,7 +292,7 @@ class SegmentWriter:
         known = index if index is not None else await self._reader.index(name, segment)
         chunks, numbers = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)], array("q")
         async with aclosing(self._reader.rows(name, segment, known, chunks, self._turn)) as several:
-            async for rows in several:
+            async for _, rows in several:
                 for number, job in rows:
                     if not segment.is_taken(number):
                         numbers.append(number)
@@ -340,7 +305,7 @@ def _waiting_in(draft: Draft) -> tuple[int, float]:
     jobs = draft.jobs
     hot = len(jobs) - len(jobs.rows.of)
     waiting = jobs.order.queued - len(jobs.rows.of)
-    return waiting, draft.base_bytes * waiting / hot if hot else 0.0
+    return waiting, draft.taken_bytes * waiting / hot if hot else 0.0
 
 
 def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tuple[bool, list[JobRecord]]]:

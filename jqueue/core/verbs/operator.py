@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+import inspect
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import Unpack
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -20,22 +22,21 @@ from jqueue.domain.header import Header
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions, check_names, takes_options
 from jqueue.domain.limits import check_name
-from jqueue.domain.models import Job, QueueState, job_of
+from jqueue.domain.models import Job, QueueState, for_callers, job_of
+from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.dequeue import Dequeue, sought_names
 from jqueue.domain.operations.ends import RequeueStale
 from jqueue.domain.operations.lookups import Find, Peek
-from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Redriven, Reprioritise, Reschedule
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
 from jqueue.domain.operations.rules import (
-    UNCHANGED,
     Configure,
     Pause,
     Resume,
     SetLimits,
     SetSchedule,
-    Unchanged,
     Unschedule,
 )
-from jqueue.domain.rules import QueueSettings, Schedule, as_shown
+from jqueue.domain.rules import Schedule, as_shown
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.log import logger_of
@@ -45,87 +46,58 @@ from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 logger = logger_of("jqueue")
 
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _verb(
+    declared: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
+    operation: type[Operation],
+    look: Operation | None = None,
+) -> Callable[Concatenate[QueueBase, Parameters], Coroutine[Any, Any, Result]]:
+    """Return the method of a verb that commits one operation. Its arguments are fields of the operation.
+
+    Args:
+        declared: the verb.
+        operation: its operation.
+        look: an operation that changes nothing. An equal one is refused if there is no queue.
+    """
+    signature = inspect.signature(declared)
+
+    @wraps(declared)
+    async def verb(self: QueueBase, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        try:
+            _, *given = signature.bind(self, *args, **options).arguments.items()
+        except TypeError as error:
+            raise TypeError(f"{declared.__name__}() {error}") from None
+        fields = dict(given)
+        deadline = fields.pop("deadline", None)
+        done = operation(**fields)
+        result: Result = for_callers(await self._done(done, deadline))
+        if done == look:
+            await self._require_queue()
+        return result
+
+    return verb
+
+
 class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 
-    async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
-        return job_of(await self._done(Cancel(job_id, running), deadline))
-
-    async def reschedule(
-        self,
-        job_id: str,
-        *,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        deadline: Duration | None = None,
-    ) -> Job:
-        operation = Reschedule(job_id, delay=delay, run_at=run_at)
-        return job_of(await self._done(operation, deadline))
-
-    async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
-        return job_of(await self._done(Reprioritise(job_id, priority), deadline))
-
-    async def redrive(
-        self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
-    ) -> Redriven:
-        result: Redriven = await self._done(Redrive(job_id, entrypoint), deadline)
-        return result
-
-    async def purge(
-        self,
-        *,
-        status: JobStatus = JobStatus.DEAD,
-        entrypoint: str | None = None,
-        older_than: Duration | None = None,
-        deadline: Duration | None = None,
-    ) -> int:
-        result: int = await self._done(Purge(status, entrypoint, older_than), deadline)
-        return result
-
-    async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
-        result: int = await self._done(RequeueStale(timeout), deadline)
-        return result
+    cancel = _verb(Operator.cancel, Cancel)
+    reschedule = _verb(Operator.reschedule, Reschedule)
+    reprioritise = _verb(Operator.reprioritise, Reprioritise)
+    redrive = _verb(Operator.redrive, Redrive)
+    purge = _verb(Operator.purge, Purge)
+    requeue_stale = _verb(Operator.requeue_stale, RequeueStale)
 
     # Limits
 
-    async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
-        await self._done(Pause(entrypoint), deadline)
+    pause = _verb(Operator.pause, Pause)
+    resume = _verb(Operator.resume, Resume)
+    limit = _verb(Operator.limit, SetLimits)
 
-    async def resume(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
-        await self._done(Resume(entrypoint), deadline)
-
-    async def limit(
-        self,
-        entrypoint: str,
-        *,
-        running: int | None = None,
-        rate: int | None = None,
-        per: Duration | None = None,
-        deadline: Duration | None = None,
-    ) -> None:
-        await self._done(SetLimits(entrypoint, running=running, rate=rate, per=per), deadline)
-
-    async def configure(
-        self,
-        *,
-        dead_retention: Duration | Unchanged | None = UNCHANGED,
-        blob_bytes: int | Unchanged | None = UNCHANGED,
-        history: Duration | Unchanged | None = UNCHANGED,
-        history_bytes: int | Unchanged | None = UNCHANGED,
-        history_payloads: bool | Unchanged = UNCHANGED,
-        deadline: Duration | None = None,
-    ) -> QueueSettings:
-        operation = Configure(
-            dead_retention=dead_retention,
-            blob_bytes=blob_bytes,
-            history=history,
-            history_bytes=history_bytes,
-            history_payloads=history_payloads,
-        )
-        settings: QueueSettings = await self._done(operation, deadline)
-        if operation == Configure():
-            await self._require_queue()
-        return settings
+    configure = _verb(Operator.configure, Configure, look=Configure())
 
     # Cron
 
@@ -146,9 +118,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         result: Schedule = await self._done(operation, deadline)
         return result
 
-    async def unschedule(self, name: str, *, deadline: Duration | None = None) -> bool:
-        result: bool = await self._done(Unschedule(name), deadline)
-        return result
+    unschedule = _verb(Operator.unschedule, Unschedule)
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from copy import deepcopy
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
 from typing import Any, Unpack
@@ -14,7 +14,7 @@ from typing import Any, Unpack
 from pydantic_core import from_json
 
 from jqueue.core.blob.segment_staging import StagedTask
-from jqueue.core.bulk import SegmentsGoneError, StagedCommit
+from jqueue.core.bulk import BulkEnqueue, SegmentsGoneError, StagedCommit
 from jqueue.core.queue_base import QueueBase, first_of
 from jqueue.core.values import LEAST
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
@@ -27,7 +27,6 @@ from jqueue.domain.errors import (
     QueueClosedError,
     ResultNotKeptError,
     ResultTimeoutError,
-    UnknownOutcomeError,
 )
 from jqueue.domain.job import JobRecord, JobStatus, StoredObject
 from jqueue.domain.job_options import EnqueueOptions, OnConflict, check_conflict, takes_options
@@ -43,9 +42,6 @@ from jqueue.ports.storage import SupportsObjectURLs
 
 PIECE = 256
 """Number of jobs that are taken from an iterator at once."""
-
-A_MOMENT = 0.01
-"""Seconds by which a timer may fire early."""
 
 
 class ProducerVerbs(QueueBase, Producer):
@@ -74,18 +70,19 @@ class ProducerVerbs(QueueBase, Producer):
     ) -> Sequence[Job]:
         if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable | AsyncIterable):
             raise InvalidJobError(f"enqueue_many takes an iterable of Enqueue(...), got {type(jobs).__name__}")
-        if not isinstance(jobs, AsyncIterable) and self._bulk_threshold is None:
-            return await self.apply(*_all_enqueues(jobs), deadline=deadline)
+        threshold, limits = self._bulk_threshold, self.options.limits
+        if not isinstance(jobs, AsyncIterable) and threshold is None:
+            return await self.apply(*_checked(jobs), deadline=deadline)
         self.capabilities.require("transactions")
         async with aclosing(_pieces(jobs)) as pieces:
-            limits = self.options.limits
-            first = await _few(pieces, limits.batch_size, limits.enqueue_bytes)
-            if self._bulk_threshold is None or (first.complete and len(first.jobs) <= self._bulk_threshold):
-                return await self.apply(*_all_enqueues(first.jobs), deadline=deadline)
-            return await self._enqueue_bulk(first, pieces, self._seconds(deadline))
+            most_bytes = math.inf if threshold is None else limits.enqueue_bytes
+            first, complete = await _few(pieces, limits.batch_size, most_bytes)
+            if threshold is None or (complete and len(first) <= threshold):
+                return await self.apply(*first, deadline=deadline)
+            return await self._enqueue_bulk(first, None if complete else pieces, self._seconds(deadline))
 
     async def _enqueue_bulk(
-        self, first: _First, others: AsyncIterator[Sequence[Enqueue]], seconds: float
+        self, first: Sequence[Enqueue], others: AsyncIterator[Sequence[Enqueue]] | None, seconds: float
     ) -> Sequence[Job]:
         """Enqueue any number of jobs in one commit. The deadline counts from the moment when `others` are stored."""
         loop = asyncio.get_running_loop()
@@ -93,21 +90,22 @@ class ProducerVerbs(QueueBase, Producer):
         if not self._engine.loaded:
             await self._done(Configure(), seconds)  # reads it
         self._writer.check_open()
-        bulk = self._new_bulk(seconds)
+        bulk = BulkEnqueue(self._engine, self._objects, self._preparation, seconds)
         closed = QueueClosedError("the queue was closed while jobs were encoded, and nothing was done")
 
         async def encode() -> EnqueueSegments:
-            if first.complete:
+            if others is None:
                 bulk.until = until
-            await bulk.feed(first.jobs)
-            if not first.complete:
+            await bulk.feed(first)
+            if others is not None:
                 async for several in others:
                     await bulk.feed(several)
             return await bulk.operation()
 
         try:
-            _, found = await self._submit_segments(bulk, encode(), closed, lambda results: bulk.answer(results[0]))
-            return bulk.answer(found)
+            jobs: Sequence[Job]
+            _, jobs = await self._submit_segments(bulk, encode(), closed)
+            return jobs
         finally:
             await bulk.end()
 
@@ -118,32 +116,18 @@ class ProducerVerbs(QueueBase, Producer):
         wait_seconds = LONGEST if timeout is None else to_seconds("timeout", timeout)
         operation = self._checked(AwaitResult(reference).prepared(self._preparation))
         until = asyncio.get_running_loop().time() + wait_seconds + self._seconds(deadline)
-        found = await self._wait_for_result(operation, wait_seconds, self._seconds(deadline))
+        found = await self._searched(operation, self._seconds(deadline), wait_seconds)
         if not found:
             raise ResultTimeoutError(reference, wait_seconds)
         stored = found[0].result_object
         if stored is not None and self._objects is not None:
             reading = self._objects.read(stored, max(LEAST, until - asyncio.get_running_loop().time()))
             closed = QueueClosedError("the queue was closed while the result was loaded")
-            return from_json(await self._writer.objects.load(reading, closed), allow_inf_nan=False)
+            return from_json(await self._writer.loading.do(reading, closed), allow_inf_nan=False)
         return deepcopy(found[0].result)  # the cached state holds the same object
 
-    async def _wait_for_result(self, operation: AwaitResult, wait_seconds: float, seconds: float) -> list[JobRecord]:
-        """Return the finished job, or nothing if it has not finished in time. A mere search has no unknown outcome."""
-        loop = asyncio.get_running_loop()
-        end = loop.time() + wait_seconds
-        while True:
-            try:
-                now = loop.time()
-                [found] = await self._submit((operation,), min(seconds, end + seconds - now), wait=max(0.0, end - now))
-            except UnknownOutcomeError as error:
-                if loop.time() >= end + seconds - A_MOMENT:
-                    raise DeadlineExceededError("the store did not answer in time", error) from None
-            else:
-                return list(found)
 
-
-def _all_enqueues(jobs: Iterable[Enqueue]) -> list[Enqueue]:
+def _checked(jobs: Iterable[Enqueue]) -> list[Enqueue]:
     found = list(jobs)
     for job in found:
         if not isinstance(job, Enqueue):
@@ -151,36 +135,28 @@ def _all_enqueues(jobs: Iterable[Enqueue]) -> list[Enqueue]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class _First:
-    """The first jobs of a call; `complete` is True if they are all."""
-
-    jobs: list[Enqueue]
-    complete: bool
-
-
-async def _few(pieces: AsyncIterator[list[Enqueue]], most: int, most_bytes: int) -> _First:
-    """Return the first jobs: all of them, if they are not more than some number of jobs and of bytes."""
+async def _few(pieces: AsyncIterator[list[Enqueue]], most: int, most_bytes: float) -> tuple[list[Enqueue], bool]:
+    """Return the first jobs, and True if they are all: not more than some number of jobs and of bytes."""
     found: list[Enqueue] = []
     size = 0
     async for several in pieces:
         found += several
-        size += sum(_bytes_of(job) for job in several)
+        payloads = [job.payload for job in several if isinstance(job.payload, bytes | bytearray | memoryview)]
+        size += LINE_BYTES * len(several) + sum(map(len, payloads))
         if len(found) > most or size > most_bytes:
-            return _First(found, complete=False)
-    return _First(found, complete=True)
-
-
-def _bytes_of(job: object) -> int:
-    payload = getattr(job, "payload", b"")
-    return LINE_BYTES + (len(payload) if isinstance(payload, bytes | bytearray | memoryview) else 0)
+            return found, False
+    return found, True
 
 
 async def _pieces(jobs: Iterable[Enqueue] | AsyncIterable[Enqueue]) -> AsyncGenerator[list[Enqueue], None]:
-    """Yield the jobs of an iterable, some at a time, with a turn of the event loop between them."""
+    """Yield the jobs of an iterable, some at a time, with a turn of the event loop between them.
+
+    Raises:
+        InvalidJobError: a job is no `Enqueue`.
+    """
     if not isinstance(jobs, AsyncIterable):
         rest = iter(jobs)
-        while several := list(islice(rest, PIECE)):
+        while several := _checked(islice(rest, PIECE)):
             yield several
             await asyncio.sleep(0)
         return
@@ -189,11 +165,11 @@ async def _pieces(jobs: Iterable[Enqueue] | AsyncIterable[Enqueue]) -> AsyncGene
         async for job in jobs:
             piece.append(job)
             if len(piece) == PIECE:
-                yield piece
+                yield _checked(piece)
                 piece = []
                 await asyncio.sleep(0)
         if piece:
-            yield piece
+            yield _checked(piece)
     finally:
         if isinstance(jobs, AsyncGenerator):
             await jobs.aclose()
@@ -335,15 +311,16 @@ class StagingVerbs(QueueBase):
         identity, seconds = checked(transaction, self.options.limits), self._seconds(deadline)
         until = asyncio.get_running_loop().time() + seconds
         self._writer.check_open()
-        commit = self._new_staged(staged, identity, on_conflict, seconds)
+        commit = StagedCommit(self._engine, self._objects, self._preparation, seconds, staged, identity, on_conflict)
         commit.named_within, commit.until = self.staged_named_within, until
         closed = QueueClosedError("the queue was closed before staged segments were added, and nothing was done")
         if (done := await self._done_before(identity, seconds)) is not None:
             await self._tidied(self._remove_own(commit))
             return done
         self._writer.check_open()
+        receipt: StagedReceipt
         try:
-            operation, found = await self._submit_segments(commit, commit.operation(), closed, commit.outcome)
+            operation, receipt = await self._submit_segments(commit, commit.operation(), closed)
         except (
             ObjectMissingError,
             SegmentsGoneError,
@@ -351,7 +328,6 @@ class StagingVerbs(QueueBase):
             if (done := await self._done_before(identity, commit.seconds_left)) is not None:
                 return done
             raise
-        receipt = commit.receipt(found)
         if not receipt.repeated:
             await self._tidied(commit.remove_others(operation))
         return receipt
@@ -360,7 +336,7 @@ class StagingVerbs(QueueBase):
         """Remove segments that are no longer needed. If the queue is closed meanwhile, they go by age."""
         closed = QueueClosedError("the queue was closed")
         with suppress(QueueClosedError):
-            await self._writer.objects.load(removal, closed)
+            await self._writer.loading.do(removal, closed)
 
     async def _remove_own(self, commit: StagedCommit) -> None:
         """Remove the segments of a write that was done before. If the queue cannot be read, they go by age."""
@@ -369,20 +345,6 @@ class StagingVerbs(QueueBase):
 
     async def _done_before(self, transaction: Transaction, seconds: float) -> StagedReceipt | None:
         """Return the receipt of a transaction that was done before; None if it was not."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while True:
-            try:
-                last = await self._done(LastTransaction(transaction.app_id), max(0.0, until - loop.time()))
-            except UnknownOutcomeError as error:  # of a mere look, which can be repeated
-                if loop.time() >= until - A_MOMENT:
-                    message = "the store did not answer in time, and nothing was added"
-                    raise DeadlineExceededError(message, error) from None
-            else:
-                return StagedReceipt(repeated=True, version=last) if is_repeated(transaction, last) else None
-
-    def _new_staged(
-        self, staged: Sequence[StagedTask], transaction: Transaction, on_conflict: OnConflict, seconds: float
-    ) -> StagedCommit:
-        """Return a new commit of staged segments."""
-        raise NotImplementedError
+        late = "the store did not answer in time, and nothing was added"
+        last = await self._searched(self._prepared(LastTransaction(transaction.app_id)), seconds, late=late)
+        return StagedReceipt(repeated=True, version=last) if is_repeated(transaction, last) else None

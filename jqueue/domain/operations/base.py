@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_type_hints
 
 import msgspec
@@ -51,11 +51,6 @@ class Preparation:
     holder: Callable[[], str | None] = lambda: None
     object_bytes: int | None = None
 
-    @cached_property
-    def enqueue_bytes(self) -> int:
-        """That of the limits."""
-        return self.limits.enqueue_bytes
-
 
 class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """A change of the queue, as a record.
@@ -86,6 +81,12 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     always_needs: ClassVar[tuple[str, ...]] = ()
     """Names of the capabilities that a queue needs for it, whatever its arguments."""
 
+    checked_names: ClassVar[tuple[str, ...]] = ()
+    """Names of its arguments that must be names."""
+
+    optional_names: ClassVar[tuple[str, ...]] = ()
+    """Names of its arguments that must be names or None."""
+
     @property
     def large(self) -> LargeValue | None:
         """The value of the prepared operation that must be stored in an object of its own before the commit."""
@@ -98,6 +99,10 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
             InvalidJobError: an argument is wrong.
             ClaimLostError: it names a claim that the queue object cannot know.
         """
+        for name in (*self.checked_names, *self.optional_names):
+            value = getattr(self, name)
+            if value is not None or name in self.checked_names:
+                check_name(name, value, preparation.limits)
         return self
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Self:
@@ -180,7 +185,7 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
             JQueueError: the operation is refused.
         """
         drawn = getattr(self, "new_id", "")  # of an enqueue that was prepared before
-        preparation = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), lambda: drawn, _claim_of)
+        preparation = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), lambda: drawn, claim_of)
         draft = Draft(state)
         result = self.prepared(preparation).change(draft, now)
         return (draft.freeze() if draft.changed else state), for_callers(result)
@@ -204,19 +209,17 @@ HIDDEN = frozenset({"payload", "headers", "options", "result", "results", "apart
 class OnJob(Operation, frozen=True):
     """Base of the operations on one job that the caller does not hold."""
 
-    job_id: str
+    checked_names = ("job_id",)
 
-    def prepared(self, preparation: Preparation) -> Self:
-        """Check the id."""
-        check_name("job_id", self.job_id, preparation.limits)
-        return self
+    job_id: str
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job."""
         return (self.job_id,)
 
 
-def _claim_of(reference: JobReference) -> Claim:
+def claim_of(reference: JobReference) -> Claim:
+    """Return the claim that a caller names, where no queue object could know that of a bare id."""
     if isinstance(reference, str):
         raise InvalidJobError("an operation that is applied to a state needs a job or its claim, not a bare id")
     return reference.claim if isinstance(reference, Job) else reference
@@ -264,20 +267,15 @@ def _refusal(operation: Operation, draft: Draft, error: Exception) -> JQueueErro
     """Return the error that refuses an operation, or None if it must be applied again with more rows."""
     if isinstance(error, JQueueError):
         return error
-    bug = _bug(operation, error)
-    if isinstance(error, RowsMissingError):
-        rows = draft.jobs.rows
-        if not all(rows.is_loaded(each) for each in error.wanted):
-            return None
-        damaged = (rows.damage_of(each.segment) for each in sorted(error.wanted, key=str))
-        return next((damage for damage in damaged if damage is not None), bug)  # else it would ask for them for ever
-    return bug
-
-
-def _bug(operation: Operation, error: Exception) -> JQueueError:
     refusal = JQueueError(
         f"{type(operation).__name__} failed because of a bug in jqueue ({type(error).__name__}), and changed "
         "nothing: please report it with its traceback"
     )
     refusal.__cause__ = error
+    if isinstance(error, RowsMissingError):
+        rows = draft.jobs.rows
+        if not all(rows.is_loaded(each) for each in error.wanted):
+            return None
+        damaged = (rows.damage_of(each.segment) for each in sorted(error.wanted, key=str))
+        return next((damage for damage in damaged if damage is not None), refusal)  # else it would ask for ever
     return refusal

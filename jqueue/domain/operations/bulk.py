@@ -19,7 +19,7 @@ import msgspec
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, QueueFullError
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueFullError
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import TransactionRecord
 from jqueue.domain.job import JobRecord, JobStatus
@@ -174,8 +174,7 @@ class NewSegment:
         return ((self.name, row) for row in self.table(of_keys=of_keys).find_hash(hashed) if row not in self.taken)
 
 
-@dataclass(frozen=True, slots=True)
-class BulkAdded:
+class BulkAdded(msgspec.Struct, frozen=True):
     """The outcome of a bulk enqueue.
 
     Attributes:
@@ -197,8 +196,7 @@ class BulkAdded:
         return sum(job.sequence != self.offset + number for number, job in self.one_by_one.items())
 
 
-@dataclass(frozen=True, slots=True)
-class BulkConflicts:
+class BulkConflicts(msgspec.Struct, frozen=True):
     """The reason why nothing was added, and another try is needed.
 
     Attributes:
@@ -261,6 +259,10 @@ class EnqueueSegments(Operation, frozen=True):
                 found[number] = job.change(draft, now, self.created_at)
             except RowsMissingError as error:  # the rows of all jobs are loaded at once
                 missing += error.wanted
+            except JQueueError:
+                if not missing:
+                    raise
+                break  # a job before this one may be refused first, once its rows are loaded
         if missing:
             raise RowsMissingError(missing)
         draft.jobs.last_sequence = offset + self.jobs
@@ -283,7 +285,7 @@ class EnqueueSegments(Operation, frozen=True):
 
     def _name(self, new: NewSegment, draft: Draft, offset: int, now: datetime) -> None:
         segment, offset, floor = new.segment, offset + new.behind, draft.header.attempt_floor if new.given else 0
-        first, spans = segment.taking_spans(new.taken_spans)
+        first, spans = segment.taking(new.taken_spans)
         changes = {
             "next": first,
             "taken": spans,

@@ -24,37 +24,10 @@ from jqueue.domain.fields import Count, Moment
 from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import record_of
+from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack, RequeueStale, Sweep
-from jqueue.domain.operations.enqueue import Arrive, Depart, Enqueue
-from jqueue.domain.operations.lookups import (
-    AwaitResult,
-    CountQueued,
-    Find,
-    HeldBy,
-    JobsInRanges,
-    LastSequence,
-    LastTransaction,
-    LookAtBacklog,
-    Peek,
-    RangesHeldBy,
-)
-from jqueue.domain.operations.operator import (
-    Amend,
-    Attend,
-    Cancel,
-    CreateQueue,
-    Fence,
-    Purge,
-    Redrive,
-    Redriven,
-    Reprioritise,
-    Reschedule,
-)
-from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
-from jqueue.domain.operations.rules import Configure, Pause, Resume, RunSchedule, SetLimits, SetSchedule, Unschedule
-from jqueue.domain.operations.segments import DropRows, Merge, Spill
+from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.selection import Selection
 
@@ -271,7 +244,7 @@ class Carried(Operation, frozen=True):
             return error_of(msgspec.convert(refusal, Refused))
         if record.refusals > len(kept) and place > max(map(int, kept)):
             return operation.lost_answer()
-        if isinstance(operation, LOOKUPS):
+        if isinstance(operation, lookups.TRAVELLING):
             return operation.change(draft, now)
         return operation.recovered(draft, datetime.fromtimestamp(record.at, UTC))
 
@@ -280,17 +253,9 @@ class Carried(Operation, frozen=True):
         return [job_id for operation in self.operations for job_id in operation.job_ids()]
 
 
-LOOKUPS = (
-    *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, HeldBy, RangesHeldBy, JobsInRanges, LastSequence),
-    LastTransaction,
-)
-"""The operations that change nothing."""
-
 TRAVELLING = (
-    *(Enqueue, Arrive, Depart, Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale, Sweep),
-    *(Cancel, Reschedule, Reprioritise, Amend, Redrive, Purge, CreateQueue, Fence, Attend),
-    *(Pause, Resume, SetLimits, Configure, SetSchedule, RunSchedule, Unschedule),
-    *(*LOOKUPS, ClaimRange, EndRange, ClaimBatch, Spill, Merge, DropRows, Guarded, AllOrNothing, Carried),
+    *(Dequeue, *ends.TRAVELLING, *enqueue.TRAVELLING, *lookups.TRAVELLING, *operator.TRAVELLING),
+    *(*ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING, Guarded, AllOrNothing, Carried),
 )
 """The operations that have an encoded form: all but `EnqueueSegments`.
 

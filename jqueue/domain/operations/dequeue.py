@@ -78,8 +78,12 @@ class Claims(Operation, frozen=True, kw_only=True):
             "claim_timeout": to_seconds("claim_timeout", timeout),
             "holder": None if holder is None else check_name("holder", holder, preparation.limits),
             "through": None if self.through is None else check_integer("through", self.through, 0, LARGEST),
-            "enqueue_bytes": preparation.enqueue_bytes,
+            "enqueue_bytes": preparation.limits.enqueue_bytes,
         }
+
+    def claims(self, result: list[Any]) -> Sequence[Claim]:
+        """Return the claims of the jobs and of the ranges."""
+        return [each.claim for each in result]
 
     def tidy(self, draft: Draft, now: datetime) -> None:
         """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
@@ -160,10 +164,6 @@ class Dequeue(Claims, frozen=True):
     def search_key(self) -> Hashable | None:
         """Return what it looks for; None if it always finds nothing, or may find what another one would not."""
         return _SEARCHED(self) if self.batch_size and not self.again else None
-
-    def claims(self, result: list[JobRecord]) -> Sequence[Claim]:
-        """Return the claims of the jobs."""
-        return [job.claim for job in result]
 
     def rest(self, claimed: int) -> Dequeue:
         """Return the dequeue of the jobs that are left."""

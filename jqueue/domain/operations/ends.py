@@ -98,11 +98,6 @@ ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", ]')
 SAME_MOMENT = timedelta(microseconds=1)
 
 
-def _returned(job: JobRecord, now: datetime) -> dict[str, Any]:
-    """Return the fields of a claim that has ended. A format that keeps no time of claims keeps no time of returns."""
-    return {**NO_CLAIM, "queued_at": job.queued_at if job.claimed_at is None else now}
-
-
 def kept_error(draft: Draft, job: JobRecord, error: str, traceback: str | None, blob_bytes: int) -> dict[str, Any]:
     """Return the fields that keep an error with a job, as far as the blob has room.
 
@@ -138,35 +133,26 @@ def _size_of(error: AttemptError) -> int:
     return ATTEMPT_BYTES + written_bytes(error.text)
 
 
-def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, **changes: Any) -> None:
-    """End a claim with a failure: the job goes behind its equals, or is dead if it has no attempts left.
+def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, *, dead: bool = False, **changes: Any) -> None:
+    """End a claim: the job goes behind its equals, or is dead if it has no attempts left. A cancelled job leaves.
 
-    A cancelled job leaves the queue.
+    `HAND_BACK` is no failure: the failure count goes back and the place is kept. The attempt stays used.
     """
+    uncharged = verb is Verb.HAND_BACK
     if job.cancel_requested:
         draft.move(job, verb, None, None)
         return
-    if job.max_attempts is not None and job.failures >= job.max_attempts:
-        changes = {**changes, "dead": True}
-    if changes.pop("dead", False):
+    if not uncharged and (dead or (job.max_attempts is not None and job.failures >= job.max_attempts)):
         after = job.evolve(status=DEAD, dead_at=now, **NO_CLAIM, **changes)
     else:
-        place = {} if "sequence" in changes else {"sequence": draft.next_sequence()}
-        after = job.evolve(status=QUEUED, **_returned(job, now), **place, **changes)
+        if uncharged:
+            changes["failures"] = max(0, job.failures - 1)
+        elif "sequence" not in changes:
+            changes["sequence"] = draft.next_sequence()
+        # a format that keeps no time of claims keeps no time of returns
+        queued_at = job.queued_at if job.claimed_at is None else now
+        after = job.evolve(status=QUEUED, **NO_CLAIM, queued_at=queued_at, **changes)
     draft.move(job, verb, after, after.status)
-
-
-def hand_back(draft: Draft, job: JobRecord, now: datetime, **changes: Any) -> None:
-    """End a claim without a failure: the failure count goes back and the place is kept. The attempt stays used.
-
-    A cancelled job leaves the queue.
-    """
-    if job.cancel_requested:
-        draft.move(job, Verb.HAND_BACK, None, None)
-        return
-    failures = max(0, job.failures - 1)
-    after = job.evolve(status=QUEUED, failures=failures, **_returned(job, now), **changes)
-    draft.move(job, Verb.HAND_BACK, after, QUEUED)
 
 
 class _EndsClaim(Operation, frozen=True):
@@ -218,13 +204,10 @@ class Ack(_EndsClaim, frozen=True):
         most, limits = preparation.object_bytes, preparation.limits
         result, text = check_result(self.result, limits, most)
         apart = b""
-        if most is not None and len(text) > most and not self._is_dropped(keep_result):
+        is_dropped = keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
+        if most is not None and len(text) > most and not is_dropped:
             result, apart = None, text
         return Ack(preparation.find_claim(self.job), result, keep_result, len(text), limits.blob_bytes, apart)
-
-    def _is_dropped(self, keep_result: float | None) -> bool:
-        """Return True if the job is known to be one whose result is not kept."""
-        return keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Ack:
         """Return the ack of a job whose result is in this object."""
@@ -239,8 +222,10 @@ class Ack(_EndsClaim, frozen=True):
         """Remove the job, or keep it without its payload, and remember that this attempt finished it."""
         claim = self.job
         assert isinstance(claim, Claim)
-        if draft.header.finished.get(claim.job_id) == claim.attempt and self._is_done(draft, claim):
-            return self._dropped(draft.jobs.get(claim.job_id))
+        if draft.header.finished.get(claim.job_id) == claim.attempt:
+            done = draft.jobs.get(claim.job_id)
+            if done is None or (done.status is COMPLETED and done.attempt == claim.attempt):
+                return self._dropped(done)
         job = draft.held(claim)
         kept = None
         keep_result = self.keep_result if job.keep_result is None else job.keep_result
@@ -274,11 +259,6 @@ class Ack(_EndsClaim, frozen=True):
     @staticmethod
     def _dropped(kept: JobRecord | None) -> int | None:
         return kept.result_dropped or None if kept is not None else None
-
-    @staticmethod
-    def _is_done(draft: Draft, claim: Claim) -> bool:
-        job = draft.jobs.get(claim.job_id)
-        return job is None or (job.status is COMPLETED and job.attempt == claim.attempt)
 
 
 class Nack(_EndsClaim, frozen=True):
@@ -338,10 +318,7 @@ class Nack(_EndsClaim, frozen=True):
             assert isinstance(self.error, str)
             changes |= kept_error(draft, job, self.error, self.traceback, self.blob_bytes)
             changes["errors"] = kept_errors(draft, job, self.error, now, self.blob_bytes)
-        if self.charge:
-            send_back(draft, job, Verb.NACK, now, dead=self.dead, **changes)
-        else:
-            hand_back(draft, job, now, **changes)
+        send_back(draft, job, Verb.NACK if self.charge else Verb.HAND_BACK, now, dead=self.dead, **changes)
         return changes.get("error_dropped") or None
 
 
@@ -375,25 +352,20 @@ class Heartbeat(Operation, frozen=True):
             assert isinstance(claim, Claim)
             if (held := draft.header.ranges.get(claim.job_id)) is not None and held.claims == claim.attempt:
                 lost += [JobCancelledError(each, claim.attempt, range_id=claim.job_id) for each in held.cancelled]
-                if lost and not self.tolerant:
-                    raise lost[0]
                 later = now if held.heartbeat_at != now else now + SAME_MOMENT
                 draft.set_range(claim.job_id, held.evolve(heartbeat_at=later))
                 continue
             try:
                 job = draft.held(claim)
             except JobNotFoundError as error:
-                if not self.tolerant:
-                    raise
                 lost.append(error)
                 continue
             if job.cancel_requested:
-                stop = JobCancelledError(*claim)
-                if not self.tolerant:
-                    raise stop
-                lost.append(stop)
+                lost.append(JobCancelledError(*claim))
             at = now if job.heartbeat_at != now else now + SAME_MOMENT
             draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), IN_PROGRESS)
+        if lost and not self.tolerant:
+            raise lost[0]
         return lost
 
     def recovered(self, draft: Draft, at: datetime) -> list[JobNotFoundError]:
@@ -431,7 +403,7 @@ class HandBack(Operation, frozen=True):
                 continue
             job = draft.jobs.get(claim.job_id)
             if job is not None and job.status is IN_PROGRESS and job.attempt == claim.attempt:
-                hand_back(draft, job, now)
+                send_back(draft, job, Verb.HAND_BACK, now)
                 returned += 1
         return returned
 
@@ -481,12 +453,10 @@ def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, *, in_place:
     """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
-        place = {"sequence": job.sequence} if in_place else {}
-        errors = job.errors
+        changes: dict[str, Any] = {"sequence": job.sequence} if in_place else {}
         if not job.cancel_requested:
-            errors = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
-        last = {"error": STALE_ERROR, "error_dropped": 0, "traceback": None, "errors": errors}
-        send_back(draft, job, Verb.REVOKE, now, **last, **place)
+            changes["errors"] = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
+        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, traceback=None, **changes)
     return len(jobs)
 
 
@@ -539,3 +509,6 @@ class Sweep(Operation, frozen=True):
             ):
                 stale.append(job)
         return revoke(draft, stale, now, in_place=self.in_place) + in_ranges
+
+
+TRAVELLING = (Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale, Sweep)

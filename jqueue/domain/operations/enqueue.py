@@ -67,6 +67,22 @@ def stored_bytes(job: JobRecord) -> int:
     return size
 
 
+def add(draft: Draft, job: JobRecord, verb: Verb, enqueue_bytes: int) -> JobRecord:
+    """Add a new job to the queue, and return it.
+
+    Raises:
+        QueueFullError: there is no room for it.
+    """
+    size = stored_bytes(job)
+    take_space(draft, size, enqueue_bytes, f"a job of {size} bytes")
+    draft.move(None, verb, job, job.status)
+    if job.concurrency_key is not None:
+        draft.require(LIMITS)
+    if job.payload_object is not None:
+        draft.require(OBJECTS)
+    return job
+
+
 class AddsJobs(Operation, frozen=True, kw_only=True):
     """Base of the operations that add jobs: the options for a single job and for those of a cron entry.
 
@@ -173,7 +189,7 @@ class Enqueue(AddsOneJob, frozen=True):
             check_priority(priority),
             new_id="" if "job_id" in checked else preparation.new_id(),
             apart=large is not None,
-            enqueue_bytes=preparation.enqueue_bytes,
+            enqueue_bytes=preparation.limits.enqueue_bytes,
             **checked,
         )
 
@@ -238,7 +254,7 @@ class Enqueue(AddsOneJob, frozen=True):
             created_at: the time of the enqueue, from which a delay counts; None: `now`.
         """
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
-        is_given, unique_key, job_id = self.job_id is not None, self.unique_key, self.id
+        is_given, unique_key, job_id = self.job_id is not None, self.unique_key, self.job_id or self.new_id
         if not job_id:
             raise InvalidJobError("an enqueue that is not prepared by a queue needs a job_id")
         there = draft.jobs.find(job_id) if is_given else draft.jobs.get(job_id)
@@ -265,15 +281,7 @@ class Enqueue(AddsOneJob, frozen=True):
             check_named_in_time(self.name_before, now)
         floor = draft.header.attempt_floor if is_given else 0
         job = self.job(draft.jobs.last_sequence + 1, now if created_at is None else created_at, floor)
-        size = stored_bytes(job)
-        take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
-        draft.jobs.last_sequence = job.sequence
-        draft.move(None, ENQUEUE, job, QUEUED)
-        if job.concurrency_key is not None:
-            draft.require(LIMITS)
-        if job.payload_object is not None:
-            draft.require(OBJECTS)
-        return job
+        return add(draft, job, ENQUEUE, self.enqueue_bytes)
 
     def recovered(self, draft: Draft, at: datetime) -> JobRecord:
         """Return the job that was added, or the one that was there."""
@@ -389,21 +397,12 @@ class Arrive(Operation, frozen=True):
         if job.id in draft.aside_keys:
             raise InvalidJobError(unreadable(job.id))
         if job.unique_key is not None and job.status is JobStatus.QUEUED:
-            holder = draft.key_holder(job.unique_key, now)
-            if holder is not None:
-                raise DuplicateJobError(job.unique_key, holder)
+            draft.check_key(job.unique_key, now)
         check_named_in_time(self.name_before, now)
-        size = stored_bytes(job)
-        take_space(draft, size, self.enqueue_bytes, f"a job of {size} bytes")
         raised = max(0, draft.header.attempt_floor - job.attempt)
         attempts = {"attempt": job.attempt + raised, "attempts_before": job.attempts_before + raised}
         job = job.evolve(sequence=draft.next_sequence(), **attempts, **NO_CLAIM)
-        if job.concurrency_key is not None:
-            draft.require(LIMITS)
-        if job.payload_object is not None:
-            draft.require(OBJECTS)
-        draft.move(None, Verb.ARRIVE, job, job.status)
-        return job
+        return add(draft, job, Verb.ARRIVE, self.enqueue_bytes)
 
     def _is_same(self, there: JobRecord) -> bool:
         """Return True if a job in this queue is the one that arrives."""
@@ -451,3 +450,6 @@ class Depart(Operation, frozen=True):
     def references(self) -> Sequence[JobReference]:
         """Return the claim on the job."""
         return (self.job.claim,)
+
+
+TRAVELLING = (Enqueue, Arrive, Depart)

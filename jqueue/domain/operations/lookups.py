@@ -256,3 +256,9 @@ class LastTransaction(Operation, frozen=True):
         """Return the version, and change nothing."""
         record = draft.header.transactions.get(self.app_id)
         return None if record is None else record.version
+
+
+TRAVELLING = (
+    *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, HeldBy),
+    *(RangesHeldBy, JobsInRanges, LastSequence, LastTransaction),
+)

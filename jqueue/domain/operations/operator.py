@@ -10,12 +10,12 @@ from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, claimed_by, take_space
 from jqueue.domain.durations import check_time, to_seconds
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobStateError, shown
+from jqueue.domain.errors import InvalidJobError, JobStateError, shown
 from jqueue.domain.fields import Count, GivenDuration, Moment, Priority
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import STORED, EnqueueOptions, PriorityOption, check_options
-from jqueue.domain.limits import Limits, check_name, check_payload, check_priority
+from jqueue.domain.limits import Limits, check_payload, check_priority
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived, stored_bytes
 from jqueue.domain.rules import LIMITS
@@ -59,10 +59,14 @@ class Cancel(OnJob, frozen=True):
         if job.status is JobStatus.IN_PROGRESS:
             worker = f"its worker{claimed_by(job)}"
             raise JobStateError(job.id, job.status, f"cancel(running=True) tells {worker} to stop")
-        if job.status is not JobStatus.QUEUED:
-            raise JobStateError(job.id, job.status, "only a queued job can be cancelled")
+        _check_status(job, "only a queued job can be cancelled", JobStatus.QUEUED)
         draft.move(job, Verb.CANCEL, None, None)
         return job
+
+
+def _check_status(job: JobRecord, reason: str, *statuses: JobStatus) -> None:
+    if job.status not in statuses:
+        raise JobStateError(job.id, job.status, reason)
 
 
 def _with_status(draft: Draft, status: JobStatus, entrypoint: str | None) -> list[JobRecord]:
@@ -115,6 +119,7 @@ class Redrive(Operation, frozen=True):
     """
 
     always_needs = ("dead_letters",)
+    optional_names = ("job_id", "entrypoint")
     surveys = True
 
     job_id: str | None = None
@@ -124,11 +129,7 @@ class Redrive(Operation, frozen=True):
         """Check the arguments."""
         if self.job_id is not None and self.entrypoint is not None:
             raise InvalidJobError("give either job_id or entrypoint, not both")
-        if self.job_id is not None:
-            check_name("job_id", self.job_id, preparation.limits)
-        if self.entrypoint is not None:
-            check_name("entrypoint", self.entrypoint, preparation.limits)
-        return self
+        return super().prepared(preparation)
 
     def change(self, draft: Draft, now: datetime) -> Redriven:
         """Queue the jobs, in the order of their sequence numbers.
@@ -141,11 +142,9 @@ class Redrive(Operation, frozen=True):
         drop_outlived(draft, now)
         if self.job_id is not None:
             job = draft.get(self.job_id)
-            if job.status is not JobStatus.DEAD:
-                raise JobStateError(job.id, job.status, "only a dead job can be redriven")
-            holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
-            if holder is not None and job.unique_key is not None:
-                raise DuplicateJobError(job.unique_key, holder)
+            _check_status(job, "only a dead job can be redriven", JobStatus.DEAD)
+            if job.unique_key is not None:
+                draft.check_key(job.unique_key, now)
             self._queue(draft, job, now)
             return Redriven(1)
         dead = _with_status(draft, JobStatus.DEAD, self.entrypoint)
@@ -187,6 +186,7 @@ class Purge(Operation, frozen=True):
         before: the same as `older_than`, as a moment of the queue's clock. A commit that comes later removes no more.
     """
 
+    optional_names = ("job_id", "entrypoint")
     surveys = True
 
     status: JobStatus = JobStatus.DEAD
@@ -203,10 +203,7 @@ class Purge(Operation, frozen=True):
             raise InvalidJobError("give job_id alone, without entrypoint, older_than and before")
         if self.before is not None and self.older_than is not None:
             raise InvalidJobError("give either older_than or before, not both")
-        if self.job_id is not None:
-            check_name("job_id", self.job_id, preparation.limits)
-        if self.entrypoint is not None:
-            check_name("entrypoint", self.entrypoint, preparation.limits)
+        super().prepared(preparation)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
         before = None if self.before is None else check_time("before", self.before)
         return replace(self, status=JobStatus(self.status), older_than=older_than, before=before)
@@ -227,8 +224,7 @@ class Purge(Operation, frozen=True):
         """
         if self.job_id is not None:
             job = draft.get(self.job_id)
-            if job.status is not self.status:
-                raise JobStateError(job.id, job.status, f"only a job that is {self.status} is purged")
+            _check_status(job, f"only a job that is {self.status} is purged", self.status)
             draft.move(job, Verb.PURGE, None, None)
             return 1
         cutoff = self.before
@@ -292,14 +288,6 @@ class Fence(Operation, frozen=True):
         draft.touch()
 
 
-def _queued(draft: Draft, job_id: str, now: datetime, what: str) -> JobRecord:
-    drop_outlived(draft, now)
-    job = draft.get(job_id)
-    if job.status is not JobStatus.QUEUED:
-        raise JobStateError(job.id, job.status, f"only a queued job can be {what}")
-    return job
-
-
 class Reschedule(OnJob, frozen=True):
     """Set another time for a queued job. Its result is the job. Give either `delay` or `run_at`.
 
@@ -330,7 +318,9 @@ class Reschedule(OnJob, frozen=True):
             JobNotFoundError: it is not in the queue.
             JobStateError: it is not queued.
         """
-        job = _queued(draft, self.job_id, now, "rescheduled")
+        drop_outlived(draft, now)
+        job = draft.get(self.job_id)
+        _check_status(job, "only a queued job can be rescheduled", JobStatus.QUEUED)
         run_at = self.run_at
         if self.delay:  # 0 sets no time: ready at once by every clock
             run_at = now + timedelta(seconds=to_seconds("delay", self.delay))
@@ -363,7 +353,9 @@ class Reprioritise(OnJob, frozen=True):
             JobNotFoundError: it is not in the queue.
             JobStateError: it is not queued.
         """
-        job = _queued(draft, self.job_id, now, "given another priority")
+        drop_outlived(draft, now)
+        job = draft.get(self.job_id)
+        _check_status(job, "only a queued job can be given another priority", JobStatus.QUEUED)
         after = job.evolve(priority=self.priority)
         if after.priority != job.priority:
             draft.move(job, Verb.REPRIORITISE, after, JobStatus.QUEUED)
@@ -429,15 +421,16 @@ class Amend(OnJob, frozen=True):
         """
         drop_outlived(draft, now)
         job = draft.get(self.job_id)
-        if job.status not in (JobStatus.QUEUED, JobStatus.DEAD):
-            raise JobStateError(job.id, job.status, "only a queued or a dead job can be edited")
+        _check_status(job, "only a queued or a dead job can be edited", JobStatus.QUEUED, JobStatus.DEAD)
         changes: dict[str, Any] = dict(self.options)
         if self.payload is not None:
             changes |= {"payload": self.payload, "payload_object": None}
         after = job.evolve(**changes)
         if after == job:
             return job
-        self._check_key(draft, job, after, now)
+        key = after.unique_key
+        if key is not None and key != job.unique_key and job.status is JobStatus.QUEUED:  # a dead job holds no key
+            draft.check_key(key, now)
         size = stored_bytes(after) - stored_bytes(job)
         if size > 0:
             take_space(draft, size, self.enqueue_bytes, f"{size} more bytes of job {job.id!r}")
@@ -448,11 +441,5 @@ class Amend(OnJob, frozen=True):
         draft.move(job, Verb.EDIT, after, job.status)
         return after
 
-    def _check_key(self, draft: Draft, job: JobRecord, after: JobRecord, now: datetime) -> None:
-        """Check that no other job has the unique key of a queued job. A dead job holds no key."""
-        key = after.unique_key
-        if key is None or key == job.unique_key or job.status is not JobStatus.QUEUED:
-            return
-        holder = draft.key_holder(key, now)
-        if holder is not None:
-            raise DuplicateJobError(key, holder)
+
+TRAVELLING = (Cancel, Reschedule, Reprioritise, Amend, Redrive, Purge, CreateQueue, Fence, Attend)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +15,7 @@ from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundErr
 from jqueue.domain.fields import COUNT_MAX, Count, GivenDuration, JobId, Positive
 from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import FINISHED_KEPT, check_integer, check_name
-from jqueue.domain.operations.base import GivenNames, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import GivenNames, JobReference, Operation, Preparation, claim_of
 from jqueue.domain.operations.dequeue import Claims, Dequeue, count_claims, sought_names
 from jqueue.domain.operations.ends import Ack, Nack, bulk_move, give_range_back
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
@@ -76,7 +75,7 @@ class ClaimRange(Claims, frozen=True):
         self.tidy(draft, now)
         if not draft.header.segments:
             return []
-        with only_through(draft, self.through):
+        with draft.jobs.order.only_through(self.through):
             entry = draft.jobs.order.next_entry((self.entrypoint,), now)
         found = None if entry is None else self.claim_at(draft, entry[-1], now)
         return [] if found is None else [found]
@@ -110,25 +109,14 @@ class ClaimRange(Claims, frozen=True):
             last = min(last, _row_behind(priority, row, segment, index))
         if last - row < self.least:
             return None
-        held = self._held(name, segment, index, row, last, now)
-        self._claim(draft, name, segment, index, held, now)
-        return RangeClaim(self.range_id, name, segment, held)
-
-    def _may_be_range(self, segment: Segment) -> bool:
-        """Return True if rows of a segment may be a range for this claim."""
-        if segment.scheduled or (self.inline and segment.objects):
-            return False
-        return self.through is None or 0 < segment.largest <= self.through
-
-    def _held(self, name: str, segment: Segment, index: SegmentIndex, first: int, last: int, now: datetime) -> Range:
-        claims, failures = segment.tries_of(first)
-        chunk = segment.chunk_of(first)
+        claims, failures = segment.tries_of(row)
+        chunk = segment.chunk_of(row)
         key = index.chunks[chunk].first
         assert isinstance(self.claim_timeout, float | int)
-        return Range(
+        held = Range(
             segment=name,
             entrypoint=self.entrypoint,
-            first=first,
+            first=row,
             last=last,
             claims=claims + 1,
             failures=failures + 1,
@@ -139,6 +127,14 @@ class ClaimRange(Claims, frozen=True):
             holder=self.holder,
             claimed_at=now,
         )
+        self._claim(draft, name, segment, index, held, now)
+        return RangeClaim(self.range_id, name, segment, held)
+
+    def _may_be_range(self, segment: Segment) -> bool:
+        """Return True if rows of a segment may be a range for this claim."""
+        if segment.scheduled or (self.inline and segment.objects):
+            return False
+        return self.through is None or 0 < segment.largest <= self.through
 
     def _claim(
         self, draft: Draft, name: str, segment: Segment, index: SegmentIndex, held: Range, now: datetime
@@ -146,7 +142,7 @@ class ClaimRange(Claims, frozen=True):
         rows = draft.jobs.rows
         for job_id in [job_id for job_id, (there, row) in rows.of.items() if there == name and held.has(row)]:
             draft.hide_row(job_id, self.range_id)
-        draft.name_segment(name, rows.advanced(segment, *segment.taking_spans([held.span]), index))
+        draft.name_segment(name, rows.advanced(segment, *segment.taking([held.span]), index))
         draft.set_range(self.range_id, held)
         waits = []
         for chunk in range(segment.chunk_of(held.first), segment.chunk_of(held.last - 1) + 1):
@@ -168,23 +164,9 @@ class ClaimRange(Claims, frozen=True):
         if draft.header.entrypoints:
             count_claims(draft, self.entrypoint, now, held.rows)
 
-    def claims(self, result: list[RangeClaim]) -> Sequence[Claim]:
-        """Return the claim of the range."""
-        return [claimed.claim for claimed in result]
-
     def may_miss(self, result: list[RangeClaim]) -> bool:
         """Return True if nothing was claimed."""
         return not result
-
-
-@contextmanager
-def only_through(draft: Draft, sequence: int | None) -> Iterator[None]:
-    """Pass over jobs with a larger sequence number inside the `with` block; None: over none."""
-    if sequence is None:
-        yield
-        return
-    with draft.jobs.order.only_through(sequence):
-        yield
 
 
 def _row_behind(worst: float, row: int, segment: Segment, index: SegmentIndex) -> int:
@@ -259,7 +241,7 @@ class EndRange(Operation, frozen=True):
             singles[job_id] = Nack(Claim(job_id, 0), *end, traceback=failure.traceback)
         for job_id, (result, keep_result) in self.results.items():
             singles[job_id] = Ack(Claim(job_id, 0), result, keep_result)
-        own = dataclasses.replace(preparation, find_claim=_as_it_is, object_bytes=None)
+        own = dataclasses.replace(preparation, find_claim=claim_of, object_bytes=None)
         ends = {job_id: each.prepared(own) for job_id, each in singles.items()}
         return EndRange(self.claim.claim, worked_on=self.worked_on, singles=ends)
 
@@ -313,11 +295,6 @@ class EndRange(Operation, frozen=True):
         return (self._claim,)
 
 
-def _as_it_is(reference: JobReference) -> Claim:
-    assert isinstance(reference, Claim)
-    return reference
-
-
 class ClaimBatch(Claims, frozen=True):
     """Claim the next jobs, by priority and then by commit order. Its result is a list of jobs and claims of ranges.
 
@@ -364,7 +341,7 @@ class ClaimBatch(Claims, frozen=True):
         """
         self.tidy(draft, now)
         try:
-            with only_through(draft, self.through):
+            with draft.jobs.order.only_through(self.through):
                 return self._claim(draft, now)
         except RowsMissingError as error:
             missing = error.wanted
@@ -416,10 +393,9 @@ class ClaimBatch(Claims, frozen=True):
         wanted = self._with_fields_of(ClaimRange, entry[2], most, self.least, inline=True, range_id=range_id)
         return wanted.claim_at(draft, entry[-1], now, lambda name: order.best_priority_beside(name, names, now))
 
-    def claims(self, result: list[JobRecord | RangeClaim]) -> Sequence[Claim]:
-        """Return the claims of the jobs and of the ranges."""
-        return [each.claim for each in result]
-
     def may_miss(self, result: list[JobRecord | RangeClaim]) -> bool:
         """Return True if there are fewer jobs than were asked for."""
         return sum(each.rows if isinstance(each, RangeClaim) else 1 for each in result) < self.jobs
+
+
+TRAVELLING = (ClaimRange, EndRange, ClaimBatch)

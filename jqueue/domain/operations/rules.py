@@ -10,13 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from jqueue.domain.cron import check_cron, last_until, next_after
-from jqueue.domain.draft import Draft, check_rules_fit, take_space
+from jqueue.domain.draft import Draft, take_space
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
 from jqueue.domain.fields import COUNT_MAX, Count, GivenDuration, Name, Positive, Priority32
@@ -27,7 +27,6 @@ from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.enqueue import AddsJobs, Enqueue
 from jqueue.domain.rules import (
     SETTINGS,
-    EntrypointRules,
     QueueSettings,
     Schedule,
     Span,
@@ -59,21 +58,13 @@ UNCHANGED: Final = msgspec.UNSET
 """Stands for a setting that stays as it is."""
 
 
-def _rules(draft: Draft, entrypoint: str) -> EntrypointRules:
-    return draft.header.entrypoints.get(entrypoint, EntrypointRules())
-
-
 class _OnEntrypoint(Operation, frozen=True):
     """Base of the operations on the rules of an entrypoint."""
 
     always_needs = ("limits",)
+    checked_names = ("entrypoint",)
 
     entrypoint: Name
-
-    def prepared(self, preparation: Preparation) -> Self:
-        """Check the name of the entrypoint."""
-        check_name("entrypoint", self.entrypoint, preparation.limits)
-        return self
 
 
 class Pause(_OnEntrypoint, frozen=True):
@@ -85,8 +76,7 @@ class Pause(_OnEntrypoint, frozen=True):
         Raises:
             QueueFullError: too many entrypoints have limits or pauses.
         """
-        check_rules_fit(draft, self.entrypoint)
-        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(paused=True))
+        draft.change_rules(self.entrypoint, paused=True)
 
 
 class Resume(_OnEntrypoint, frozen=True):
@@ -94,7 +84,7 @@ class Resume(_OnEntrypoint, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Lift the pause."""
-        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(paused=False))
+        draft.change_rules(self.entrypoint, paused=False)
 
 
 class SetLimits(_OnEntrypoint, frozen=True):
@@ -131,11 +121,8 @@ class SetLimits(_OnEntrypoint, frozen=True):
         Raises:
             QueueFullError: too many entrypoints have limits or pauses.
         """
-        if (self.running, self.rate) != (None, None):
-            check_rules_fit(draft, self.entrypoint)
         per = None if self.per is None else to_seconds("per", self.per)
-        limits = {"max_running": self.running, "rate": self.rate, "per": per}
-        draft.set_rules(self.entrypoint, _rules(draft, self.entrypoint).evolve(**limits))
+        draft.change_rules(self.entrypoint, max_running=self.running, rate=self.rate, per=per)
 
 
 class Configure(Operation, frozen=True, kw_only=True):
@@ -208,26 +195,20 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
     An entry that this machine cannot read (its time zone is unknown here) waits for a machine that can. An entry
     whose job has no room waits for room. If a damaged segment may hold its job, it waits until the segment is restored.
     """
-    for schedule in [each for each in draft.header.schedules.values() if is_pending(each, now)]:
+    pending = [each for each in draft.header.schedules.values() if is_pending(each, now)]
+    for schedule in sorted(pending, key=lambda each: each.name):  # whatever their order in the table
         try:
-            after = _fired(draft, schedule, now, enqueue_bytes)
+            if is_behind(schedule, now):
+                # This clock is behind all spans of the entry, and nothing is due yet. With a span for this clock,
+                # later dequeues can tell the occurrences after `now` from those before it.
+                after = with_clock(schedule, now)
+            else:
+                occurrence = last_until(schedule.cron, schedule.timezone, next_time(schedule, now), now)
+                after = with_fired(schedule, occurrence, now)
+                _enqueue_of(schedule, occurrence, enqueue_bytes).change(draft, now)
         except (InvalidJobError, QueueFullError, SegmentDamagedError):
             continue
         draft.note(draft.header.schedules, schedule.name, after)
-
-
-def _fired(draft: Draft, schedule: Schedule, now: datetime, enqueue_bytes: int) -> Schedule:
-    """Enqueue the job of an entry that is due, and return the entry after that.
-
-    If this clock is behind all spans of the entry, nothing is due yet. The entry then gets a span for this clock, so
-    that later dequeues can tell the occurrences after `now` from those before it.
-    """
-    if is_behind(schedule, now):
-        return with_clock(schedule, now)
-    occurrence = last_until(schedule.cron, schedule.timezone, next_time(schedule, now), now)
-    after = with_fired(schedule, occurrence, now)
-    _enqueue_of(schedule, occurrence, enqueue_bytes).change(draft, now)
-    return after
 
 
 def _enqueue_of(schedule: Schedule, occurrence: datetime, enqueue_bytes: int, new_id: str = "") -> Enqueue:
@@ -322,6 +303,7 @@ class RunSchedule(Operation, frozen=True):
     """
 
     always_needs = ("schedules",)
+    checked_names = ("name",)
 
     name: str
     job_id: str = ""
@@ -329,8 +311,8 @@ class RunSchedule(Operation, frozen=True):
 
     def prepared(self, preparation: Preparation) -> RunSchedule:
         """Check the name, and draw the id."""
-        check_name("name", self.name, preparation.limits)
-        return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.enqueue_bytes)
+        super().prepared(preparation)
+        return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.limits.enqueue_bytes)
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job. The header `jqueue-scheduled-for` holds the present time.
@@ -354,16 +336,15 @@ class Unschedule(Operation, frozen=True):
     """Remove a cron entry; jobs that it has enqueued stay. Its result is True if the entry existed."""
 
     always_needs = ("schedules",)
+    checked_names = ("name",)
 
     name: str
-
-    def prepared(self, preparation: Preparation) -> Unschedule:
-        """Check the name."""
-        check_name("name", self.name, preparation.limits)
-        return self
 
     def change(self, draft: Draft, now: datetime) -> bool:
         """Remove the entry."""
         known = self.name in draft.header.schedules
         draft.forget(draft.header.schedules, self.name)
         return known
+
+
+TRAVELLING = (Pause, Resume, SetLimits, Configure, SetSchedule, RunSchedule, Unschedule)

@@ -18,7 +18,7 @@ from jqueue.domain.transitions import Verb
 
 def _named(draft: Draft, name: str, segment: Segment, taken: Sequence[int], now: datetime) -> bool:
     """Add a segment to the manifest, with some rows taken. Return False if no row is left."""
-    first, spans = segment.taking(taken)
+    first, spans = segment.taking((row, row + 1) for row in taken)
     if first >= segment.rows:
         return False
     named = segment.evolve(next=first, taken=spans, at=round(now.timestamp(), 3))
@@ -105,18 +105,14 @@ class Merge(Operation, frozen=True):
             spans = [(0, len(source.rows))] if current is None else [(0, current.next), *current.taken]
             taken += [row for first, last in spans for row in source.rows[first:last] if row >= 0]
         in_ranges = {each.segment for each in draft.header.ranges.values()}
-        changed = [each for each in self.sources if each.name in there and self._is_tried(each, draft)]
+        manifest = draft.header.segments
+        changed = [each for each in self.sources if each.name in there and manifest[each.name].tried != each.tried]
         if not there or changed or in_ranges.intersection(there):
             return 0
         for name in there:
             draft.drop_segment(name)
         _named(draft, self.name, self.segment, taken, now)
         return len(there)
-
-    @staticmethod
-    def _is_tried(source: MergedSegment, draft: Draft) -> bool:
-        """Return True if rows of a source were claimed and given back since the merge began."""
-        return draft.header.segments[source.name].tried != source.tried
 
 
 class DropRows(Operation, frozen=True):
@@ -148,3 +144,6 @@ class DropRows(Operation, frozen=True):
 def is_given_up(held: Range, rows: Sequence[Span], now: datetime) -> bool:
     """Return True if the claim on a range is stale, and some of its rows are among rows that cannot be read."""
     return now - held.heartbeat_at >= timedelta(seconds=held.claim_timeout) and bool(common([held.span], rows))
+
+
+TRAVELLING = (Spill, Merge, DropRows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-from binascii import a2b_base64
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from io import BytesIO
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from jqueue.domain.events import EventColumns, Kind, Places
+from jqueue.domain.events import Batch, Kind, Places
 from jqueue.domain.transitions import Verb
 
 _SPAN = pa.struct([("first", pa.int64()), ("last", pa.int64())])
@@ -116,29 +115,29 @@ class FolderRows:
         self._payloads: list[bytes | None] = []
         self._rows: list[list[dict[str, Any]] | None] = []
 
-    def add(self, queue: str, queue_id: str, events: EventColumns, places: Sequence[int]) -> None:
+    def add(self, queue: str, queue_id: str, batch: Batch, places: Sequence[int]) -> None:
         """Add some events of a batch.
 
         Args:
             queue: name of the queue.
             queue_id: id of the queue.
-            events: the batch.
+            batch: the batch.
             places: the places of the events in it.
         """
-        kinds = [self._kinds.setdefault((queue, queue_id, kind), len(self._kinds)) for kind in events.kinds]
-        created = {age: micros(events.at - timedelta(seconds=age)) for age in {*events.age} if age is not None}
-        ints = self._ints
-        ints["kind"] += [kinds[events.kind[place]] for place in places]
-        ints["number"] += [events.first + place for place in places]
-        ints["at"] += [micros(events.at)] * len(places)
-        ints["attempt"] += [events.attempt[place] or 0 for place in places]
-        ints["jobs"] += [1 if (jobs := events.jobs[place]) is None else jobs for place in places]
-        self._seconds += [events.seconds[place] for place in places]
-        self._created += [None if (age := events.age[place]) is None else created[age] for place in places]
-        self._texts["job_id"] += [events.job_id[place] for place in places]
-        self._texts["error"] += [events.error[place] for place in places]
-        self._payloads += [None if (text := events.payload[place]) is None else a2b_base64(text) for place in places]
-        self._rows += [rows_of(events.rows.get(place, ())) for place in places]
+        kinds = [self._kinds.setdefault((queue, queue_id, kind), len(self._kinds)) for kind in batch.kinds]
+        at, events, ints = batch.at, [batch.events[place] for place in places], self._ints
+        created = {age: micros(at - timedelta(seconds=age)) for age in {each.age for each in events} if age is not None}
+        ints["kind"] += [kinds[each.kind] for each in events]
+        ints["number"] += [batch.first + place for place in places]
+        ints["at"] += [micros(at)] * len(places)
+        ints["attempt"] += [each.attempt for each in events]
+        ints["jobs"] += [each.jobs for each in events]
+        self._seconds += [each.seconds for each in events]
+        self._created += [None if each.age is None else created[each.age] for each in events]
+        self._texts["job_id"] += [each.job_id for each in events]
+        self._texts["error"] += [each.error for each in events]
+        self._payloads += [each.payload for each in events]
+        self._rows += [rows_of(each.rows) for each in events]
 
     def table(self) -> pa.Table:
         """Return the events as rows."""

@@ -16,7 +16,6 @@ from typing import Any, Self, TypeVar
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.adapters.storage.names import describe
 from jqueue.connect import connect_storage
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import (
@@ -26,7 +25,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.printable import counted, printable
 from jqueue.ports.clock import Entropy
-from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsListing, SupportsRelease
+from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsListing, SupportsRelease, describe
 from jqueue.runtime.posix_files import as_storage_error, create_folder, flush_folder, open_folder
 from jqueue.runtime.system import SystemEntropy
 from jqueue.runtime.threads import in_a_thread

@@ -21,7 +21,7 @@ from jqueue.connect import connect_storage
 from jqueue.core.blob.history import Place, decode_object
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
-from jqueue.domain.events import EventColumns, columns_in
+from jqueue.domain.events import Batch, read_batch
 from jqueue.domain.history import span_of
 from jqueue.ports.clock import Entropy
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
@@ -104,7 +104,7 @@ class LakeTask:
                 source = self.sources[unit["source"]]
                 for text in unit["outbox"]:
                     events = _events(Raw(text), source.name)
-                    await writer.add(source, events, range(len(events.kind)), source.queue)
+                    await writer.add(source, events, range(events.size), source.queue)
             else:
                 await writer.merge(unit["merge"], unit.get("cut", {}))
         for number, wanted in windows.items():
@@ -151,13 +151,13 @@ class _Writer:
             missing = self._written.missing
             missing[source.queue] = missing.get(source.queue, 0) + lacking
 
-    async def add(self, source: Source, events: EventColumns, places: Sequence[int], tail: str = "") -> None:
+    async def add(self, source: Source, events: Batch, places: Sequence[int], tail: str = "") -> None:
         """Add some events of a batch, by their places in it."""
         day, kinds = events.at.date(), events.kinds
         for entrypoint in {kind.entrypoint for kind in kinds}:
             chosen = places
             if any(kind.entrypoint != entrypoint for kind in kinds):
-                chosen = [place for place in places if kinds[events.kind[place]].entrypoint == entrypoint]
+                chosen = [place for place in places if kinds[events.events[place].kind].entrypoint == entrypoint]
             if chosen:
                 held = self._held.setdefault((Folder(day, entrypoint), tail), FolderRows())
                 held.add(source.name, source.queue, events, chosen)
@@ -198,9 +198,9 @@ class _Writer:
         self._written.files.append((name, table.num_rows, len(content), tail))
 
 
-def _events(batch: Raw, queue: str) -> EventColumns:
+def _events(batch: Raw, queue: str) -> Batch:
     try:
-        return columns_in(batch)
+        return read_batch(batch)
     except ValueError as error:
         raise StorageFatalError(f"{queue}: events of its history cannot be read: {error}") from None
 

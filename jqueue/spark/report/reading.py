@@ -17,10 +17,10 @@ import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from jqueue.adapters.storage.names import describe
 from jqueue.connect import connect_storage
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.ports.storage import describe
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import queues_of
 from jqueue.spark.report.columns import (

@@ -106,13 +106,13 @@ async def test_the_watch_of_a_folder_ends_with_the_last_call_that_waits(tmp_path
         available = staticmethod(lambda: True)
 
         def __init__(self, folders, changed):
-            self.begin = changed
+            self.start = changed
 
         def end(self):
             ended.append(round(now()))
 
-        def has_ended(self):
-            return True
+        def is_alive(self):
+            return False
 
         def join(self):
             pass

@@ -1,0 +1,84 @@
+"""The auditors of the simulation: they accept what is right, and notice what is wrong."""
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+
+from jqueue import DirectQueue
+from jqueue.testing.virtual_time import VirtualClock
+from tests.simulation.answers_audit import AnswersAudit
+from tests.simulation.chain import read_chain
+from tests.simulation.history import Call, Calls, Evidence, History, Record, Recorder, Violation
+from tests.simulation.model_audit import ModelAudit
+from tests.simulation.network import HonestStore, Network
+from tests.simulation.runner import run_seed
+from tests.simulation.schedule import Schedule
+from tests.virtual_world import in_virtual_time
+
+
+def urgent(content):
+    """Edit the object as a person does: the job gets another priority, and the version keeps its number."""
+    edited = json.loads(content)
+    edited["jobs"]["j"]["priority"] = -1
+    return json.dumps(edited).encode()
+
+
+class EditedStore(HonestStore):
+    """A store whose next read calls `at_read`, if it is set, and answers with what that returns."""
+
+    at_read: Callable[[], tuple[bytes, str | None]] | None = None
+
+    def read(self):
+        at_read, self.at_read = self.at_read, None
+        return super().read() if at_read is None else at_read()
+
+
+async def look_beside_an_edit(*, before_the_call):
+    """Let a process look at a job that a person edits, and answer it from the version before the edit. Audit it."""
+    store, records, edits, history = EditedStore(), list[Record](), [], History()
+    network = Network(store, Schedule(0), 0.0)
+    queue = DirectQueue(network.client("p", 0.1, abilities=3), clock=VirtualClock())
+    queue.observe(Recorder("p", records))
+
+    async def enqueue():
+        call = Call("p", "enqueue", job_ids=("j",), given={"priority": 5})
+        await history.record(call, queue.enqueue("x", b"", 5, job_id="j"))
+
+    def read():
+        if not before_the_call:
+            edits.append(asyncio.create_task(network.edit(urgent)))
+        return first
+
+    await enqueue()
+    first = store.read()
+    if before_the_call:
+        await network.edit(urgent)
+        await asyncio.sleep(1)
+    store.at_read = read
+    await enqueue()
+    assert [None, "p"] == sorted((landing.by for landing in network.landings), key=str)
+
+    versions, none = read_chain(network.landings), frozenset[str]()
+    evidence = Evidence(versions, Calls(history.calls), records, {}, none, True, {}, {}, calm=True, jumped=none)
+    audit = ModelAudit(evidence)
+    audit.check()
+    AnswersAudit(evidence, audit).check()
+
+
+@in_virtual_time
+async def test_an_answer_may_come_from_the_version_before_an_edit_that_kept_its_number():
+    await look_beside_an_edit(before_the_call=False)
+
+
+@in_virtual_time
+async def test_an_answer_from_before_an_edit_that_preceded_its_call_is_noticed():
+    with pytest.raises(Violation, match="nothing that was applied for it was current"):
+        await look_beside_an_edit(before_the_call=True)
+
+
+@pytest.mark.parametrize("seed", [60017813, 60019740])
+def test_an_expired_job_whose_row_is_not_loaded_does_not_raise_the_attempt_of_reused_ids(seed):
+    """The model forgot the job in an earlier version than the queue, and so expected another attempt."""
+    run_seed(seed)
