@@ -45,6 +45,10 @@ BATCH_BYTES = 4 << 20
 """About the largest size of a batch."""
 
 
+_LEFT_TO_PARENT: list[Link] = []
+"""Connections from before a fork. They are never closed, nor collected: that would end them for the parent too."""
+
+
 @dataclass(eq=False)
 class Sent:
     """A batch that is on its way.
@@ -110,13 +114,16 @@ class Courier:
     ) -> None:
         self._storage, self._engine, self._clock, self._entropy, self._wake = storage, engine, clock, entropy, wake
         self.serving = False
+        self._link: Link | None = None
         self.reset()
 
     def reset(self) -> None:
         """Begin anew, as another client: in another event loop, or after a fork."""
         self.client = self._entropy.new_id()[:18]
         self._sequence = self._calls = self._version = 0
-        self._link: Link | None = None
+        if self._link is not None:
+            _LEFT_TO_PARENT.append(self._link)
+            self._link = None
         self._next_dial, self._pause = 0.0, FIRST_PAUSE
         self._open: Sent | None = None
         self._parked: dict[Request, asyncio.Task[None]] = {}
@@ -187,7 +194,7 @@ class Courier:
                 count += len(some[-1][1])
                 size += sum(map(_size_of, some[-1][1]))
             self._sequence += 1
-            self._open = Sent(self._sequence, self._version, some)
+            self._open = Sent(self._sequence, max(self._version, self._engine.draft.header.version), some)
             await self._send(link, self._open)
         return ours
 

@@ -28,6 +28,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import Carried, encode_result, refusal_of
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.lookups import LastSequence
 from jqueue.ports.log import logger_of
 from jqueue.ports.sharing import Seat, SupportsSharing
 
@@ -94,7 +95,7 @@ class Service:
                 return self._done([])
             if self._leaving:
                 return Answer(leaving=True)
-            self._check_queue(message.queue)
+            await self._check_queue(message.queue)
             done = self._commit(message) if isinstance(message, Batch) else self._claim(message)
             return await done
         except QueueClosedError:
@@ -105,9 +106,15 @@ class Service:
             logger.exception("a broker could not answer a client")
             return Answer(error=refusal_of(UnknownOutcomeError(f"the broker failed: {type(error).__name__}")))
 
-    def _check_queue(self, known: str) -> None:
+    async def look(self) -> None:
+        """Read the queue, so that it is known which one it is."""
+        await self._writer.enter([LastSequence()], self._writer.deadline, callers=self._callers)
+
+    async def _check_queue(self, known: str) -> None:
         """Refuse a client that knows another queue at this place."""
         engine = self._engine
+        if known and not engine.queue_id:
+            await self.look()
         if known and known != engine.queue_id:
             if engine.queue_id:
                 raise StorageFatalError("the queue's object now holds another queue: make a new queue object")
@@ -168,6 +175,7 @@ class Offer:
     async def _take(self) -> None:
         while self._seat is None:
             with suppress(StorageError):
+                await self._service.look()  # a process that cannot reach the store is no broker
                 self._seat = await self._storage.take_seat(self._service.handle)
             if self._seat is None:
                 await asyncio.sleep(RETRY)

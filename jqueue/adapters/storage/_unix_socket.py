@@ -206,6 +206,18 @@ class Room:
                 future.set_result(None)
 
 
+_seats: set[SocketSeat] = set()
+"""The seats of this process."""
+
+
+def _leave_seats_to_parent() -> None:
+    while _seats:
+        _seats.pop().leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_seats_to_parent)
+
+
 class SocketSeat:
     """The place of the broker of a queue in a file, with the connections of its clients."""
 
@@ -231,6 +243,8 @@ class SocketSeat:
         except BaseException:
             listening.close()
             raise
+        self._listening = listening
+        _seats.add(self)
         self._tick()
 
     async def leave(self) -> None:
@@ -248,7 +262,13 @@ class SocketSeat:
         for name in (self._path, f"{self._path}.lock"):
             with suppress(OSError):
                 os.unlink(name)
+        _seats.discard(self)
         os.close(self._lock)
+
+    def leave_to_parent(self) -> None:
+        """Close what a forked child got of the seat. Otherwise the child would hold it when the parent is killed."""
+        os.close(self._lock)
+        self._listening.close()
 
     def _tick(self) -> None:
         """Tell every client with an exchange under way that this process is at work."""

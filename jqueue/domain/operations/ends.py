@@ -423,7 +423,7 @@ class HandBackCalls(Operation, frozen=True):
 def hand_back_calls(draft: Draft, calls: Collection[str], now: datetime) -> None:
     """Hand back the claims that a broker made for these calls."""
     for job in [job for job_id in draft.jobs.claimed if (job := draft.jobs[job_id]).claim_call in calls]:
-        hand_back(draft, job, now)
+        send_back(draft, job, Verb.HAND_BACK, now)
 
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
