@@ -18,11 +18,12 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer, SupportsObservers
+from jqueue.ports.queue import SupportsOffering
 from jqueue.ports.sharing import SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 
 
-class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObservers):
+class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObservers, SupportsOffering):
     """A queue whose whole state is one object of a store.
 
     Args:
@@ -71,10 +72,6 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         self._offer: Offer | None = None
 
     def offer(self) -> None:
-        """Commit the calls of other processes too, from when no other process does, until this queue is closed.
-
-        On a storage whose processes cannot reach each other, and with `share=False`, this does nothing.
-        """
         if self._writer.courier is not None and isinstance(self.storage, SupportsSharing) and self._offer is None:
             self._writer.open()
             self._offer = Offer(self.storage, self._writer, self._engine)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jqueue.core.engine import Engine
-from jqueue.core.messages import Answer, Batch, Claim, Stop, decode_answer, encode
+from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, decode_answer, encode
 from jqueue.core.requests import Callers, Request
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import (
@@ -72,7 +72,7 @@ class Sent:
 
     def seconds(self, now: float) -> tuple[float, ...]:
         """Return the time that is left for each operation: none if its caller has gone."""
-        left = ((max(0.0, request.until - now) if request.awaited else 0.0, ops) for request, ops in self.requests)
+        left = ((_left(request, now) if request.awaited else 0.0, ops) for request, ops in self.requests)
         return tuple(round(seconds, 3) for seconds, operations in left for _ in operations)
 
 
@@ -294,9 +294,9 @@ class Courier:
             self._calls += 1
             call = self._claiming[request] = f"{self.client}/{self._calls}"
             request.operations = (operation := replace(operation, call=call),)
-            request.add_done_callback(self._left)
+            request.add_done_callback(self._caller_left)
         now = asyncio.get_running_loop().time()
-        left = max(0.0, request.until - now)
+        left = _left(request, now)
         wait = max(0.0, min(left, request.wait_until - now)) if request.waits_for_jobs else None
         message = Claim(
             client=self.client,
@@ -337,7 +337,7 @@ class Courier:
             self._parked.pop(request, None)
             self._wake()
 
-    def _left(self, request: Request) -> None:
+    def _caller_left(self, request: Request) -> None:
         """End the wait of a dequeue whose caller has gone."""
         call, link = self._claiming.get(request), self._link
         if call is not None and link is not None and request in self._parked:
@@ -427,7 +427,7 @@ class Courier:
     def stop_waiting(self) -> None:
         """Have the broker answer every dequeue that waits."""
         for request in self._parked:
-            self._left(request)
+            self._caller_left(request)
 
     async def close(self, seconds: float) -> None:
         """End the connection, once no answer is waited for any more."""
@@ -437,6 +437,11 @@ class Courier:
         if self._link is not None:
             self._link.close()
             self._link = None
+
+
+def _left(request: Request, now: float) -> float:
+    """Return the seconds that are left for a call. What this process does for itself has no deadline."""
+    return max(0.0, min(LONGEST, request.until - now))
 
 
 def _travels(operation: Operation) -> bool:

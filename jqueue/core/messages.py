@@ -11,6 +11,9 @@ from msgspec import Meta
 from jqueue.domain.fields import Count, Seconds
 from jqueue.domain.operations.codec import Inner, Refused
 
+LONGEST = 24 * 3600.0
+"""Largest number of seconds that a call may have, and wait."""
+
 Text = Annotated[str, Meta(max_length=200)]
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.engine import Engine
-from jqueue.core.messages import Answer, Batch, Claim, Stop, encode, message_decoder
+from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode, message_decoder
 from jqueue.core.requests import Callers, Request
 from jqueue.core.writer import Writer
 from jqueue.domain.errors import (
@@ -33,10 +33,6 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.sharing import Seat, SupportsSharing
 
 logger = logger_of("jqueue")
-
-LONGEST = 24 * 3600.0
-"""Largest number of seconds that a call may have, and wait."""
-
 
 RETRY = 0.25
 """Seconds between two looks for a free seat."""

@@ -294,6 +294,17 @@ class SupportsWorkers(Protocol):
 
 
 @runtime_checkable
+class SupportsOffering(Protocol):
+    """A queue object that can commit the calls of other processes together with its own."""
+
+    def offer(self) -> None:
+        """Commit the calls of other processes from when no other process does, until the queue is closed.
+
+        It does nothing where processes cannot reach each other.
+        """
+
+
+@runtime_checkable
 class SupportsLargeValues(Protocol):
     """A queue that may keep large payloads and results in objects of their own beside it."""
 

@@ -20,7 +20,7 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue, SupportsWorkers
+from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.system import process_name
 from jqueue.telemetry.exporters import Exporter
 from jqueue.telemetry.observing import observed
@@ -256,6 +256,8 @@ class Run:
         claimer = self._claimer(source, job_runner, threads)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record)
+        if isinstance(queue, SupportsOffering):
+            queue.offer()
         claiming = self._task(self._claim(claimer), "claims")
         sender = OutcomeSender(queue, state, job_runner, entropy, health)
         sending = self._task(sender.run(), "outcomes")

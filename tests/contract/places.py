@@ -3,15 +3,19 @@
 Each class gives a contract its stores: `class TestHere(OnAFile, QueueContract)`.
 """
 
+import asyncio
 import inspect
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.object_stores import store_of
+from tests.shared_memory import SharedMemory
 from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time
 
@@ -37,6 +41,23 @@ class InMemory:
 
     def open_storage(self) -> Any:
         return InMemoryStorage(clock=VirtualClock())
+
+
+class ThroughABroker(InMemory):
+    """Queues that send their calls to the broker of another queue object."""
+
+    def open_storage(self):
+        self.storage = SharedMemory(clock=VirtualClock())
+        return self.storage
+
+    @asynccontextmanager
+    async def queues(self, make_queue, count=1, needs=(), **options):
+        async with BrokerQueue(self.storage, **{"clock": VirtualClock(), **options}) as broker:
+            broker.offer()
+            while self.storage.handle is None:
+                await asyncio.sleep(0.01)
+            async with super().queues(make_queue, count, needs, **options) as opened:  # type: ignore[misc]
+                yield opened
 
 
 class OnTwoMethods(InMemory):

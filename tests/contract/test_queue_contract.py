@@ -7,7 +7,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.places import InMemory, OnAFile, OnTwoMethods, without_waiting
+from tests.contract.places import InMemory, OnAFile, OnTwoMethods, ThroughABroker, without_waiting
 from tests.contract.whole_contract import WholeQueueContract
 
 
@@ -22,6 +22,19 @@ class TestDirectQueueInMemory(InVirtualTime):
 
 class TestBrokerQueueInMemory(InVirtualTime):
     kind = BrokerQueue
+
+
+@without_waiting
+class ThroughAnotherProcess(ThroughABroker, WholeQueueContract):
+    """The whole contract, with a broker that commits for all queue objects of a test."""
+
+
+class TestBrokerQueueThroughABroker(ThroughAnotherProcess):
+    kind = BrokerQueue
+
+
+class TestDirectQueueThroughABroker(ThroughAnotherProcess):
+    kind = DirectQueue
 
 
 @without_waiting

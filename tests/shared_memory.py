@@ -1,0 +1,85 @@
+"""A storage in memory whose queue objects find a broker, as those of a file do, and can be cut off from it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.ports.sharing import Handle, LinkError
+
+
+class SharedMemory(InMemoryStorage):
+    """One place for the seat of a broker. Messages are the bytes that go through a socket.
+
+    Attributes:
+        handle: answers messages; None while there is no broker.
+        links: every connection that was made.
+    """
+
+    handle: Handle | None = None
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.links: list[MemoryLink] = []
+
+    async def dial(self) -> MemoryLink | None:
+        """Return a connection to the broker, if there is one."""
+        if self.handle is None:
+            return None
+        self.links.append(MemoryLink(self.handle))
+        return self.links[-1]
+
+    async def take_seat(self, handle: Handle) -> MemorySeat | None:
+        """Begin to serve."""
+        if self.handle is not None:
+            return None
+        self.handle = handle
+        return MemorySeat(self)
+
+
+class MemorySeat:
+    """The seat of a broker in this process."""
+
+    def __init__(self, storage: SharedMemory) -> None:
+        self._storage = storage
+
+    async def leave(self) -> None:
+        """Free the seat, and end the connections."""
+        self._storage.handle = None
+        for link in self._storage.links:
+            link.close()
+
+
+class MemoryLink:
+    """A connection within this process."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._exchanges: set[asyncio.Future[bytes]] = set()
+        self.closed = False
+        self.messages: list[bytes] = []
+
+    async def exchange(self, message: bytes) -> bytes:
+        """Have the message answered, in a task of the broker."""
+        if self.closed:
+            raise LinkError("the connection has ended", sent=False)
+        self.messages.append(message)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._exchanges.add(answer)
+
+        def tell(done: asyncio.Future[bytes]) -> None:
+            if not answer.done() and not done.cancelled():
+                answer.set_result(done.result())
+
+        asyncio.ensure_future(self._handle(message)).add_done_callback(tell)
+        try:
+            return await answer
+        finally:
+            self._exchanges.discard(answer)
+
+    def close(self) -> None:
+        """Cut the connection: the answers under way are lost."""
+        self.closed = True
+        for answer in self._exchanges:
+            if not answer.done():
+                answer.set_exception(LinkError("the connection was cut", sent=True))
