@@ -47,6 +47,7 @@ class Commands(CommandGroup):
         "configure": "Change the settings of a queue; without options, show them.",
         "schedule": "Set a cron entry: at each of its times, one job is enqueued, whatever the number of workers.",
         "unschedule": "Remove a cron entry. The jobs that it has enqueued stay.",
+        "serve": "Serve a queue to programs on other machines, and to programs in any language by HTTP.",
         "dashboard": "Show a queue live in the browser, and change it there.",
         "export": "Write the jobs of a queue as JSON lines, with their payloads.",
         "import": "Add the jobs of an export to a queue.",

@@ -95,7 +95,19 @@ def _settings(
     """Return the settings of the server. Settings that show the queue to strangers are refused."""
     from jqueue.domain.errors import InvalidJobError
     from jqueue.server.access import read_tokens
-    from jqueue.server.serving import Settings, is_own_address
+    from jqueue.server.serving import Settings
+
+    check_address(host, tls_cert, tls_key, has_tokens=token_file is not None, insecure=insecure)
+    try:
+        tokens = None if token_file is None else read_tokens(token_file)
+    except InvalidJobError as error:
+        raise refusal(str(error)) from None
+    return Settings(host=host, port=port, tokens=tokens, certificate=tls_cert, key=tls_key, names=names)
+
+
+def check_address(host: str, tls_cert: Path | None, tls_key: Path | None, *, has_tokens: bool, insecure: bool) -> None:
+    """Refuse an address that would show the queue to strangers, and files of TLS that are not there."""
+    from jqueue.server.serving import is_own_address
 
     if (tls_cert is None) != (tls_key is None):
         raise refusal("give both --tls-cert and --tls-key")
@@ -103,15 +115,10 @@ def _settings(
         if path is not None and not path.is_file():
             raise refusal(f"there is no file {path}")
     if not is_own_address(host):
-        if token_file is None:
+        if not has_tokens:
             raise refusal("another address than this machine's own needs --token-file")
         if tls_cert is None and not insecure:
             raise refusal(
                 "another address than this machine's own needs --tls-cert and --tls-key: without TLS, everyone on the "
                 "network can read tokens and jobs. --insecure allows it"
             )
-    try:
-        tokens = None if token_file is None else read_tokens(token_file)
-    except InvalidJobError as error:
-        raise refusal(str(error)) from None
-    return Settings(host=host, port=port, tokens=tokens, certificate=tls_cert, key=tls_key, names=names)

@@ -7,7 +7,7 @@ from typing import Any
 from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
 from jqueue.core.queue_base import Prepared, QueueOptions
-from jqueue.core.service import Offer
+from jqueue.core.service import Offer, Service
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import RangeVerbs
@@ -70,16 +70,34 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
             courier = Courier(storage, engine, options.clock, options.entropy, lambda: self._writer.wake())
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
         self._offer: Offer | None = None
+        self._service: Service | None = None
+
+    def service(self) -> Service:
+        """Return what answers the messages of other processes, until this queue is closed. A server hands them to it.
+
+        From now on, this queue commits its calls itself, together with theirs.
+        """
+        if self._writer.courier is not None:
+            self._writer.courier.serving = True
+        return self._answering()
+
+    def _answering(self) -> Service:
+        if self._service is None:
+            self._writer.open()
+            self._service = Service(self._writer, self._engine)
+        return self._service
 
     def offer(self) -> None:
         if self._writer.courier is not None and isinstance(self.storage, SupportsSharing) and self._offer is None:
-            self._writer.open()
-            self._offer = Offer(self.storage, self._writer, self._engine)
+            self._offer = Offer(self.storage, self._writer, self._answering())
 
     async def _close(self, reason: str, seconds: float) -> None:
         offer, self._offer = self._offer, None
+        service, self._service = self._service, None
         if offer is not None:
             offer.leave()
+        if service is not None:
+            service.leave()
         await super()._close(reason, seconds)
         if offer is not None:
             await offer.left()

@@ -76,15 +76,19 @@ class Service:
 
     async def handle(self, data: bytes) -> bytes:
         """Return the answer to a client's message."""
-        answer: bytes = encode(await self._answer(data))
+        try:
+            return await self.answer(read_message(data))
+        except InvalidJobError as error:
+            answer: bytes = encode(Answer(error=refusal_of(error)))
+            return answer
+
+    async def answer(self, message: Batch | Claim | Stop) -> bytes:
+        """Return the answer to a client's message, which was read."""
+        answer: bytes = encode(await self._answer(message))
         return answer
 
-    async def _answer(self, data: bytes) -> Answer:
+    async def _answer(self, message: Batch | Claim | Stop) -> Answer:
         try:
-            try:
-                message = message_decoder().decode(data)
-            except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is one; its text has no values
-                raise InvalidJobError(f"a broker got a message that it cannot read: {error}") from None
             if isinstance(message, Stop):
                 if (waiting := self._waiting.get(message.call)) is not None:
                     waiting.stop_waiting()
@@ -153,18 +157,29 @@ class Service:
         return Answer(engine.queue_id, engine.draft.header.version, results)
 
 
+def read_message(data: bytes | bytearray) -> Batch | Claim | Stop:
+    """Return the message in these bytes.
+
+    Raises:
+        InvalidJobError: they are not a message. The error shows none of them.
+    """
+    try:
+        return message_decoder().decode(data)
+    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is one; its text has no values
+        raise InvalidJobError(f"a broker got a message that it cannot read: {error}") from None
+
+
 class Offer:
     """Serves a queue for other processes from the moment that no other process does, until the queue is closed.
 
     Args:
         storage: has the seat.
         writer: commits the calls.
-        engine: the writer's.
+        service: answers the messages.
     """
 
-    def __init__(self, storage: SupportsSharing, writer: Writer, engine: Engine) -> None:
-        self._storage, self._writer = storage, writer
-        self._service = Service(writer, engine)
+    def __init__(self, storage: SupportsSharing, writer: Writer, service: Service) -> None:
+        self._storage, self._writer, self._service = storage, writer, service
         self._seat: Seat | None = None
         self._task = asyncio.get_running_loop().create_task(self._take(), name="jqueue-offer")
 
@@ -179,9 +194,8 @@ class Offer:
         self._writer.courier.serving = True
 
     def leave(self) -> None:
-        """Serve no more, but send the answers of the calls under way."""
+        """Stop looking for a free seat."""
         self._task.cancel()
-        self._service.leave()
 
     async def left(self) -> None:
         """Free the seat."""

@@ -1,4 +1,4 @@
-"""The dashboard: a page that shows a queue live and lets operators change it, as an ASGI application or as one file."""
+"""The dashboard, which shows a queue live and lets operators change it, and the broker, both as ASGI applications."""
 
 from __future__ import annotations
 

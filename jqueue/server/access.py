@@ -1,10 +1,17 @@
-"""The rights of users: roles, the tokens of a file, and the cookie that stands for a token."""
+"""The rights of users: roles, the tokens of a file, and the cookie that stands for a token.
+
+The page has tokens of its own, in a file that `read_tokens` reads, or one that was just drawn. The broker has a file
+with the hashes of tokens, a `TokenFile`, which may change while it serves.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
@@ -14,12 +21,20 @@ from jqueue.domain.errors import InvalidJobError
 
 
 class Role(StrEnum):
-    """The rights of a user of the page."""
+    """The rights of a user of the page or of the broker."""
 
+    PRODUCER = "producer"
+    """May enqueue, and look at a job by its id. Not for the page."""
+    WORKER = "worker"
+    """May also claim jobs and end the claims. Not for the page."""
     VIEWER = "viewer"
     """May look at everything but payloads and results."""
     OPERATOR = "operator"
-    """May also see payloads and results, and carry out actions."""
+    """May do everything."""
+
+
+OF_THE_PAGE = (Role.VIEWER, Role.OPERATOR)
+"""The roles of users of the page."""
 
 
 Authorize = Callable[[Request], Role | str | Awaitable[Role | str | None] | None]
@@ -83,7 +98,7 @@ def read_tokens(path: Path) -> dict[str, Role]:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        if len(words) != 2 or words[0] not in list(Role):
+        if len(words) != 2 or words[0] not in OF_THE_PAGE:
             raise InvalidJobError(f"line {number} of the token file is wrong: write 'viewer TOKEN' or 'operator TOKEN'")
         if len(words[1]) < SHORTEST_TOKEN:
             raise InvalidJobError(f"the token in line {number} of the token file is shorter than {SHORTEST_TOKEN}")
@@ -91,3 +106,98 @@ def read_tokens(path: Path) -> dict[str, Role]:
     if not roles:
         raise InvalidJobError("the token file has no tokens: write lines such as 'operator TOKEN'")
     return roles
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The sender of a request to the broker.
+
+    Attributes:
+        role: its role.
+        name: name of its token; the address of a caller that needs no token.
+    """
+
+    role: Role
+    name: str
+
+
+class TokenFile:
+    """The tokens of the broker: lines of a role, the SHA-256 of a token in hexadecimal, and a name.
+
+    The file is read again when it changes. While it cannot be read, nobody gets in.
+
+    Args:
+        path: of the file. Other users must not be able to read it.
+
+    Raises:
+        InvalidJobError: the file cannot be read, or a line is wrong. The message shows no hash.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_as: tuple[int, ...] | None = None
+        self._callers: list[tuple[bytes, Caller]] = []
+        self.read()
+
+    def __repr__(self) -> str:
+        return f"TokenFile({str(self._path)!r})"
+
+    def read(self) -> None:
+        """Read the file if it has changed."""
+        try:
+            about = self._path.stat()
+            version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+            if version == self._read_as:
+                return
+            lines = self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidJobError(f"the token file cannot be read: {type(error).__name__}") from None
+        if about.st_mode & 0o077:
+            raise InvalidJobError("other users can read the token file: run chmod 600 on it")
+        callers = []
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
+            if len(words) != 3 or words[0] not in list(Role) or not _HASH.fullmatch(words[1]):
+                raise InvalidJobError(
+                    f"line {number} of the token file is wrong: it needs a role, the SHA-256 of a token and a name. "
+                    "`jqueue serve --token-file FILE --new-token ROLE` adds such a line"
+                )
+            callers.append((words[1].encode(), Caller(Role(words[0]), words[2])))
+        if not callers:
+            raise InvalidJobError("the token file has no tokens: `jqueue serve --token-file FILE --new-token ROLE`")
+        self._callers, self._read_as = callers, version
+
+    def caller(self, token: str) -> Caller | None:
+        """Return the caller with a token; None if the token is wrong.
+
+        Raises:
+            InvalidJobError: the file cannot be read now.
+        """
+        self.read()
+        value, found = _hash(token).encode(), None
+        for known, caller in self._callers:  # all of them, so that the time tells nothing
+            if hmac.compare_digest(known, value):
+                found = caller
+        return found
+
+    @staticmethod
+    def add(path: Path, role: Role, name: str, token: str) -> None:
+        """Append the hash of a token to a file, which is made if it does not exist.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, f"{role} {_hash(token)} {name}\n".encode())
+        finally:
+            os.close(descriptor)
+
+
+_HASH = re.compile("[0-9a-f]{64}")
+
+
+def _hash(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()

@@ -28,7 +28,7 @@ from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
-from jqueue.server.access import Authorize, Role, Tokens
+from jqueue.server.access import OF_THE_PAGE, Authorize, Role, Tokens
 from jqueue.server.dead import dead_groups
 from jqueue.server.jobs import job_details, job_page, selection_of
 from jqueue.server.overview import overview
@@ -206,7 +206,7 @@ class _Dashboard:
             raise HTTPException(
                 401, "you are not signed in: use the link that `jqueue dashboard` has printed, or a token"
             )
-        if found is None:
+        if found not in OF_THE_PAGE:
             raise HTTPException(403, "you may not look at this queue")
         return Role(found)
 

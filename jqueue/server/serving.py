@@ -1,10 +1,10 @@
-"""The dashboard as a server of its own, for one person at one machine, or for a team with a token file."""
+"""The dashboard and the broker, each as a server of its own on one address, until a signal stops it."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -12,19 +12,35 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.ports.clock import Entropy
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemEntropy
-from jqueue.server.access import Role, Tokens
+from jqueue.server.access import Role, TokenFile, Tokens
 from jqueue.server.app import dashboard
+from jqueue.server.broker import broker
+from jqueue.server.calls import KEEP_ALIVE
 from jqueue.worker.signals import handle_signals
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 LAST_ANSWERS = 3
-"""Seconds for requests under way when the server is stopped."""
+"""Seconds for requests under way when the dashboard is stopped."""
+
+LAST_CALLS = 15
+"""Seconds for the calls under way when the broker is stopped."""
+
+MOST_CONNECTIONS = 4096
+"""Largest number of connections. A further one gets the status 503."""
+
+HEADER_BYTES = 32 << 10
+"""Bytes of the largest head of a request."""
+
+PATIENCE = 20.0
+"""Seconds in which a client must go on with the head of its request, and with reading its answer."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +50,7 @@ class Settings:
     Attributes:
         host: address to listen on.
         port: port to listen on; 0 for a free one.
-        tokens: the role of each token; None for one random token, whose holder is an operator.
+        tokens: the role of each token of the dashboard; None for one random token, whose holder is an operator.
         certificate, key: files for TLS; None for none.
         names: names of this host that browsers may use, besides addresses and `localhost`.
     """
@@ -53,6 +69,44 @@ def is_own_address(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+class _Protocol(H11Protocol):
+    """Ends the connections of clients that send their requests, or read their answers, too slowly."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """As in uvicorn."""
+        super().connection_made(transport)
+        self._paused = self._was_paused = self._was_waiting = False
+        self._last: tuple[object, int] = (None, 0)
+        self._timer = self.loop.call_later(PATIENCE, self._look)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """As in uvicorn."""
+        self._timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """As in uvicorn."""
+        self._paused = True
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """As in uvicorn."""
+        self._paused = self._was_paused = False
+        super().resume_writing()
+
+    def _look(self) -> None:
+        """End the connection if nothing has gone on since the last look."""
+        idle = not self.cycle or self.cycle.response_complete
+        waiting = idle and self.timeout_keep_alive_task is None  # a part of a request's head is here
+        (cycle, unsent), now = self._last, (self.cycle, self.transport.get_write_buffer_size())
+        stuck = self._was_paused and now[1] >= unsent
+        if stuck or (waiting and self._was_waiting and cycle is now[0]) or (self.transport.is_closing() and now[1]):
+            self.transport.abort()
+            return
+        self._was_paused, self._was_waiting, self._last = self._paused, waiting, now
+        self._timer = self.loop.call_later(PATIENCE, self._look)
 
 
 class _Server(uvicorn.Server):
@@ -94,27 +148,71 @@ async def serve_until_stopped(
         roles = settings.tokens if settings.tokens is not None else {token: Role.OPERATOR}
         app = dashboard(queue, authorize=Tokens(roles, f"jqueue-{port}"), hosts=settings.names)
         link = _link(settings, port, "" if settings.tokens is not None else f"#token={token}")
-        server = _Server(_config(app, settings), lambda: show(link))
-        stopped = asyncio.Event()
-        with handle_signals(stopped.set):
-            serving = asyncio.create_task(server.serve(sockets=[listener]))
-            stopping = asyncio.create_task(stopped.wait())
-            await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-            server.should_exit = True
-            stopping.cancel()
-            await serving
+        await _run(_config(app, settings, LAST_ANSWERS), listener, lambda: show(link))
 
 
-def _config(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+async def broker_until_stopped(
+    queue: BlobQueue,
+    settings: Settings,
+    tokens: TokenFile | None,
+    show: Callable[[str], None],
+    leave: Callable[[], Awaitable[None]],
+) -> None:
+    """Serve the broker of a queue until SIGINT or SIGTERM.
+
+    Args:
+        queue: the queue, which is open.
+        settings: where.
+        tokens: for whom; None if every caller is an operator.
+        show: prints the address.
+        leave: closes the queue: it answers the calls that wait, and ends those under way.
+
+    Raises:
+        OSError: the address cannot be used.
+    """
+    with _listening(settings.host, settings.port) as listener:
+        link = _link(settings, listener.getsockname()[1], "")
+        app = broker(queue, tokens, settings.names)
+        await _run(_config(app, settings, LAST_CALLS), listener, lambda: show(link), leave)
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _run(
+    config: uvicorn.Config,
+    listener: socket.socket,
+    ready: Callable[[], None],
+    leave: Callable[[], Awaitable[None]] = _nothing,
+) -> None:
+    """Serve until a signal comes. Then no connection is accepted, and the answers under way are sent."""
+    server, stopped = _Server(config, ready), asyncio.Event()
+    with handle_signals(stopped.set):
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        stopping = asyncio.create_task(stopped.wait())
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        stopping.cancel()
+        await leave()
+        await serving
+
+
+def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
+        http=_Protocol,
+        ws="none",
         log_config=None,
         access_log=False,  # addresses of requests name jobs
         log_level="warning",
         lifespan="on",
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=LAST_ANSWERS,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        limit_concurrency=MOST_CONNECTIONS,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=last_answers,
         ssl_certfile=settings.certificate,
         ssl_keyfile=settings.key,
     )

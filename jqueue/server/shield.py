@@ -64,21 +64,29 @@ class Shield:
 
     def _refusal(self, headers: Headers, method: str) -> str | None:
         host = headers.get("host", "")
-        if self._hosts is not None and not _is_ours(host, self._hosts):
+        if self._hosts is not None and not is_ours(host, self._hosts):
             return "this name of the host is not allowed: start the dashboard with --allow-host NAME"
         if method in SAFE_METHODS:
             return None
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.casefold() != host.casefold():
-            return "the request comes from another site"
-        if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            return "the request comes from another site"
+        if (foreign := foreign_origin(headers, host)) is not None:
+            return foreign
         if headers.get(PROOF) is None:
             return f"the request has no header {PROOF}"
         return None
 
 
-def _is_ours(host: str, names: Collection[str]) -> bool:
+def foreign_origin(headers: Headers, host: str) -> str | None:
+    """Return why a request comes from another site; None if it does not."""
+    origin = headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc.casefold() != host.casefold():
+        return "the request comes from another site"
+    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return "the request comes from another site"
+    return None
+
+
+def is_ours(host: str, names: Collection[str]) -> bool:
+    """Return True if the `Host` header of a request is one of the names, an address, or `localhost`."""
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -1,0 +1,137 @@
+"""`jqueue serve URL`: the broker of a queue, for programs on other machines and in other languages."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from jqueue.cli.dashboard import check_address
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, Create
+from jqueue.cli.printing import note, refusal
+from jqueue.connect import connect_queue
+from jqueue.core.broker import BrokerQueue
+from jqueue.domain.errors import JQueueError, QueueMissingError
+from jqueue.ports.storage import describe
+
+if TYPE_CHECKING:
+    from jqueue.server.access import TokenFile
+    from jqueue.server.serving import Settings
+
+URL = Annotated[
+    str,
+    typer.Argument(metavar="URL", help="URL or path of the queue. JQUEUE_URL can name it.", show_default=False),
+]
+
+
+def serve(
+    url: URL = "",
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = "127.0.0.1:8470",
+    token_file: Annotated[
+        Path | None, typer.Option(help="File with a role, the SHA-256 of a token and a name in each line.")
+    ] = None,
+    new_token: Annotated[
+        str | None,
+        typer.Option(
+            metavar="producer|worker|viewer|operator",
+            help="Print a new token with this role, add its hash to --token-file, and exit.",
+            show_default=False,
+        ),
+    ] = None,
+    token_name: Annotated[str, typer.Option(metavar="NAME", help="With --new-token: its name in the file.")] = "token",
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow another address than this machine's own without tokens or TLS."),
+    ] = False,
+    host: Annotated[
+        list[str] | None, typer.Option(help="Name under which clients may reach the broker; can be repeated.")
+    ] = None,
+    create: Create = False,
+) -> None:
+    """Serve a queue to programs on other machines, and to programs in any language by HTTP.
+
+    One process commits for all of its clients, so many of them are as fast as one, and none needs access to the store.
+    Python programs on the same file find this broker by themselves.
+
+    The default address can be reached from this machine only, and needs no token. Every other address needs
+    --token-file, --tls-cert and --tls-key, or --insecure. A token has a role: a producer may enqueue, a worker may
+    claim jobs too, a viewer may look at jobs without payloads, an operator may do everything. The file is read again
+    when it changes.
+
+    SIGTERM or Ctrl-C ends it: waiting clients are answered, and calls under way are finished.
+
+    Exits with 2 if the queue cannot be used, or if an option is wrong.
+    """
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise refusal('the broker needs more packages: pip install "jqueue[dashboard]"') from None
+    if new_token is not None:
+        typer.echo(_new_token(new_token, token_name, token_file))
+        return
+    if not url:
+        raise refusal("give the URL of the queue")
+    from jqueue.server.access import TokenFile
+    from jqueue.server.serving import Settings
+    from jqueue.telemetry.addresses import address_of
+
+    try:
+        address, port = address_of(listen)
+        check_address(address, tls_cert, tls_key, has_tokens=token_file is not None or insecure, insecure=insecure)
+        tokens = None if token_file is None else TokenFile(token_file)
+        queue = connect_queue(url, create=create)
+    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
+        raise refusal(str(error)) from None
+    if not isinstance(queue, BrokerQueue):
+        raise refusal("the format of this queue cannot be served: `jqueue migrate` moves its jobs to a queue that can")
+    settings = Settings(host=address, port=port, certificate=tls_cert, key=tls_key, names=tuple(host or ()))
+    try:
+        asyncio.run(_serve(queue, settings, tokens))
+    except OSError as error:
+        raise refusal(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
+    except JQueueError as error:
+        raise refusal(str(error)) from None
+
+
+async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None) -> None:
+    from jqueue.server.serving import broker_until_stopped
+
+    name = describe(queue.storage)
+    async with queue:
+        try:
+            await queue.stats(deadline=FIRST_CALL_DEADLINE)
+        except QueueMissingError:
+            note(f"there is no queue at {name} yet: the first job creates it")
+        queue.offer()
+        gc.freeze()
+
+        def show(link: str) -> None:
+            typer.echo(f"serving {name} at {link}")
+
+        await broker_until_stopped(queue, settings, tokens, show, queue.stop)
+
+
+def _new_token(role: str, name: str, path: Path | None) -> str:
+    """Return a new token, whose hash was added to the file."""
+    from jqueue.runtime.system import SystemEntropy
+    from jqueue.server.access import Role, TokenFile
+
+    if path is None:
+        raise refusal("--new-token needs --token-file: the file gets the hash of the token")
+    if role not in list(Role):
+        raise refusal(f"--new-token takes a role: {', '.join(Role)}")
+    if not name.isprintable() or len(name.split()) != 1:
+        raise refusal("--token-name takes one word")
+    entropy = SystemEntropy()
+    token = (entropy.new_id() + entropy.new_id()).replace("-", "")
+    try:
+        TokenFile.add(path, Role(role), name, token)
+    except OSError as error:
+        raise refusal(f"the token file cannot be written: {error.strerror}") from None
+    return token

@@ -1,0 +1,110 @@
+"""`POST /v1/calls`: takes the calls of jqueue's own clients, as a broker does on a Unix socket.
+
+The request has one message of `jqueue.core.messages` as JSON, with `Content-Type: application/json` and, if the broker
+has tokens, `Authorization: Bearer TOKEN`. The message may have 64 MiB.
+
+The answer has the status 200 and one `Answer` as JSON, whose `error` refuses the whole message. While the broker works,
+it sends a space each half second: JSON ignores white space before a value. A client that hears nothing for two seconds
+can give the broker up. An answer that ends early, or a connection that breaks, leaves open what was done.
+
+Every other status is that of a problem document (`jqueue.server.problems`), and nothing was done:
+
+- 400, 408, 413, 415, 422: the request cannot be read. Sending it again is in vain.
+- 401, 403, 421: the token, the role of the token, or the name of the host is wrong.
+- 429, 503: the broker has too much to do, or no connection free; `Retry-After` has the seconds.
+
+If a client goes away, its call is cancelled, as in its own process. There are no redirects. One connection carries one
+call at a time: a client needs a second one beside that of a dequeue that waits. An idle connection is closed after
+`KEEP_ALIVE` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+
+from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.service import read_message
+from jqueue.server.intake import Intake, caller_of
+from jqueue.server.problems import Problem
+from jqueue.server.rights import NotAllowedError, check_rights
+
+LARGEST_MESSAGE = 64 << 20
+"""Bytes of the largest message."""
+
+BEAT = 0.5
+"""Seconds between the spaces."""
+
+KEEP_ALIVE = 60
+"""Seconds after which a connection without a request is closed."""
+
+
+class Calls:
+    """The endpoint.
+
+    Args:
+        queue: the queue, which is open.
+        intake: reads the messages.
+    """
+
+    def __init__(self, queue: BlobQueue, intake: Intake) -> None:
+        self._queue, self._intake = queue, intake
+        self._service = queue.service()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a message, as an ASGI application."""
+        async with self._intake.body(scope, receive, LARGEST_MESSAGE) as data:
+            message = read_message(data)
+            try:
+                check_rights(caller_of(scope).role, message, self._queue.options.limits)
+            except NotAllowedError as error:
+                raise Problem(403, "NotAllowed", str(error)) from None
+            work = asyncio.ensure_future(self._service.answer(message))
+            gone = asyncio.ensure_future(is_gone(receive))
+            started = False
+            try:
+                while not work.done():
+                    await asyncio.wait({work, gone}, timeout=BEAT, return_when=asyncio.FIRST_COMPLETED)
+                    if gone.done():
+                        return
+                    if not started:
+                        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+                        await send({"type": "http.response.start", "status": 200, "headers": headers})
+                        started = True
+                    if not work.done():
+                        await send({"type": "http.response.body", "body": b" ", "more_body": True})
+                await send({"type": "http.response.body", "body": work.result()})
+            finally:
+                await end(work, gone)
+
+
+async def is_gone(receive: Receive) -> None:
+    """Wait until the client of a request, whose body was read, is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
+    """Return the result of some work. It is cancelled if the client goes away.
+
+    Raises:
+        Problem: the client is gone.
+    """
+    working, gone = asyncio.ensure_future(work), asyncio.ensure_future(is_gone(receive))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Problem(400, "Disconnected", "the client is gone")
+        return working.result()
+    finally:
+        await end(working, gone)

@@ -1,0 +1,154 @@
+"""What every request to the broker passes: its host, its origin, its token, and the bounds for its body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from jqueue.domain.errors import InvalidJobError
+from jqueue.ports.log import logger_of
+from jqueue.server.access import Caller, Role, TokenFile
+from jqueue.server.problems import Problem
+from jqueue.server.shield import foreign_origin, is_ours
+
+logger = logger_of("jqueue.server")
+
+MOST_BYTES = 128 << 20
+"""Bytes of all bodies that are read or worked on."""
+
+MOST_OF_ONE = MOST_BYTES // 2
+"""Bytes of those of one caller, so that others are served, too."""
+
+SLOWEST = 64 << 10
+"""Bytes of a body that must arrive in a second, after `PATIENCE`."""
+
+PATIENCE = 20.0
+"""Seconds that every body may take."""
+
+_CALLER = "jqueue.caller"
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Return the caller whom the gate has let in."""
+    caller: Caller = scope[_CALLER]
+    return caller
+
+
+class Gate:
+    """Lets a request in if its host, its origin and its token are right.
+
+    Args:
+        app: the application behind it.
+        tokens: the tokens; None if every caller is an operator.
+        hosts: names of this host, besides addresses and `localhost`.
+    """
+
+    def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str]) -> None:
+        self._app, self._tokens = app, tokens
+        self._hosts = {host.casefold().rstrip(".") for host in hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope[_CALLER] = self._caller(scope)
+        except Problem as problem:
+            await problem.response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _caller(self, scope: Scope) -> Caller:
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not is_ours(host, self._hosts):
+            raise Problem(
+                421, "HostNotAllowed", "this name of the host is not allowed: start the broker with --host NAME"
+            )
+        if (foreign := foreign_origin(headers, host)) is not None:
+            raise Problem(403, "ForeignOrigin", foreign)
+        if self._tokens is None:
+            client = scope.get("client")
+            return Caller(Role.OPERATOR, client[0] if client else "")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        try:
+            caller = self._tokens.caller(token.strip()) if scheme.lower() == "bearer" else None
+        except InvalidJobError as error:
+            logger.error("%s", error)
+            detail = "the broker cannot read its token file now"
+            raise Problem(503, "TokensUnreadable", detail, retry_after=5) from None
+        if caller is None:
+            raise Problem(
+                401,
+                "NotSignedIn",
+                "the request needs the header Authorization: Bearer TOKEN, with a token of this broker",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return caller
+
+
+class Intake:
+    """Reads the bodies of requests within bounds."""
+
+    def __init__(self) -> None:
+        self._taken: Counter[str] = Counter()
+
+    @asynccontextmanager
+    async def body(self, scope: Scope, receive: Receive, most: int) -> AsyncIterator[bytearray]:
+        """Read a body. Its bytes count as work until the block ends.
+
+        Args:
+            scope: of the request.
+            receive: of the request.
+            most: bytes of the largest body.
+
+        Raises:
+            Problem: the body is too large, too slow, or no JSON; or the broker has too much to do.
+        """
+        headers, name = Headers(scope=scope), caller_of(scope).name
+        length = headers.get("content-length", "")
+        declared = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else 0
+        taken, data, more = declared, bytearray(), True
+        self._take(name, declared, most)
+        try:
+            until = asyncio.get_running_loop().time() + PATIENCE
+            while more:
+                try:
+                    async with asyncio.timeout_at(until + len(data) / SLOWEST):
+                        message = await receive()
+                except TimeoutError:
+                    raise Problem(408, "TooSlow", "the body did not arrive in time") from None
+                if message["type"] == "http.disconnect":
+                    raise Problem(400, "Disconnected", "the body is not complete")
+                data += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(data) > taken:  # a body in chunks, whose length was not declared
+                    if len(data) > most:
+                        raise _too_large(most)
+                    self._take(name, len(data) - taken, most)
+                    taken = len(data)
+            kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if data and kind != "application/json":
+                raise Problem(415, "NotJSON", "the body must be JSON, with the header Content-Type: application/json")
+            yield data
+        finally:
+            self._taken[name] -= taken
+            if not self._taken[name]:
+                del self._taken[name]
+
+    def _take(self, name: str, size: int, most: int) -> None:
+        if size > most:
+            raise _too_large(most)
+        if self._taken.total() + size > MOST_BYTES or self._taken[name] + size > MOST_OF_ONE:
+            raise Problem(429, "TooMuchAtOnce", "the broker has too many requests at work", retry_after=1)
+        self._taken[name] += size
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "TooLarge", f"the body of a request may have at most {most} bytes")

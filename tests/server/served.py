@@ -1,0 +1,84 @@
+"""A broker of a queue on 127.0.0.1, served by uvicorn, and requests to it."""
+
+import asyncio
+import json
+import signal
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import aiohttp
+
+from jqueue.server.access import Role, TokenFile
+from jqueue.server.serving import Settings, broker_until_stopped
+
+TOKENS = {role: f"{role.value}-token-of-the-tests" for role in Role}
+
+
+def token_file(folder):
+    """A file with a token for each role."""
+    path = folder / "tokens"
+    for role, token in TOKENS.items():
+        TokenFile.add(path, role, role.value, token)
+    return path
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def values(self):
+        return json.loads(self.body)
+
+    @property
+    def problem(self):
+        """The status and the title of a problem document."""
+        assert self.headers["Content-Type"] == "application/problem+json"
+        assert self.values["type"] == f"urn:jqueue:{self.values['title']}"
+        return self.values["status"], self.values["title"]
+
+
+@dataclass
+class Served:
+    """A broker that is running."""
+
+    url: str
+    session: aiohttp.ClientSession
+    running: asyncio.Task[None]
+
+    async def ask(self, method, path, body=None, role=Role.OPERATOR, **headers):
+        """The answer to a request. `body` may be bytes or a JSON value."""
+        content = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        given = {} if content is None else {"Content-Type": "application/json"}
+        if role is not None:
+            given["Authorization"] = f"Bearer {TOKENS[role]}"
+        async with self.session.request(method, self.url + path, data=content, headers=given | headers) as response:
+            return Answer(response.status, dict(response.headers), await response.read())
+
+    async def get(self, path, role=Role.OPERATOR, **headers):
+        return await self.ask("GET", path, None, role, **headers)
+
+    async def post(self, path, body=None, role=Role.OPERATOR, **headers):
+        return await self.ask("POST", path, body, role, **headers)
+
+
+@asynccontextmanager
+async def serving(queue, tokens=None, **settings):
+    """The broker of an open queue. In the end it gets a SIGTERM, unless it has ended."""
+    shown = asyncio.get_running_loop().create_future()
+    found = None if tokens is None else TokenFile(tokens)
+    running = asyncio.create_task(
+        broker_until_stopped(queue, Settings(**settings), found, shown.set_result, queue.stop)
+    )
+    await asyncio.wait([running, shown], return_when=asyncio.FIRST_COMPLETED)
+    if running.done():
+        running.result()
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Served(shown.result().rstrip("/"), session, running)
+    finally:
+        if not running.done():
+            signal.raise_signal(signal.SIGTERM)
+        await running

@@ -1,0 +1,140 @@
+"""`POST /v1/calls`: the calls of jqueue's own clients over HTTP, and what each role may send."""
+
+import asyncio
+import json
+import os
+import signal
+
+import pytest
+
+from jqueue import BrokerQueue, LocalFileSystemStorage
+from jqueue.core.messages import Batch, Claim, Stop, decode_answer, encode
+from jqueue.domain.job import Claim as JobClaim
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded, decode_result, error_of
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Cancel
+from jqueue.server.access import Role
+from jqueue.server.rights import ALLOWED
+from tests.server.served import TOKENS, serving, token_file
+from tests.two_methods import TwoMethods
+
+
+@pytest.fixture
+async def broker(path, tmp_path):
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue, serving(queue, token_file(tmp_path)) as served:
+        yield served
+
+
+def batch(*operations, sequence=1, **fields):
+    values = {"client": "c1", "sequence": sequence, "operations": operations, "seconds": (5.0,) * len(operations)}
+    return encode(Batch(**values | fields))
+
+
+def add(job_id, payload=b"x", **options):
+    return Enqueue("mail", payload, job_id=job_id, **options)
+
+
+async def results(served, message, *operations, role=Role.WORKER):
+    answer = decode_answer((await served.post("/v1/calls", message, role)).body)
+    if answer.error is not None:
+        raise error_of(answer.error)
+    return [decode_result(operation, each) for operation, each in zip(operations, answer.results, strict=True)]
+
+
+async def test_a_batch_is_committed_and_answered_and_a_second_time_only_answered(broker, other):
+    operations = add("one"), Cancel("missing")
+    first = await results(broker, batch(*operations), *operations, role=Role.OPERATOR)
+    again = await results(broker, batch(*operations, again=True), *operations, role=Role.OPERATOR)
+    assert ["one", "one"] == [each[0].id for each in (first, again)]
+    assert [type(each[1]).__name__ for each in (first, again)] == ["JobNotFoundError"] * 2
+    assert 1 == (await other.stats()).ready
+
+
+async def test_a_dequeue_waits_while_spaces_come_and_is_answered_by_the_commit_of_its_job(broker):
+    operation = Dequeue(call="c1/1", claim_timeout=60.0)
+    message = encode(Claim(client="c1", operation=operation, seconds=5.0, wait=30.0))
+    headers = {"Authorization": f"Bearer {TOKENS[Role.WORKER]}", "Content-Type": "application/json"}
+    async with broker.session.post(f"{broker.url}/v1/calls", data=message, headers=headers) as response:
+        assert b" " == await response.content.readexactly(1)
+        await results(broker, batch(add("one")), add("one"))
+        answer = decode_answer(await response.read())
+    [jobs] = [decode_result(operation, each) for each in answer.results]
+    assert [("one", 1)] == [(job.id, job.attempt) for job in jobs]
+
+
+async def test_a_stop_ends_the_wait_of_a_dequeue(broker):
+    message = encode(Claim(client="c1", operation=Dequeue(call="c1/1", claim_timeout=60.0), seconds=5.0, wait=30.0))
+    waiting = asyncio.create_task(broker.post("/v1/calls", message, Role.WORKER))
+    while not waiting.done():
+        await broker.post("/v1/calls", encode(Stop(client="c1", call="c1/1")), Role.WORKER)
+    assert b"[[[]]]" in (await waiting).body
+
+
+async def test_a_client_that_goes_away_leaves_no_claim(broker, other):
+    message = encode(Claim(client="c1", operation=Dequeue(call="c1/1", claim_timeout=60.0), seconds=5.0, wait=30.0))
+    headers = {"Authorization": f"Bearer {TOKENS[Role.WORKER]}", "Content-Type": "application/json"}
+    async with broker.session.post(f"{broker.url}/v1/calls", data=message, headers=headers) as response:
+        await response.content.readexactly(1)
+    await other.enqueue("mail", job_id="one")
+    [job] = await other.dequeue(wait=5)
+    assert ("one", 1) == (job.id, job.tries)
+
+
+async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path):
+    message = encode(Claim(client="c1", operation=Dequeue(call="c1/1", claim_timeout=60.0), seconds=5.0, wait=30.0))
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue, serving(queue) as served:
+        headers = {"Content-Type": "application/json"}
+        async with served.session.post(f"{served.url}/v1/calls", data=message, headers=headers) as response:
+            await response.content.readexactly(1)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert decode_answer(await response.read()).leaving
+        await served.running
+
+
+async def test_every_operation_that_travels_has_its_roles():
+    assert ALLOWED.keys() == set(TRAVELLING)
+    assert {Enqueue, AllOrNothing} == {kind for kind, roles in ALLOWED.items() if Role.PRODUCER in roles}
+    assert all(Role.VIEWER not in roles for roles in ALLOWED.values())
+    assert all(Role.OPERATOR in roles for kind, roles in ALLOWED.items() if kind is not Carried)
+
+
+@pytest.mark.parametrize(
+    ("role", "operation"),
+    [
+        (Role.PRODUCER, Ack(JobClaim("one", 1))),
+        (Role.PRODUCER, AllOrNothing((add("one"), Cancel("two")))),
+        (Role.PRODUCER, Guarded(add("one"))),
+        (Role.WORKER, Cancel("one")),
+        (Role.WORKER, Guarded(Cancel("one"))),
+        (Role.VIEWER, add("one")),
+        (Role.OPERATOR, Carried("c2", 1, 0, (add("one"),))),
+    ],
+    ids=str,
+)
+async def test_a_role_may_not_send_what_it_is_not_for(broker, path, role, operation):
+    answer = await broker.post("/v1/calls", batch(operation), role)
+    assert (403, "NotAllowed") == answer.problem
+    assert f"a {role} may not do " in answer.values["detail"]
+    assert not path.exists()
+
+
+async def test_a_producer_enqueues_within_the_limits_and_claims_nothing(broker):
+    [job] = await results(broker, batch(add("one")), add("one"), role=Role.PRODUCER)
+    assert "one" == job.id
+    claim = encode(Claim(client="c1", operation=Dequeue(call="c1/1"), seconds=5.0))
+    for message in (claim, encode(Stop(client="c1", call="c1/1"))):
+        assert (403, "NotAllowed") == (await broker.post("/v1/calls", message, Role.PRODUCER)).problem
+    for wrong in (add("one", b"x" * (2 << 20)), add("i" * 600), add("two", enqueue_bytes=1 << 40), Enqueue("mail")):
+        assert (422, "InvalidJobError") == (await broker.post("/v1/calls", batch(wrong), Role.PRODUCER)).problem
+    stored = json.loads(batch(add("two")))
+    stored["operations"][0]["payload_object"] = [".payloads/of-another-job", 1, "0" * 64]
+    assert (403, "NotAllowed") == (await broker.post("/v1/calls", json.dumps(stored).encode(), Role.PRODUCER)).problem
+
+
+async def test_one_service_answers_for_a_queue_on_any_storage():
+    async with BrokerQueue(TwoMethods()) as queue, serving(queue) as served:
+        assert queue.service() is queue.service()
+        [job] = await results(served, batch(add("one")), add("one"), role=Role.OPERATOR)
+        assert "one" == job.id
