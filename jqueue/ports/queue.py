@@ -9,10 +9,9 @@ would change the job.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
-
-import msgspec
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
@@ -32,7 +31,8 @@ from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.domain.stats import QueueStats
 
 
-class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
     """Features of a queue. A call that needs a missing one raises InvalidJobError before anything changes.
 
     Attributes:
@@ -95,7 +95,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the capabilities that the queue lacks."""
-        return tuple(name for name in self.__struct_fields__ if not getattr(self, name))
+        return tuple(field.name for field in fields(self) if not getattr(self, field.name))
 
     def require(self, *names: str) -> None:
         """Refuse a call that needs a capability which the queue lacks.

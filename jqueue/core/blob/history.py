@@ -10,6 +10,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
@@ -340,7 +341,8 @@ EVENTS_PER_SLICE = 100
 """Number of events after which the event loop gets a turn."""
 
 
-class HistoryReader(msgspec.Struct):
+@dataclass
+class HistoryReader:
     """Reads the history of one queue once.
 
     Attributes:
@@ -363,9 +365,9 @@ class HistoryReader(msgspec.Struct):
     present: Callable[[], Awaitable[Header]]
     since: datetime | None = None
     wanted: bytes = b""
-    damaged: list[str] = msgspec.field(default_factory=list)
-    gaps: list[tuple[int, int]] = msgspec.field(default_factory=list)
-    _holes: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+    gaps: list[tuple[int, int]] = field(default_factory=list)
+    _holes: list[tuple[int, int]] = field(default_factory=list)
     _below: int = 0
     _at: float = inf
 

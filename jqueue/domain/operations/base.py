@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -29,7 +30,8 @@ else:
     GivenClaim, GivenError, GivenJob, GivenNames, GivenPayload = Claim, str, JobRecord, tuple[str, ...], bytes
 
 
-class Preparation(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Preparation:
     """Values and functions of a queue object that complete an operation's arguments.
 
     Attributes:
