@@ -10,7 +10,6 @@ import asyncio
 import re
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
@@ -341,8 +340,7 @@ EVENTS_PER_SLICE = 100
 """Number of events after which the event loop gets a turn."""
 
 
-@dataclass
-class HistoryReader:
+class HistoryReader(msgspec.Struct):
     """Reads the history of one queue once.
 
     Attributes:
@@ -365,9 +363,9 @@ class HistoryReader:
     present: Callable[[], Awaitable[Header]]
     since: datetime | None = None
     wanted: bytes = b""
-    damaged: list[str] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    _holes: list[tuple[int, int]] = field(default_factory=list)
+    damaged: list[str] = msgspec.field(default_factory=list)
+    gaps: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    _holes: list[tuple[int, int]] = msgspec.field(default_factory=list)
     _below: int = 0
     _at: float = inf
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -30,8 +29,7 @@ else:
     GivenClaim, GivenError, GivenJob, GivenNames, GivenPayload = Claim, str, JobRecord, tuple[str, ...], bytes
 
 
-@dataclass(frozen=True)
-class Preparation:
+class Preparation(msgspec.Struct, frozen=True):
     """Values and functions of a queue object that complete an operation's arguments.
 
     Attributes:

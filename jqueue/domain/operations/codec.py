@@ -6,7 +6,6 @@ defaults. Bytes are base64, times are RFC 3339, a claim is an array of the job's
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache, reduce
@@ -107,7 +106,7 @@ class Guarded(Operation, frozen=True):
 
 def _inline(preparation: Preparation) -> Preparation:
     """Return the preparation of an operation inside another: only the outer one could name an object."""
-    return dataclasses.replace(preparation, object_bytes=None)
+    return msgspec.structs.replace(preparation, object_bytes=None)
 
 
 def _without_place(job: JobRecord) -> JobRecord:
