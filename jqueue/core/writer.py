@@ -27,6 +27,7 @@ from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import Claim
@@ -313,25 +314,30 @@ class Writer:
     def enter(
         self,
         operations: Sequence[Operation],
-        seconds: float,
+        deadline: Duration | None,
+        *,
         atomic: bool = True,
-        wait: float | None = None,
-        convert: Callable[[list[Any]], Any] = list,
+        wait: Duration | None = None,
+        convert: Callable[[list[Any]], Any],
     ) -> Request:
         """Enter operations for one commit. The caller awaits the returned request, and gets their results.
 
-        If too many requests are pending, it waits in line, unless it only keeps or ends claims.
+        The results have jobs as records, without the payloads that are in objects. If too many requests are pending, it
+        waits in line, unless it only keeps or ends claims.
 
         Args:
-            operations: prepared.
-            seconds: maximum time for the call, in addition to `wait`.
+            operations: prepared, without large values.
+            deadline: maximum time for the call, in addition to `wait`; None: that of the queue.
             atomic: True if one refused operation undoes the others.
-            wait: maximum seconds to wait for a result that is not empty.
+            wait: maximum time to wait for a result that is not empty.
             convert: see `Request`.
 
         Raises:
+            InvalidJobError: a time is wrong.
             QueueClosedError: the queue takes no calls now.
         """
+        seconds = self.deadline if deadline is None else to_seconds("deadline", deadline)
+        wait_seconds = to_seconds("wait", wait) if wait is not None else 0.0
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._forks != forks():
             self._join_running_loop()
@@ -339,12 +345,12 @@ class Writer:
             raise QueueClosedError(self.closed)
         request = Request(operations, self._callers, atomic, convert)
         request.until = until = loop.time() + seconds
-        if wait is not None:
-            request.until = until + wait
+        if wait_seconds:
+            request.until = until + wait_seconds
             request.waits_for_jobs = True
             if self.engine.watched is not None:
                 request.add_done_callback(self._stopped_waiting)
-            self._alarms.set(request, until - seconds + wait, Request.stop_waiting)
+            self._alarms.set(request, until - seconds + wait_seconds, Request.stop_waiting)
             self._alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
             request.due = until
