@@ -144,7 +144,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # A fast writer and a slow one, and nothing else.
     Settings(contention=1.0): {
         "A continuous writer leaves no time for the others": Bug(
-            "core/pacing.py", "= contenders, window > 0.0, False", "= contenders, False, False", seeds=20
+            "core/pacing.py", "self._rested = window > 0.0, False", "self._rested = False, False", seeds=20
         ),
     },
     # Limits, cron entries and results in every seed.
