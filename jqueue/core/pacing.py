@@ -130,22 +130,24 @@ class Turns:
         version, since = commits[own].version, self._since_version
         self._landings += 1
         since = version - 1 if since is None else since
-        others = []
+        others, slowest, turns = [], cycle, 0.0
         if version > since + 1:
             records = [(record.version, writer) for writer, record in commits.items() if record.version > since]
             others = [(writer, commits[writer].cycle) for _, writer in sorted(records) if writer != own]
-        self._others, self._cycle, self._slowest = others, cycle, max([cycle, *(each for _, each in others)])
+        if others:  # while one writes, the next one reads: a turn takes half a cycle, and a round at least a whole one
+            cycles = [each for _, each in others]
+            slowest = max(cycle, *cycles)
+            turns = max((cycle + sum(cycles)) / 2, slowest)
+        self._others, self._cycle, self._slowest = others, cycle, slowest
         gap = self._gap(version, version + len(others))
         if self._landings == FIRST_GAP:
-            gap = max(gap, self._slowest, min(FIRST_GAP_CYCLES * self._slowest, FIRST_GAP_SECONDS))
-        if others:  # while one writes, the next one reads: a turn takes half a cycle, and a round at least a whole one
-            gap += max((cycle + sum(each for _, each in others)) / 2, self._slowest)
-        elif gap:
+            gap = max(gap, slowest, min(FIRST_GAP_CYCLES * slowest, FIRST_GAP_SECONDS))
+        if gap and not others:
             recent = (
                 record.cycle for record in commits.values() if record.version > version - RECENT and record.sequence > 1
             )
             gap = ALONE_GAP * max([gap, *recent])
-        window = min(LONGEST_PAUSE, gap)
+        window = min(LONGEST_PAUSE, turns + gap)
         self._last_access = self._clock.monotonic()
         self._due = self._last_access + window - (cycle if others else cycle / 2)
         self._waits, self._rested = window > 0.0, False
