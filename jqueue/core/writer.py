@@ -348,8 +348,6 @@ class Writer:
         if wait_seconds:
             request.until = until + wait_seconds
             request.waits_for_jobs = True
-            if self.engine.watched is not None:
-                request.add_done_callback(self._stopped_waiting)
             self._alarms.set(request, until - seconds + wait_seconds, Request.stop_waiting)
             self._alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
@@ -457,7 +455,8 @@ class Writer:
             )
         moved = self._loop is not None or self._forks != forks()
         self._forks, self._loop = forks(), loop
-        self._callers = Callers(loop, self.claims, self.hand_back, self.resolve)
+        waking = None if self.engine.watched is None else self._callers_wake
+        self._callers = Callers(loop, self.claims, self.hand_back, self.resolve, waking)
         if moved:
             self._begin()
             self.engine.reset()
@@ -491,9 +490,9 @@ class Writer:
         self._alarms.set(request, asyncio.get_running_loop().time() + seconds, Request.expire)
         return request
 
-    def _stopped_waiting(self, _: object) -> None:
-        """Wake the task if this was the last waiting call, so that it stops watching the folders."""
-        if self._idle and not any(request.awaited for request in self.waiting):
+    def _callers_wake(self) -> None:
+        """Wake the task if the last waiting call has ended, so that it stops watching the folders."""
+        if self._idle and self.waiting and not any(request.awaited for request in self.waiting):
             self._wake.set()
 
     # Sending
