@@ -404,9 +404,10 @@ class HistoryReader(msgspec.Struct):
     ) -> AsyncGenerator[HistoryEvent, None]:
         """Iterate over the events in objects that are older than all events so far."""
         listed = await self._patiently(lambda: objects.list_beside(FOLDER))
+        places = sorted((place for each in listed if (place := place_of(each.suffix)) is not None), reverse=True)
         for series, through in ((history.series, history.last), *reversed(history.older)):
-            for place in _newest_first(listed, series):
-                if place.first > through or not history.removed < place.first < self._below:
+            for place in places:
+                if place.series != series or place.first > through or not history.removed < place.first < self._below:
                     continue
                 try:
                     content = await self._patiently(lambda suffix=place.suffix: objects.read_object(suffix))  # type: ignore[misc]
@@ -478,9 +479,3 @@ def _missing(history: HistoryHeader, first: int, last: int) -> str:
     """Return the name of the missing object that should begin with an event, and the numbers of missing events."""
     series = next((series for series, through in history.older if first <= through), history.series)
     return f"{Place(series, first).suffix} (events {first} to {last}): it is missing"
-
-
-def _newest_first(listed: Iterable[Listed], series: str) -> list[Place]:
-    """Return the objects of a series, those with the highest numbers first."""
-    places = [place for each in listed if (place := place_of(each.suffix)) is not None]
-    return sorted((place for place in places if place.series == series), reverse=True)
