@@ -1,8 +1,9 @@
 """Helpers of tests of moves between queues: URLs of every kind, queues with jobs of every kind, and an audit."""
 
 import asyncio
-from dataclasses import replace
 from datetime import UTC, datetime
+
+from msgspec.structs import replace
 
 from jqueue import DirectQueue, connect_queue
 

@@ -12,10 +12,11 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
+import msgspec
 import typer
 
 from jqueue.cli.chosen_jobs import one_job
@@ -176,7 +177,7 @@ def change_jobs(
     Raises:
         typer.Exit: with 1, not all chosen jobs were changed, or the answer is no; with 2, it could not be done.
     """
-    within = replace(selection, phases=(selection.phases & change.phases) or change.phases)
+    within = msgspec.structs.replace(selection, phases=(selection.phases & change.phases) or change.phases)
     counts_others = bool(change.others) or (bool(selection.phases) and selection.phases.isdisjoint(change.phases))
 
     async def find(opened: OpenedQueue) -> Chosen:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from jqueue.cli.filters import selecting
 from jqueue.cli.on_jobs import ChosenJob, DryRun, JobChange, JobID, Yes, change_job, change_jobs

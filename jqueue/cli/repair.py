@@ -116,7 +116,7 @@ async def _damage_of(opened: OpenedQueue, name: str) -> Damaged:
     rows = await _unreadable(reader, name, segment, options.entropy)
     held = [each for each in header.ranges.values() if each.segment == name]
     current = [each for each in held if not is_given_up(each, rows, opened.now())]
-    waiting = size_of(without(rows, [(0, segment.next), *segment.taken]))
+    waiting = size_of(without(rows, segment.taken))
     in_ranges, claimed = (size_of(common(rows, [each.span for each in some])) for some in (held, current))
     lost = waiting + in_ranges - claimed
     return Damaged(name, segment.entrypoint, rows, lost, claimed, segment.waiting - waiting)

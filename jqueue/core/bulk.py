@@ -10,6 +10,8 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
+import msgspec
+
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
 from jqueue.core.blob.segment_reader import DAMAGED
 from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, JobGroups, StagedTask
@@ -220,7 +222,7 @@ class BulkEnqueue(SegmentCommit):
         now, rest = engine.now(), bulk_rest(preparation.new_id())
         self._given = GivenJobs(rest, now)
         self._prepared = 0  # number of jobs
-        self._preparation = replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
+        self._preparation = msgspec.structs.replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
         self._created_at, self._before = now, now + self._objects.named_within
         self._groups = JobGroups(self._sizes.most_rows, self._sizes.most_bytes, BUFFER_BYTES)
         self._few: list[tuple[int, Enqueue]] = []

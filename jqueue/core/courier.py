@@ -38,6 +38,9 @@ from jqueue.ports.sharing import Link, LinkError, SupportsSharing
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 """Seconds without a broker before one is looked for again: the first time, and after many silent ones."""
 
+OWN_SECONDS = 30.0
+"""Seconds for a call that a courier makes for itself."""
+
 BATCH_OPERATIONS = 4096
 """Largest number of operations in a batch."""
 
@@ -98,6 +101,28 @@ class CommittedHere(Request):
         super().fail(error)
         for request, _ in self._sent.requests:
             request.fail(request.unknown("a broker may have done the operation, and this process could not", error))
+
+
+class OwnCall(Request):
+    """A call that the courier makes for itself.
+
+    Args:
+        operation: prepared.
+        callers: as for every call.
+        landed: called when it has landed.
+    """
+
+    __slots__ = ("_landed",)
+
+    def __init__(self, operation: Operation, callers: Callers, landed: Callable[[], object]) -> None:
+        super().__init__([operation], callers)
+        self._landed = landed
+        self.until = self.due = callers.loop.time() + OWN_SECONDS
+
+    def settle(self, outcome: Any) -> None:
+        """Note that it has landed."""
+        super().settle(outcome)
+        self._landed()
 
 
 class Courier:
@@ -294,7 +319,7 @@ class Courier:
             self._calls += 1
             call = self._claiming[request] = f"{self.client}/{self._calls}"
             request.operations = (operation := replace(operation, call=call),)
-            request.add_done_callback(self._caller_left)
+            request.failing = self._caller_left
         now = asyncio.get_running_loop().time()
         left = _left(request, now)
         wait = max(0.0, min(left, request.wait_until - now)) if request.waits_for_jobs else None
@@ -366,28 +391,14 @@ class Courier:
         """Return the call that hands back what was claimed for calls whose answers were lost."""
         calls = tuple(sorted(self._lost_calls))
 
-        def done(request: Any) -> None:
-            if request.verdict is Verdict.LANDED:
-                self._lost_calls.difference_update(calls)
-
-        request = Request([HandBackCalls(calls)], callers)
-        request.until = request.due = asyncio.get_running_loop().time() + 30.0
-        request.add_done_callback(done)
-        return request
+        return OwnCall(HandBackCalls(calls), callers, lambda: self._lost_calls.difference_update(calls))
 
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""
         workers = self._engine.workers
         records = workers.records(self._engine.now().timestamp())
 
-        def done(request: Any) -> None:
-            if request.verdict is Verdict.LANDED:
-                workers.landed(records, self._clock.monotonic())
-
-        request = Request([Attend(dict(records))], callers)
-        request.until = request.due = asyncio.get_running_loop().time() + 30.0
-        request.add_done_callback(done)
-        return request
+        return OwnCall(Attend(dict(records)), callers, lambda: workers.landed(records, self._clock.monotonic()))
 
     def _read(self, data: bytes) -> Answer:
         try:

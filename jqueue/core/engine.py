@@ -129,6 +129,10 @@ def _may_still_land(outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
     )
 
 
+def _no_time() -> datetime | None:
+    return None
+
+
 class Engine:
     """Commits requests to one object of one store, from one process.
 
@@ -144,6 +148,7 @@ class Engine:
     Attributes:
         draft: the known state of the queue.
         loaded: True once the queue was read.
+        store_time: returns the time by a clock that all users of the store share; None if there is no such clock.
         workers: the workers of this queue object: they report themselves with its commits.
         generation: replaced by a new object at each `reset`.
     """
@@ -172,7 +177,7 @@ class Engine:
         self.retention = RETENTION  # the simulation shortens it, too
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._keeps_objects = isinstance(storage, SupportsObjects)
-        self._store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else None
+        self.store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else _no_time
         self._turn = storage.turn if isinstance(storage, SupportsTurns) else None
         self.commits = 0
         self.recognised = 0
@@ -180,7 +185,7 @@ class Engine:
         self._spare = SpareTurns()
         self.queue_id = ""
         self.existed = False
-        self._first_id: str | None = None
+        self._first_id = ""
         self.history = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
         self.segments: Segments | None = None
         if isinstance(storage, SupportsObjects):
@@ -471,21 +476,9 @@ class Engine:
             raise asyncio.CancelledError("the queue has moved to another event loop")
 
     @property
-    def known_queue(self) -> str:
-        """The id of the queue, or the id that this engine will give to a new queue."""
-        known = self.draft.header.queue or self.queue_id  # the draft knows none while its content is forgotten
-        if self._first_id is None:
-            self._first_id = known or self.entropy.new_id()
-        return known or self._first_id
-
-    @property
     def activity(self) -> object:
         """The counters: a heartbeat of a worker leaves them as they are."""
         return (self.draft.header.counters,)  # in a tuple, the same counters are equal at once
-
-    def store_time(self) -> datetime | None:
-        """Return the time by a clock that all users of the store share; None if there is no such clock."""
-        return None if self._store_time is None else self._store_time()
 
     async def refresh(self) -> bool:
         """Read the blob if it has changed, and settle the open writes. Return True if it had changed.
@@ -664,7 +657,9 @@ class Engine:
         before, pacing, present = draft.header.history, self.pacing, self.workers
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, draft.header.version)
-        queue = self.known_queue
+        queue = draft.header.queue or self.queue_id or self._first_id
+        if not queue:
+            queue = self._first_id = self.entropy.new_id()  # each try to create the queue has it
         workers = present.records(now.timestamp()) if present.present or present.left else {}
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         header = next_header(

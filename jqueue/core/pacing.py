@@ -6,9 +6,6 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from typing import Self
-
-import msgspec
 
 from jqueue.domain.header import CommitRecord
 from jqueue.ports.clock import Clock, Entropy
@@ -44,63 +41,6 @@ LONGEST_PAUSE = 2.0
 """Maximum seconds that a writer leaves to others, whatever the commit table says. It is only a bound, not tuned."""
 
 
-class Contenders(msgspec.Struct, frozen=True):
-    """The contending writers, as one of them knows them at its commit.
-
-    Attributes:
-        own: id of the writer that knows them.
-        others: id and cycle of each other writer; the one with the oldest commit comes first. A cycle is the time in
-            seconds to read and write the blob once.
-        cycle: cycle of the writer that knows them.
-    """
-
-    own: str = ""
-    others: tuple[tuple[str, float], ...] = ()
-    cycle: float = 0.0
-
-    @classmethod
-    def since(cls, version: int, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> Self:
-        """Return the writers that committed after `version`.
-
-        Args:
-            version: commits of others up to this version are ignored.
-            own: this writer's id; it made the last commit.
-            commits: the commit table.
-            cycle: seconds that this writer takes to read and write the blob once.
-        """
-        if commits[own].version <= version + 1:
-            return cls(own, cycle=cycle)
-        records = {writer: record for writer, record in commits.items() if writer != own and record.version > version}
-        others = sorted(records, key=lambda writer: records[writer].version)
-        return cls(own, tuple((writer, records[writer].cycle) for writer in others), cycle)
-
-    @property
-    def slowest(self) -> float:
-        """Seconds of the longest cycle."""
-        return max([self.cycle, *(cycle for _, cycle in self.others)])
-
-    @property
-    def round(self) -> float:
-        """Seconds in which each writer commits once; 0 for a lone writer.
-
-        While one writer writes, the next one reads. So a turn takes half a cycle, and a round at least a whole one.
-        """
-        if not self.others:
-            return 0.0
-        turns = (self.cycle + sum(cycle for _, cycle in self.others)) / 2
-        return max(turns, self.slowest)
-
-    def gap(self, first: int, last: int) -> float:
-        """Return the seconds without writes after some of the versions from `first` to `last`: newcomers get in."""
-        step = KNOWN_STEP if self.others else ALONE_STEP
-        if last // step == (first - 1) // step:
-            return 0.0
-        return self.slowest * max(
-            16 if count % 32 == 0 else 4 if count % 4 == 2 or (self.others and count % 2) else 1
-            for count in range((first - 1) // step + 1, last // step + 1)
-        )
-
-
 class Turns:
     """The turns of the writers that contend for one object: the writer that committed longest ago is next.
 
@@ -121,7 +61,8 @@ class Turns:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._contenders = Contenders()
+        self._others: list[tuple[str, float]] = []  # the contending writers with their cycles, the oldest commit first
+        self._cycle = self._slowest = 0.0  # the own cycle at the last commit, and that of the slowest writer
         self._due = self._last_access = self._last_arrival = self._wait_end = -math.inf
         self._since_version: int | None = None
         self._own_version = self._gaps_through = self._arrived = self._landings = 0
@@ -135,12 +76,12 @@ class Turns:
     def begin(self) -> bool:
         """Note that a commit begins. Return True if it should begin with a read."""
         now = self._clock.monotonic()
-        self._rested = now > max(self._last_access, self._due) + RESTED * self._contenders.cycle
+        self._rested = now > max(self._last_access, self._due) + RESTED * self._cycle
         if self._rested:
             self._since_version, self._waits = None, False
             return self._reads_first
         self._last_arrival, self._wait_end = now, now + LONGEST_PAUSE
-        return self._waits and bool(self._contenders.others)
+        return self._waits and bool(self._others)
 
     def read(self, version: int, *, moved: bool) -> None:
         """Note that the object was read: its version, and whether it had changed."""
@@ -159,23 +100,23 @@ class Turns:
             commits: the commit table.
         """
         now = self._clock.monotonic()
-        if not (self._waits and self._contenders.others) or now >= self._wait_end:
+        if not (self._waits and self._others) or now >= self._wait_end:
             return None
         if version > self._gaps_through:
             self._gaps_through = version
-            if gap := self._contenders.gap(version, version):
+            if gap := self._gap(version, version):
                 return min(gap, self._wait_end - now)
         if newcomers := commits.keys() - self._known_writers:
             self._known_writers |= newcomers
             return min(max(commits[writer].cycle for writer in newcomers), self._wait_end - now)
-        others = self._contenders.others
+        others = self._others
         for place, (writer, _) in enumerate(others[self._arrived :], self._arrived + 1):
             if writer in commits and commits[writer].version > self._own_version:
                 self._arrived, self._last_arrival = place, now  # it has waited for the writers before it already
         missing = [cycle for _, cycle in others[self._arrived :]]
         if not missing or now - self._last_arrival >= PATIENCE * max(missing):
             return None
-        pause = sum(missing[1:]) / 2 + max(0.0, missing[0] / 4 - self._contenders.cycle / 2)
+        pause = sum(missing[1:]) / 2 + max(0.0, missing[0] / 4 - self._cycle / 2)
         return min(pause, max(0.0, self._wait_end - now))
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
@@ -186,26 +127,42 @@ class Turns:
             commits: the commit table that it wrote.
             cycle: seconds that this writer takes to read and write the blob once.
         """
-        version = commits[own].version
+        version, since = commits[own].version, self._since_version
         self._landings += 1
-        contenders = Contenders.since(
-            version - 1 if self._since_version is None else self._since_version, own, commits, cycle
-        )
-        alone = not contenders.others
-        gap = contenders.gap(version, version + len(contenders.others))
+        since = version - 1 if since is None else since
+        others, slowest, turns = [], cycle, 0.0
+        if version > since + 1:
+            records = [(record.version, writer) for writer, record in commits.items() if record.version > since]
+            others = [(writer, commits[writer].cycle) for _, writer in sorted(records) if writer != own]
+        if others:  # while one writes, the next one reads: a turn takes half a cycle, and a round at least a whole one
+            cycles = [each for _, each in others]
+            slowest = max(cycle, *cycles)
+            turns = max((cycle + sum(cycles)) / 2, slowest)
+        self._others, self._cycle, self._slowest = others, cycle, slowest
+        gap = self._gap(version, version + len(others))
         if self._landings == FIRST_GAP:
-            gap = max(gap, contenders.slowest, min(FIRST_GAP_CYCLES * contenders.slowest, FIRST_GAP_SECONDS))
-        if alone and gap:
+            gap = max(gap, slowest, min(FIRST_GAP_CYCLES * slowest, FIRST_GAP_SECONDS))
+        if gap and not others:
             recent = (
                 record.cycle for record in commits.values() if record.version > version - RECENT and record.sequence > 1
             )
             gap = ALONE_GAP * max([gap, *recent])
-        window = min(LONGEST_PAUSE, contenders.round + gap)
+        window = min(LONGEST_PAUSE, turns + gap)
         self._last_access = self._clock.monotonic()
-        self._due = self._last_access + window - (cycle / 2 if alone else cycle)
-        self._contenders, self._waits, self._rested = contenders, window > 0.0, False
+        self._due = self._last_access + window - (cycle if others else cycle / 2)
+        self._waits, self._rested = window > 0.0, False
         self._own_version = self._since_version = version
-        self._gaps_through, self._arrived, self._known_writers = version + len(contenders.others), 0, set(commits)
+        self._gaps_through, self._arrived, self._known_writers = version + len(others), 0, set(commits)
+
+    def _gap(self, first: int, last: int) -> float:
+        """Return the seconds without writes after some of the versions from `first` to `last`: newcomers get in."""
+        step = KNOWN_STEP if self._others else ALONE_STEP
+        if last // step == (first - 1) // step:
+            return 0.0
+        return self._slowest * max(
+            16 if count % 32 == 0 else 4 if count % 4 == 2 or (self._others and count % 2) else 1
+            for count in range((first - 1) // step + 1, last // step + 1)
+        )
 
 
 IN_LINE = 32

@@ -238,6 +238,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             committed=self._committed,
             courier=courier,
         )
+        self._enter = self._writer.enter
         self._claimed_payloads: ClaimedPayloads | None = None
         self._collector: Collector | None = None
         if objects is not None:
@@ -393,30 +394,6 @@ class QueueBase(SupportsApply, SupportsWorkers):
     def _seconds(self, deadline: Duration | None) -> float:
         return self._deadline if deadline is None else to_seconds("deadline", deadline)
 
-    def _enter(
-        self,
-        operations: Sequence[Operation],
-        deadline: Duration | None,
-        *,
-        atomic: bool = True,
-        wait: Duration | None = None,
-        convert: Convert = all_of,
-    ) -> Request:
-        """Enter prepared operations without large values for one commit. The caller awaits the request.
-
-        Its results have jobs as records, without the payloads that are in objects.
-
-        Args:
-            operations: the operations.
-            deadline: maximum time for the call, in addition to `wait`.
-            atomic: True if one refused operation undoes the others.
-            wait: maximum time to wait for a result that is not empty.
-            convert: see `Request`.
-        """
-        seconds = self._deadline if deadline is None else to_seconds("deadline", deadline)
-        wait_seconds = None if wait is None else to_seconds("wait", wait) or None
-        return self._writer.enter(operations, seconds, atomic, wait_seconds, convert)
-
     def _dequeues(self, entrypoint: object, options: Mapping[str, object]) -> tuple[Dequeue]:
         """Return a prepared dequeue. It is cached by its arguments, as workers repeat the same dequeue.
 
@@ -467,7 +444,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         wait: Duration | None = None,
         convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations of any kind in one commit, and return their results. See `_enter`.
+        """Commit prepared operations of any kind in one commit, and return their results. See `Writer.enter`.
 
         Their large values are stored before.
         """

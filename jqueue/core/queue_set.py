@@ -7,7 +7,7 @@ import functools
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NoReturn, Self, Unpack
 
@@ -122,7 +122,7 @@ class QueueSet(JobQueue):
     def capabilities(self) -> Capabilities:
         """The common capabilities of all queues. A call about one job only needs those of that job's own queue."""
         several = [queue.capabilities for queue in self.queues]
-        can = {field.name: all(getattr(one, field.name) for one in several) for field in fields(Capabilities)}
+        can = {name: all(getattr(one, name) for one in several) for name in Capabilities.__struct_fields__}
         return Capabilities(**{**can, **OF_ONE_QUEUE, "wait": True, "holders": True})
 
     # Adding and removing queues

@@ -7,6 +7,7 @@ import contextvars
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from jqueue.core.claims import ClaimRegistry
@@ -40,10 +41,11 @@ class Callers:
         claims: remembers the claims that callers hold.
         hand_back: hands claims that no caller received back to the queue.
         resolve: returns the results of a request whose outcome was unknown.
+        waking: called when callers are about to be woken; None: nothing is.
 
     Attributes:
         answered: the answered calls whose callers are woken next.
-        others: callbacks of calls that have more than one.
+        woken: set when callers are woken.
     """
 
     def __init__(
@@ -52,17 +54,22 @@ class Callers:
         claims: ClaimRegistry,
         hand_back: Callable[[Sequence[Claim]], None],
         resolve: Callable[[Request, float | None], Awaitable[list[Any]]],
+        waking: Callable[[], None] | None,
     ) -> None:
         self.loop = loop
         self.claims = claims
         self.hand_back = hand_back
         self.resolve = resolve
         self.answered: deque[Request] = deque()
-        self.others: dict[Request, list[tuple[Callback, contextvars.Context]]] = {}
+        self.waking = waking
+        self.woken = asyncio.Event()
 
     def wake(self) -> None:
         """Wake the callers of the answered calls."""
         answered, self.answered = self.answered, deque()
+        self.woken.set()
+        if self.waking is not None:
+            self.waking()
         try:
             while answered:
                 call = answered.popleft()  # each is freed when its caller goes on: the garbage collector starts later
@@ -70,9 +77,6 @@ class Callers:
                 if callback is not None:
                     call.callback = None
                     call.context.run(callback, call)
-                if self.others:
-                    for callback, context in self.others.pop(call, ()):
-                        self.loop.call_soon(callback, call, context=context)
         finally:  # a task has let KeyboardInterrupt or SystemExit through: if the loop goes on, the others are woken
             if answered:
                 if not self.answered:
@@ -102,7 +106,9 @@ class Request:
         open_writes: number of writes that carried it and whose fate is unknown.
         in_flight: True while a write that carries it is under way.
         last_error: the last error that kept it from being done.
+        callers: wakes the caller.
         callback: called when it has ended.
+        failing: called when it fails or is cancelled.
         context: the context of the callback.
     """
 
@@ -114,6 +120,7 @@ class Request:
     last_error: BaseException | None = None
     verdict: Verdict | None = None
     callback: Callback | None = None
+    failing: Callback | None = None
     due = until = wait_until = math.inf
     open_writes = 0
 
@@ -127,7 +134,7 @@ class Request:
         self.operations = operations
         self.atomic = atomic
         self._convert = convert
-        self._callers = callers
+        self.callers = callers
         self._loop = callers.loop  # where a task looks for the loop of a future
         self.claims_jobs = (
             operations[0].claims_jobs if len(operations) == 1 else any(each.claims_jobs for each in operations)
@@ -157,42 +164,10 @@ class Request:
             return True
         return False
 
-    def add_done_callback(self, callback: Callback, *, context: contextvars.Context | None = None) -> None:
-        """Call a function with this object when it has ended."""
-        if context is None:
-            context = contextvars.copy_context()
-        if self.awaited and self.callback is None:
-            self.callback = callback
-            self.context = context
-        elif self.awaited:
-            self._callers.others.setdefault(self, []).append((callback, context))
-        else:
-            self._loop.call_soon(callback, self, context=context)
-
-    def remove_done_callback(self, callback: Callback) -> None:
-        """Do not call a function after all."""
-        if self.callback == callback:
-            self.callback = None
-        others = self._callers.others.pop(self, [])
-        kept = [each for each in others if each[0] != callback]
-        if kept:
-            self._callers.others[self] = kept
-
-    async def wait(self, seconds: float) -> None:
-        """Wait until it has ended, for some seconds at most."""
-        ended = asyncio.Event()
-
-        def note(_: Request) -> None:
-            ended.set()
-
-        self.add_done_callback(note)
-        try:
-            async with asyncio.timeout(seconds):
-                await ended.wait()
-        except TimeoutError:
-            pass
-        finally:
-            self.remove_done_callback(note)
+    def add_done_callback(self, callback: Callback, *, context: contextvars.Context) -> None:
+        """Call a function with this object when it has ended: its caller's task asks for that, and nobody else."""
+        self.callback = callback
+        self.context = context
 
     # Its way through the engine
 
@@ -230,7 +205,7 @@ class Request:
         """Return the error for an unknown outcome. Its `resolve` finds the outcome out."""
         ids = [job_id for operation in self.operations for job_id in operation.job_ids()]
         error = UnknownOutcomeError(
-            what, cause, job_ids=ids, resolver=lambda timeout: self._callers.resolve(self, timeout)
+            what, cause, job_ids=ids, resolver=lambda timeout: self.callers.resolve(self, timeout)
         )
         error.__cause__ = cause
         return error.returning(self._convert)
@@ -265,7 +240,7 @@ class Request:
         if not self.awaited:
             self.hand_back_claims(outcome)
             return
-        callers = self._callers
+        callers = self.callers
         claims = callers.claims
         if outcome.__class__ is not list:
             assert isinstance(outcome, JQueueError)
@@ -284,7 +259,9 @@ class Request:
         if self.awaited:
             self.error = error
             self.awaited = False
-            callers = self._callers
+            if self.failing is not None:
+                self.failing(self)
+            callers = self.callers
             if not callers.answered:
                 callers.loop.call_soon(callers.wake)
             callers.answered.append(self)
@@ -295,22 +272,25 @@ class Request:
             pairs = zip(self.operations, outcome, strict=True)
             claims = [claim for operation, result in pairs for claim in _claims(operation, result)]
             if claims:
-                self._callers.hand_back(claims)
+                self.callers.hand_back(claims)
 
     def caller_cancelled(self) -> None:
         """Note that the caller was cancelled. If the request was answered just now, its claims are handed back."""
         if not self.awaited and self.outcome is not None and self.error is None:
-            self._callers.claims.reopen(self.operations)
+            self.callers.claims.reopen(self.operations)
             self.hand_back_claims(self.outcome)
 
 
 async def sleep_while_awaited(requests: Sequence[Request], seconds: float) -> None:
     """Wait this number of seconds, but only while one of these requests is awaited."""
-    loop = asyncio.get_running_loop()
+    loop, woken = asyncio.get_running_loop(), requests[0].callers.woken
     until = loop.time() + seconds
-    for request in requests:  # one by one: a wait for ten thousand at once would block the loop
-        if request.awaited and (left := until - loop.time()) > 0:
-            await request.wait(left)
+    for request in requests:  # each is left behind once it has ended: ten thousand cost one look each
+        while request.awaited and (left := until - loop.time()) > 0:
+            woken.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await woken.wait()
 
 
 def is_empty(outcome: Outcome) -> bool:

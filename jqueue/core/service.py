@@ -64,7 +64,7 @@ class Service:
 
     def __init__(self, writer: Writer, engine: Engine) -> None:
         self._writer, self._engine = writer, engine
-        self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve)
+        self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
         self._leaving = False
 
@@ -108,7 +108,7 @@ class Service:
 
     async def look(self) -> None:
         """Read the queue, so that it is known which one it is."""
-        await self._writer.enter([LastSequence()], self._writer.deadline, callers=self._callers)
+        await self._writer.enter([LastSequence()], self._writer.deadline, callers=self._callers, convert=list)
 
     async def _check_queue(self, known: str) -> None:
         """Refuse a client that knows another queue at this place."""
@@ -133,7 +133,7 @@ class Service:
             tuple(now + timedelta(seconds=min(LONGEST, each)) for each in message.seconds),
             message.again,
         )
-        [results] = await self._writer.enter([carried], longest, callers=self._callers)
+        [results] = await self._writer.enter([carried], longest, callers=self._callers, convert=list)
         return self._done([encode_result(*pair) for pair in zip(carried.operations, results, strict=True)])
 
     async def _claim(self, message: Claim) -> Answer:
@@ -141,7 +141,9 @@ class Service:
         if not isinstance(operation, Dequeue) or not operation.call:
             raise InvalidJobError("a broker claims jobs for a Dequeue that names its call")
         wait = None if message.wait is None else min(LONGEST, message.wait)
-        request = self._writer.enter([operation], min(LONGEST, message.seconds), wait=wait, callers=self._callers)
+        request = self._writer.enter(
+            [operation], min(LONGEST, message.seconds), wait=wait, callers=self._callers, convert=list
+        )
         self._waiting[operation.call] = request
         try:
             [jobs] = await request

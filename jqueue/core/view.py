@@ -20,6 +20,7 @@ from itertools import chain, islice
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace as replace_fields
 
 from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, Rows, pieces_of, reason_of
@@ -385,7 +386,7 @@ class QueueView:
 
         async def rows(phase: Phase) -> AsyncGenerator[JobRecord, None]:
             if phase is Phase.IN_PROGRESS:
-                source = self._rows(now, replace(selection, phases=frozenset({phase})), damage)
+                source = self._rows(now, msgspec.structs.replace(selection, phases=frozenset({phase})), damage)
             elif phase is Phase.SCHEDULED:
                 source = self._waiting(selection, damage, after=now.timestamp())
             elif phase is Phase.READY or (phase is Phase.EXPIRED and expired):
@@ -545,7 +546,7 @@ class QueueView:
     async def _oldest(self, name: str, segment: Segment) -> float:
         """Return the earliest time at which a waiting row became ready. Chunks without holes need not be read."""
         oldest = float("inf")
-        if not segment.next and not segment.taken:
+        if not segment.taken:
             return segment.oldest
         try:
             index = await self._outline(name, segment)

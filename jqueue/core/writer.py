@@ -28,6 +28,7 @@ from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import Claim
@@ -319,27 +320,32 @@ class Writer:
     def enter(
         self,
         operations: Sequence[Operation],
-        seconds: float,
+        deadline: Duration | None,
+        *,
         atomic: bool = True,
-        wait: float | None = None,
-        convert: Callable[[list[Any]], Any] = list,
+        wait: Duration | None = None,
+        convert: Callable[[list[Any]], Any],
         callers: Callers | None = None,
     ) -> Request:
         """Enter operations for one commit. The caller awaits the returned request, and gets their results.
 
-        If too many requests are pending, it waits in line, unless it only keeps or ends claims.
+        The results have jobs as records, without the payloads that are in objects. If too many requests are pending, it
+        waits in line, unless it only keeps or ends claims.
 
         Args:
-            operations: prepared.
-            seconds: maximum time for the call, in addition to `wait`.
+            operations: prepared, without large values.
+            deadline: maximum time for the call, in addition to `wait`; None: that of the queue.
             atomic: True if one refused operation undoes the others.
-            wait: maximum seconds to wait for a result that is not empty.
+            wait: maximum time to wait for a result that is not empty.
             convert: see `Request`.
             callers: the callers of another process, whose claims are not this queue object's; None: its own.
 
         Raises:
+            InvalidJobError: a time is wrong.
             QueueClosedError: the queue takes no calls now.
         """
+        seconds = self.deadline if deadline is None else to_seconds("deadline", deadline)
+        wait_seconds = to_seconds("wait", wait) if wait is not None else 0.0
         loop = asyncio.get_running_loop()
         if loop is not self._loop or self._forks != forks():
             self._join_running_loop()
@@ -347,12 +353,10 @@ class Writer:
             raise QueueClosedError(self.closed)
         request = Request(operations, callers or self._callers, atomic, convert)
         request.until = until = loop.time() + seconds
-        if wait is not None:
-            request.wait_until = until - seconds + wait
-            request.until = until + wait
+        if wait_seconds:
+            request.wait_until = until - seconds + wait_seconds
+            request.until = until + wait_seconds
             request.waits_for_jobs = True
-            if self.engine.watched is not None:
-                request.add_done_callback(self._stopped_waiting)
             self._alarms.set(request, request.wait_until, Request.stop_waiting)
             self._alarms.set(request, request.until, Request.expire)
         elif seconds == self.deadline:
@@ -467,7 +471,8 @@ class Writer:
             )
         moved = self._loop is not None or self._forks != forks()
         self._forks, self._loop = forks(), loop
-        self._callers = Callers(loop, self.claims, self.hand_back, self.resolve)
+        waking = None if self.engine.watched is None else self._callers_wake
+        self._callers = Callers(loop, self.claims, self.hand_back, self.resolve, waking)
         if moved:
             self._begin()
             self.engine.reset()
@@ -506,9 +511,9 @@ class Writer:
         self._alarms.set(request, asyncio.get_running_loop().time() + seconds, Request.expire)
         return request
 
-    def _stopped_waiting(self, _: object) -> None:
-        """Wake the task if this was the last waiting call, so that it stops watching the folders."""
-        if self._idle and not any(request.awaited for request in self.waiting):
+    def _callers_wake(self) -> None:
+        """Wake the task if the last waiting call has ended, so that it stops watching the folders."""
+        if self._idle and self.waiting and not any(request.awaited for request in self.waiting):
             self._wake.set()
 
     # Sending

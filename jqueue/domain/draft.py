@@ -419,9 +419,9 @@ class Draft:
             segment = rows.current(name)
             if segment is None:
                 continue
-            after = segment.evolve(next=segment.rows, taken=())
+            after = segment.evolve(taken=((0, segment.rows),))
             if within is not None:
-                after = rows.advanced(segment, *segment.taking(within), rows.indexes.get(name))
+                after = rows.advanced(segment, within, rows.indexes.get(name))
             for claims, spans in segment.waiting_by_claims(within):
                 rows_of, jobs = ((name, spans),), size_of(spans)
                 self.move_rows(BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=rows_of))

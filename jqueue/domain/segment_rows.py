@@ -163,16 +163,15 @@ class SegmentRows:
         taken = self._taken.get(name)
         if segment is None or not taken:
             return segment
-        return self.advanced(segment, *segment.taking((row, row + 1) for row in taken), self.indexes.get(name))
+        return self.advanced(segment, ((row, row + 1) for row in taken), self.indexes.get(name))
 
-    def advanced(self, segment: Segment, first: int, spans: Sequence[Span], index: SegmentIndex | None) -> Segment:
-        """Return an entry with other values of `next` and `taken`, and with the head that follows from them."""
-        changes: dict[str, Any] = {"next": first, "taken": tuple(spans)}
-        chunk = min(segment.chunk_of(first), segment.chunks - 1)
-        if index is not None and chunk != segment.chunk_of(segment.next):
-            changes["head"] = index.chunks[chunk].first.moved(segment.offset)
-            changes["oldest"] = index.oldest[chunk]
-        return segment.evolve(**changes)
+    def advanced(self, segment: Segment, spans: Iterable[Span], index: SegmentIndex | None) -> Segment:
+        """Return an entry with more rows taken, and with the head that follows from them."""
+        after = segment.evolve(taken=segment.taking(spans))
+        chunk = min(after.chunk_of(after.next), segment.chunks - 1)
+        if index is None or chunk == segment.chunk_of(segment.next):
+            return after
+        return after.evolve(head=index.chunks[chunk].first.moved(segment.offset), oldest=index.oldest[chunk])
 
     def manifest(self) -> Mapping[str, Segment]:
         """Return the manifest with the rows that the draft has taken. It is another object only if it differs."""
@@ -210,7 +209,8 @@ class SegmentRows:
         if segment is None:
             return
         entries, of = self._jobs, self.of
-        before, first, taken, tried = len(of), segment.next, segment.taken, segment.tried
+        before, first, tried = len(of), segment.next, segment.tried
+        has_holes = len(segment.taken) > (first > 0)  # a row is looked up among the spans only behind others
         in_ranges = ((range_id, each) for range_id, each in self.ranges.items() if each.segment == name)
         claims = [pair for pair in in_ranges if pair[1].meets(chunk, segment.chunk_rows)]
         for row, entry in rows:
@@ -218,7 +218,7 @@ class SegmentRows:
             for range_id, claim in claims:
                 if claim.has(row):
                     self._claimed[job_id] = range_id, row, entry
-            if row >= first and job_id not in entries and not (taken and segment.is_taken(row)):
+            if row >= first and job_id not in entries and not (has_holes and segment.is_taken(row)):
                 self._jobs.put_row(with_tries(entry, segment.tries_of(row)) if tried else entry)
                 of[job_id] = name, row
         self._left[segment.entrypoint] += len(of) - before
@@ -409,7 +409,7 @@ class SegmentRows:
     def spans_there(self, name: str) -> list[Span]:
         """Return the rows of a segment whose jobs wait, or are in progress in ranges, as `is_there` does one by one."""
         segment = self.segments[name]
-        waiting = without([(0, segment.rows)], [(0, segment.next), *segment.taken])
+        waiting = without([(0, segment.rows)], segment.taken)
         claimed = (each.span for each in self.ranges.values() if each.segment == name)
         return without([*waiting, *claimed], ((row, row + 1) for row in self._taken.get(name, ())))
 

@@ -101,10 +101,9 @@ class Segment(Entry, frozen=True):
         bytes: size of the object.
         index: offset of the index in the object; the rows stand before it.
         crc: CRC-32 of the index.
-        head: key of row `next`, or of an earlier row: no waiting row has a smaller one.
+        head: key of the first waiting row, or of an earlier row: no waiting row has a smaller one.
         chunk_rows: number of rows in each chunk but the last.
-        next: number of the first row that is not taken.
-        taken: rows behind `next` that are taken, as spans in order.
+        taken: rows that are taken, as spans in order that do not touch each other.
         offset: number that is added to the sequence numbers of the rows.
         least: smallest sequence number of a row, with `offset` added.
         largest: largest sequence number of a row, with `offset` added; 0 if it is not known.
@@ -130,7 +129,6 @@ class Segment(Entry, frozen=True):
     crc: Count
     head: RowKey
     chunk_rows: Positive = CHUNK_ROWS
-    next: Count = 0
     taken: tuple[Span, ...] = ()
     offset: Count = 0
     least: Count = 0
@@ -147,22 +145,25 @@ class Segment(Entry, frozen=True):
     at: float = 0.0
 
     def __post_init__(self) -> None:
-        edge = self.next - 1  # spans begin behind `next`, and do not touch each other
+        edge = -1
         for first, last in self.taken:
             if not edge < first < last <= self.rows:
                 raise ValueError("taken is not a list of spans in order")
             edge = last
-        if self.next > self.rows:
-            raise ValueError("next is behind the last row")
+
+    @property
+    def next(self) -> int:
+        """Number of the first row that is not taken."""
+        return self.taken[0][1] if self.taken and not self.taken[0][0] else 0
 
     @property
     def waiting(self) -> int:
         """Number of rows that are not taken."""
-        return self.rows - self.next - size_of(self.taken)
+        return self.rows - size_of(self.taken)
 
     def waiting_before(self, row: int) -> int:
         """Return the number of rows before a row that are not taken."""
-        return max(0, row - self.next) - sum(max(0, min(last, row) - first) for first, last in self.taken)
+        return row - sum(max(0, min(last, row) - first) for first, last in self.taken)
 
     @property
     def chunks(self) -> int:
@@ -179,14 +180,12 @@ class Segment(Entry, frozen=True):
 
     def is_taken(self, row: int) -> bool:
         """Return True if a row is taken."""
-        if row < self.next:
-            return True
         place = bisect_right(self.taken, row, key=_first_of)
         return place > 0 and row < self.taken[place - 1][1]
 
     def is_chunk_taken(self, chunk: int) -> bool:
         """Return True if all rows of a chunk are taken."""
-        first, last = max(chunk * self.chunk_rows, self.next), min((chunk + 1) * self.chunk_rows, self.rows)
+        first, last = chunk * self.chunk_rows, min((chunk + 1) * self.chunk_rows, self.rows)
         place = bisect_right(self.taken, first, key=_first_of)
         return first >= last or (place > 0 and last <= self.taken[place - 1][1])
 
@@ -208,7 +207,7 @@ class Segment(Entry, frozen=True):
 
     def waiting_by_claims(self, within: Sequence[Span] | None = None) -> list[tuple[int, list[Span]]]:
         """Return the rows that are not taken, of all or of some, by the number of their claims as parts of ranges."""
-        left = without([(0, self.rows)] if within is None else within, [(0, self.next), *self.taken])
+        left = without([(0, self.rows)] if within is None else within, self.taken)
         found = []
         for claims in sorted({each for *_, each, _ in self.tried}):
             others = without(left, [(first, last) for first, last, each, _ in self.tried if each == claims])
@@ -216,27 +215,20 @@ class Segment(Entry, frozen=True):
             left = others
         return [(claims, spans) for claims, spans in ((0, left), *found) if spans]
 
-    def taking(self, spans: Iterable[Span]) -> tuple[int, tuple[Span, ...]]:
-        """Return `next` and `taken` after some more rows were taken."""
-        return _cut(joined([(0, self.next), *self.taken, *spans]))
+    def taking(self, spans: Iterable[Span]) -> tuple[Span, ...]:
+        """Return `taken` after some more rows were taken."""
+        return tuple(joined([*self.taken, *spans]))
 
     def giving_back(self, first: int, last: int, claims: int, failures: int) -> Self:
         """Return the segment after a run of rows has come back, with the numbers of its claims and failures."""
-        start, taken = _cut(without([(0, self.next), *self.taken], [(first, last)]))
-        gone = [(0, start), *taken, (first, last)]
+        taken = without(self.taken, [(first, last)])
+        gone = [*taken, (first, last)]
         tried = [(*left, each[2], each[3]) for each in self.tried for left in without([(each[0], each[1])], gone)]
         tried = sorted([*tried, (first, last, claims, failures)])
-        return self.evolve(next=start, taken=taken, tried=tuple(tried))
+        return self.evolve(taken=tuple(taken), tried=tuple(tried))
 
 
 _first_of: Callable[[Sequence[int]], int] = itemgetter(0)
-
-
-def _cut(spans: list[Span]) -> tuple[int, tuple[Span, ...]]:
-    """Return the end of the span that begins at 0, or 0, and all other spans."""
-    if spans and spans[0][0] == 0:
-        return spans[0][1], tuple(spans[1:])
-    return 0, tuple(spans)
 
 
 def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:

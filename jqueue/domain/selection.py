@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from jqueue.domain.job import JobStatus, ready_since
 from jqueue.domain.models import AnyJob
@@ -75,8 +76,7 @@ def phases_of(statuses: Collection[JobStatus]) -> frozenset[Phase]:
     return frozenset(phase for phase in Phase if _status_of(phase) in statuses)
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(msgspec.Struct, frozen=True):
     """A choice of jobs. A job is chosen if it fits all fields that are set; an empty selection chooses every job.
 
     Attributes:

@@ -1,7 +1,5 @@
 """Features that every format of an older queue supports."""
 
-from dataclasses import fields
-
 from jqueue.ports.queue import Capabilities
 
 _KEPT = {
@@ -15,5 +13,5 @@ _KEPT = {
     "wait",
 }
 
-OF_ALL = Capabilities(**{field.name: field.name in _KEPT for field in fields(Capabilities)})
+OF_ALL = Capabilities(**{name: name in _KEPT for name in Capabilities.__struct_fields__})
 """Features of every format. Each format adds its own to these."""

@@ -9,9 +9,10 @@ would change the job.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
+
+import msgspec
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
@@ -31,8 +32,7 @@ from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.domain.stats import QueueStats
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Features of a queue. A call that needs a missing one raises InvalidJobError before anything changes.
 
     Attributes:
@@ -95,7 +95,7 @@ class Capabilities:
     @property
     def missing(self) -> tuple[str, ...]:
         """The names of the capabilities that the queue lacks."""
-        return tuple(field.name for field in fields(self) if not getattr(self, field.name))
+        return tuple(name for name in self.__struct_fields__ if not getattr(self, name))
 
     def require(self, *names: str) -> None:
         """Refuse a call that needs a capability which the queue lacks.

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from jqueue import ClaimLostError, InvalidJobError, Job, JQueueError, QueueMissingError, StorageError
+from jqueue.core.bulk import SegmentsGoneError
 from jqueue.domain.errors import (
     DeadlineExceededError,
     JobsUnreadableError,
@@ -104,7 +105,7 @@ class AnswersAudit:
             return
         if isinstance(error, SegmentDamagedError) and error.suffix.removeprefix(FOLDER) in self._seed.damaged:
             return
-        if isinstance(error, ObjectMissingError) and call.aged:
+        if isinstance(error, ObjectMissingError | SegmentsGoneError) and call.aged:
             return
         if isinstance(error, StorageFatalError):
             raise Violation(7, f"{error!r}, although the object was there and whole", call=call)

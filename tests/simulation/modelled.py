@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.property.plain_queue import PlainQueue
+from tests.property.plain_queue import EXPIRED, PlainQueue
 from tests.property.plain_rules import NO_RULES, SETTINGS
 from tests.property.plain_values import ABSENT, ENTRY, JobFields
 from tests.simulation.chain import Fields, Version, attempt_of, failures_of, status_of
@@ -23,17 +23,30 @@ class Model(PlainQueue):
 
     Attributes:
         staying: ids of the jobs that may have expired and stay all the same, as no operation has loaded their rows.
+        expired: the jobs that have expired in this commit, by id.
     """
 
     crons = CRONS
     staying: frozenset[str] = frozenset()
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.expired: dict[str, JobFields] = {}
+
     def remove(self, job: JobFields, kind: int) -> None:
         """Remove a job. One that stays is only hidden until the end of the commit: it is not counted as removed."""
         if job["id"] in self.staying:
             del self.table[job["id"]]
-        else:
-            super().remove(job, kind)
+            return
+        super().remove(job, kind)
+        if kind == EXPIRED:
+            self.expired = {**self.expired, job["id"]: job}
+
+    def bring_back(self, job_id: str) -> None:
+        """Bring back a job that has expired, as its row was not loaded then: another operation will remove it."""
+        job = self.table[job_id] = self.expired[job_id]
+        counts = self.counters[job["entrypoint"]]
+        self.counters[job["entrypoint"]] = (*counts[:EXPIRED], counts[EXPIRED] - 1, *counts[EXPIRED + 1 :])
 
 
 class Unsaid(int):

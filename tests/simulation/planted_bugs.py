@@ -144,7 +144,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # A fast writer and a slow one, and nothing else.
     Settings(contention=1.0): {
         "A continuous writer leaves no time for the others": Bug(
-            "core/pacing.py", "= contenders, window > 0.0, False", "= contenders, False, False", seeds=20
+            "core/pacing.py", "self._rested = window > 0.0, False", "self._rested = False, False", seeds=20
         ),
     },
     # Limits, cron entries and results in every seed.
@@ -317,7 +317,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/segments.py", "(here is job or here == job)", "here is not None"
         ),
         "A commit that takes rows forgets the rows behind the first that were taken before": Bug(
-            "domain/segments.py", "joined([(0, self.next), *self.taken, *spans])", "joined([(0, self.next), *spans])"
+            "domain/segments.py", "joined([*self.taken, *spans])", "joined([*self.taken[:1], *spans])"
         ),
         "An enqueue looks for the holder of its unique key in the blob alone": Bug(
             "domain/draft.py", "self.rows.find(key, keys=True)", "pass"
@@ -326,10 +326,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/draft.py", "self.rows.find(job_id)", "pass"
         ),
         "The head of a segment is that of its last chunk once a chunk was taken": Bug(
-            "domain/segment_rows.py", 'changes["head"] = index.chunks[chunk]', 'changes["head"] = index.chunks[-1]'
+            "domain/segment_rows.py", "head=index.chunks[chunk]", "head=index.chunks[-1]"
         ),
         "A merge names rows that were taken while it wrote its segment": Bug(
-            "domain/operations/segments.py", "else [(0, current.next), *current.taken]", "else []"
+            "domain/operations/segments.py", "else current.taken", "else []"
         ),
         "A rollback leaves its rows taken": Bug("domain/segment_rows.py", "rows.discard(row)", "pass"),
         "A writer keeps loaded rows that another writer has taken meanwhile": Bug(
@@ -344,7 +344,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "if status is not COMPLETED and verb is not Verb.EXPIRE and",
         ),
         "Statistics count the rows of a segment that were taken behind its next row": Bug(
-            "domain/segments.py", "return self.rows - self.next - size_of(self.taken)", "return self.rows - self.next"
+            "domain/segments.py", "return self.rows - size_of(self.taken)", "return self.rows - self.next"
         ),
     },
     # Segments on stores that do not tell the time.

@@ -70,7 +70,7 @@ class Replay:
             before: the version to which they were applied.
             after: the version that it made.
         """
-        self.model.now = now
+        self.model.now, self.model.expired = now, {}
         self._before, self._after = before, after
         self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
@@ -161,13 +161,30 @@ class Replay:
             case EnqueueSegments():
                 return self._enqueue_segments(operation, told)
             case Purge():
-                return self.model.purge(operation, self._aged, self._unsure & self._after.jobs.keys())
+                return self._purge(operation, told)
             case Ack() if operation.result_object is not None:
                 content = from_json(self._seed.objects[operation.result_object.suffix][1])
                 found = Ack(operation.job, content, keep_result=operation.keep_result)
                 return self.model.perform(found, [operation.job], "", 0.0)
         claims = operation.jobs if isinstance(operation, Heartbeat) else [getattr(operation, "job", None)]
         return self.model.perform(operation, claims, "", 0.0)
+
+    def _purge(self, asked: Purge, told: Any) -> int:
+        """Purge jobs. An expired job goes with the others if no operation before has loaded its row."""
+        unread = self._unsure & self._after.jobs.keys()
+        before = self.model.copy()
+        purged: int = self.model.purge(asked, self._aged, unread)
+        unloaded = [
+            job_id
+            for job_id, job in self.model.expired.items()
+            if job_id in self._before.rows and asked.entrypoint in (None, job["entrypoint"])
+        ]
+        if isinstance(told, int) and 0 < told - purged <= len(unloaded):
+            self.model.restore(before)
+            for job_id in unloaded[purged - told :]:
+                self.model.bring_back(job_id)
+            purged = self.model.purge(asked, self._aged, unread)
+        return purged
 
     def _with_payload(self, new: Enqueue) -> Enqueue:
         """Return an enqueue with the payload that is in an object."""

@@ -26,7 +26,7 @@ SEGMENT = 19
 OBJECTS = 17
 """Number of the rule: what a commit names is there."""
 
-CHANGING = frozenset({"next", "taken", "head", "oldest", "tried"})
+CHANGING = frozenset({"taken", "head", "oldest", "tried"})
 """Facts of a manifest's entry that change while its rows are taken."""
 
 
@@ -126,7 +126,7 @@ class SegmentsAudit:
 
     def _check_rows(self, name: str, entry: Fields, segment: StoredSegment, after: Version) -> None:
         """Check the facts about the rows that wait."""
-        edge = entry.get("next", 0) - 1
+        edge = -1
         for first, last in entry.get("taken", ()):
             if not edge < first < last <= len(segment.rows):
                 raise Violation(SEGMENT, f"the spans of the segment {name} are not in order", version=after)
@@ -134,8 +134,8 @@ class SegmentsAudit:
         waiting = segment.waiting(entry)
         if not waiting and any(held["segment"] == name for held in after.ranges.values()):
             return
-        if not waiting or entry.get("next", 0) not in waiting:
-            raise Violation(SEGMENT, f"the segment {name} has no row {entry.get('next', 0)} that waits", version=after)
+        if not waiting:
+            raise Violation(SEGMENT, f"the segment {name} has no row that waits", version=after)
         offset = entry.get("offset", 0)
         if _order(entry["head"], entry) > min(_order(row.key(offset), entry) for row in waiting.values()):
             raise Violation(SEGMENT, f"a row of the segment {name} comes before its head", version=after)

@@ -93,8 +93,7 @@ class StoredSegment:
             entry: the segment's entry in the manifest.
         """
         taken = {row for first, last in entry.get("taken", ()) for row in range(first, last)}
-        first = entry.get("next", 0)
-        return {number: row for number, row in enumerate(self.rows) if number >= first and number not in taken}
+        return {number: row for number, row in enumerate(self.rows) if number not in taken}
 
     def fault(self, chunk_rows: int) -> str | None:
         """Return the part of its index that is wrong; None if there is none.

@@ -82,3 +82,12 @@ async def test_an_answer_from_before_an_edit_that_preceded_its_call_is_noticed()
 def test_an_expired_job_whose_row_is_not_loaded_does_not_raise_the_attempt_of_reused_ids(seed):
     """The model forgot the job in an earlier version than the queue, and so expected another attempt."""
     run_seed(seed)
+
+
+def test_an_expired_job_whose_row_is_not_loaded_is_purged_with_the_others():
+    """The model removed it earlier in the commit, as a job that had expired."""
+    run_seed(70010907)
+
+
+def test_segments_that_were_staged_too_long_ago_may_be_gone():
+    run_seed(70012931)

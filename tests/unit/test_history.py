@@ -3,9 +3,11 @@
 import asyncio
 
 import pytest
+from msgspec import Raw
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.domain.errors import HistoryDamagedError
+from jqueue.domain.events import events_in
 from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
@@ -196,3 +198,18 @@ async def test_the_oldest_objects_are_removed_and_no_other_files(settings):
     assert "history_bytes" not in settings or 100_000 < sum(there.values()) < 350_000
     found = await numbers(queue_on(storage))
     assert found == list(range(10 * FULL + 1, 10 * FULL + 1 - len(found), -1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'[1,1,0,[[null,"start"]],[[1]]]',
+        b'[1,1,0,[[null,"start"]],[[-1]]]',
+        b'[1,2,0,[[null,"start"]],[[0]]]',
+        b'[1,1,1e12,[[null,"start"]],[[0]]]',
+        b'[1,1,0,[["work","ack","done"]],[[0]]]',
+    ],
+)
+def test_a_batch_whose_events_cannot_be_true_is_refused(text):
+    with pytest.raises(ValueError, match=r"should have 2|not a batch of events"):
+        events_in(Raw(text))

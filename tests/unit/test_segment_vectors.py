@@ -155,8 +155,8 @@ async def test_a_damaged_chunk_sets_its_segment_aside_until_its_rows_are_dropped
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        (b'"next":1,"taken":[[3,5]]', b'"next":4,"taken":[[3,5]]'),
-        (b'"taken":[[3,5]]', b'"taken":[[3,5],[5,5]]'),
+        (b'"taken":[[0,1],[3,5]]', b'"taken":[[0,4],[3,5]]'),
+        (b'"taken":[[0,1],[3,5]]', b'"taken":[[0,1],[3,5],[5,5]]'),
         (b'"rows":5', b'"rows":0'),
         (b'"crc":2598662531,', b""),
         (b'"ready":{"entry', b'"../ready":{"entry'),

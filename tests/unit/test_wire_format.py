@@ -87,7 +87,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "entrypoints": {"e": {"max_running": 3}, "": {"paused": True}, "no rule": {}},
     "schedules": {"s": {"name": "s", "cron": "0 3 * * *", "entrypoint": "e", "next_at": "2026-02-01T03:00:00Z"}},
     "workers": {"r": {"name": "w", "at": NOW.timestamp()}},
-    "segments": {"g": {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "next": 5}},
+    "segments": {
+        "g": {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "taken": [[0, 5]]}
+    },
     "ranges": {
         "c": {
             **{

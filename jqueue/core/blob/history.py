@@ -10,7 +10,6 @@ import asyncio
 import re
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
@@ -341,8 +340,7 @@ EVENTS_PER_SLICE = 100
 """Number of events after which the event loop gets a turn."""
 
 
-@dataclass
-class HistoryReader:
+class HistoryReader(msgspec.Struct):
     """Reads the history of one queue once.
 
     Attributes:
@@ -365,9 +363,9 @@ class HistoryReader:
     present: Callable[[], Awaitable[Header]]
     since: datetime | None = None
     wanted: bytes = b""
-    damaged: list[str] = field(default_factory=list)
-    gaps: list[tuple[int, int]] = field(default_factory=list)
-    _holes: list[tuple[int, int]] = field(default_factory=list)
+    damaged: list[str] = msgspec.field(default_factory=list)
+    gaps: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    _holes: list[tuple[int, int]] = msgspec.field(default_factory=list)
     _below: int = 0
     _at: float = inf
 
@@ -406,9 +404,10 @@ class HistoryReader:
     ) -> AsyncGenerator[HistoryEvent, None]:
         """Iterate over the events in objects that are older than all events so far."""
         listed = await self._patiently(lambda: objects.list_beside(FOLDER))
+        places = sorted((place for each in listed if (place := place_of(each.suffix)) is not None), reverse=True)
         for series, through in ((history.series, history.last), *reversed(history.older)):
-            for place in _newest_first(listed, series):
-                if place.first > through or not history.removed < place.first < self._below:
+            for place in places:
+                if place.series != series or place.first > through or not history.removed < place.first < self._below:
                     continue
                 try:
                     content = await self._patiently(lambda suffix=place.suffix: objects.read_object(suffix))  # type: ignore[misc]
@@ -480,9 +479,3 @@ def _missing(history: HistoryHeader, first: int, last: int) -> str:
     """Return the name of the missing object that should begin with an event, and the numbers of missing events."""
     series = next((series for series, through in history.older if first <= through), history.series)
     return f"{Place(series, first).suffix} (events {first} to {last}): it is missing"
-
-
-def _newest_first(listed: Iterable[Listed], series: str) -> list[Place]:
-    """Return the objects of a series, those with the highest numbers first."""
-    places = [place for each in listed if (place := place_of(each.suffix)) is not None]
-    return sorted((place for place in places if place.series == series), reverse=True)

@@ -11,10 +11,11 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import NamedTuple
+
+import msgspec
 
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment, key_of, since_of
 from jqueue.core.blob.segment_reader import SegmentReader
@@ -49,8 +50,7 @@ MOST_FULL = SEGMENTS_KEPT // 4
 it is more than `most_bytes`: otherwise large jobs would need more than `SEGMENTS_KEPT` segments."""
 
 
-@dataclass(slots=True)
-class SegmentSizes:
+class SegmentSizes(msgspec.Struct):
     """The numbers that decide when segments are written. Tests and the simulation make them small."""
 
     hot_bytes: int | None = 256 << 10

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 import msgspec
 
 from jqueue.core.blob.history import HistoryReader
-from jqueue.core.queue_base import QueueBase
+from jqueue.core.queue_base import QueueBase, all_of
 from jqueue.core.view import QueueView
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
@@ -145,7 +145,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         deadline: Duration | None = None,
     ) -> bool:
         operation = self._prepared(Peek(Dequeue(entrypoint)))
-        request = self._enter((operation,), deadline, wait=wait)
+        request = self._enter((operation,), deadline, wait=wait, convert=all_of)
         request.seen_empty = request.waits_for_jobs  # no read needs to confirm the empty answer of before
         [found] = await request
         return bool(found)

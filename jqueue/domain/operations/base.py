@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_type_hints
@@ -31,8 +30,7 @@ else:
     GivenClaim, GivenError, GivenJob, GivenNames, GivenPayload = Claim, str, JobRecord, tuple[str, ...], bytes
 
 
-@dataclass(frozen=True)
-class Preparation:
+class Preparation(msgspec.Struct, frozen=True):
     """Values and functions of a queue object that complete an operation's arguments.
 
     Attributes:
@@ -133,7 +131,8 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
             draft: the queue as it is now.
             at: the time of that commit.
         """
-        return None if type(None) in get_args(result_type(type(self))) else self.lost_answer()
+        [returned] = get_args(result_type(type(self)))
+        return None if type(None) in (returned, *get_args(returned)) else self.lost_answer()
 
     def lost_answer(self) -> UnknownOutcomeError:
         """Return the error for a caller whose operation was done, and whose answer cannot be told any more."""

@@ -285,10 +285,8 @@ class EnqueueSegments(Operation, frozen=True):
 
     def _name(self, new: NewSegment, draft: Draft, offset: int, now: datetime) -> None:
         segment, offset, floor = new.segment, offset + new.behind, draft.header.attempt_floor if new.given else 0
-        first, spans = segment.taking(new.taken_spans)
         changes = {
-            "next": first,
-            "taken": spans,
+            "taken": segment.taking(new.taken_spans),
             "offset": offset,
             "head": segment.head.moved(offset),
             "least": segment.least + offset,

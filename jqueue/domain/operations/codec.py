@@ -7,7 +7,6 @@ array with one value, whose type is what the operation's `change` returns; a ref
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache, reduce
@@ -116,7 +115,7 @@ class Guarded(Operation, frozen=True):
 
 def _inline(preparation: Preparation) -> Preparation:
     """Return the preparation of an operation inside another: only the outer one could name an object."""
-    return dataclasses.replace(preparation, object_bytes=None)
+    return msgspec.structs.replace(preparation, object_bytes=None)
 
 
 def _without_place(job: JobRecord) -> JobRecord:

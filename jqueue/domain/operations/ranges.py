@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
@@ -142,7 +142,7 @@ class ClaimRange(Claims, frozen=True):
         rows = draft.jobs.rows
         for job_id in [job_id for job_id, (there, row) in rows.of.items() if there == name and held.has(row)]:
             draft.hide_row(job_id, self.range_id)
-        draft.name_segment(name, rows.advanced(segment, *segment.taking([held.span]), index))
+        draft.name_segment(name, rows.advanced(segment, [held.span], index))
         draft.set_range(self.range_id, held)
         waits = []
         for chunk in range(segment.chunk_of(held.first), segment.chunk_of(held.last - 1) + 1):
@@ -241,7 +241,7 @@ class EndRange(Operation, frozen=True):
             singles[job_id] = Nack(Claim(job_id, 0), *end, traceback=failure.traceback)
         for job_id, (result, keep_result) in self.results.items():
             singles[job_id] = Ack(Claim(job_id, 0), result, keep_result)
-        own = dataclasses.replace(preparation, find_claim=claim_of, object_bytes=None)
+        own = msgspec.structs.replace(preparation, find_claim=claim_of, object_bytes=None)
         ends = {job_id: each.prepared(own) for job_id, each in singles.items()}
         return EndRange(self.claim.claim, worked_on=self.worked_on, singles=ends)
 

@@ -7,7 +7,6 @@ whatever their clocks show. There is no scheduler process.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -265,7 +264,7 @@ class SetSchedule(AddsJobs, frozen=True):
         headers = check_headers(self.headers, limits)
         options: dict[str, Any] = {name: getattr(self, name) for name in SCHEDULE_OPTIONS}
         options["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
-        inline = dataclasses.replace(preparation, object_bytes=None)  # the entry copies its payload into each job
+        inline = msgspec.structs.replace(preparation, object_bytes=None)  # the entry copies its payload into each job
         job = Enqueue(self.entrypoint, self.payload, **options).prepared(inline)
         checked = {name: getattr(job, name) for name in ("payload", *SCHEDULE_OPTIONS)}
         return replace(self, **checked | {"headers": headers, "enqueue_bytes": limits.enqueue_bytes})

@@ -18,12 +18,11 @@ from jqueue.domain.transitions import Verb
 
 def _named(draft: Draft, name: str, segment: Segment, taken: Sequence[int], now: datetime) -> bool:
     """Add a segment to the manifest, with some rows taken. Return False if no row is left."""
-    first, spans = segment.taking((row, row + 1) for row in taken)
-    if first >= segment.rows:
-        return False
-    named = segment.evolve(next=first, taken=spans, at=round(now.timestamp(), 3))
-    draft.name_segment(name, named)
-    return True
+    spans = segment.taking((row, row + 1) for row in taken)
+    named = segment.evolve(taken=spans, at=round(now.timestamp(), 3))
+    if named.waiting:
+        draft.name_segment(name, named)
+    return named.waiting > 0
 
 
 class Spill(Operation, frozen=True):
@@ -102,7 +101,7 @@ class Merge(Operation, frozen=True):
             current = draft.jobs.rows.current(source.name)
             if source.name in draft.header.segments:
                 there.append(source.name)
-            spans = [(0, len(source.rows))] if current is None else [(0, current.next), *current.taken]
+            spans = [(0, len(source.rows))] if current is None else current.taken
             taken += [row for first, last in spans for row in source.rows[first:last] if row >= 0]
         in_ranges = {each.segment for each in draft.header.ranges.values()}
         manifest = draft.header.segments

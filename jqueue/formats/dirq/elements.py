@@ -18,9 +18,10 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from typing import Any
+
+from msgspec.structs import replace
 
 from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus

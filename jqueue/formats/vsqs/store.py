@@ -15,10 +15,11 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
 from jqueue.domain.job import JobRecord, JobStatus

@@ -146,7 +146,7 @@ function inSegments(content) {
   for (const segment of Object.values(fields(content.segments))) {
     const row = rowOf(segment.entrypoint);
     const taken = (segment.taken || []).reduce((number, [first, last]) => number + last - first, 0);
-    row[segment.scheduled ? "scheduled" : "ready"] += segment.rows - (segment.next || 0) - taken;
+    row[segment.scheduled ? "scheduled" : "ready"] += segment.rows - taken;
     if (!segment.scheduled) row.oldest_ready = earlier(row.oldest_ready, segment.oldest ?? 0);
   }
   for (const range of Object.values(fields(content.ranges))) {

@@ -71,7 +71,7 @@ def rows_of_claim(queue: str, url: str, claim: RangeClaim, notes: NotesUnread | 
         notes: takes note of rows that a task cannot read.
     """
     entry, held = claim.entry, claim.held
-    nothing_waits = entry.evolve(next=entry.rows, taken=(), tried=())
+    nothing_waits = entry.evolve(taken=((0, entry.rows),), tried=())
     chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
     statuses = frozenset([JobStatus.IN_PROGRESS])
     return SegmentRows(queue, url, claim.segment, nothing_waits, (held,), statuses, chunks, notes)
