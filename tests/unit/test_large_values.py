@@ -269,6 +269,17 @@ async def test_an_operation_inside_another_keeps_its_large_values_and_none_is_lo
         assert [] == await suffixes(storage)
 
 
+async def test_a_large_payload_that_cannot_be_stored_undoes_all_of_its_apply():
+    queue = queue_on(InMemoryStorage(clock=FakeClock()))
+
+    async def texts():
+        yield "text"
+
+    with pytest.raises(InvalidJobError, match="must yield bytes"):
+        await queue.apply(Enqueue("work"), Enqueue("work", texts()))
+    assert 0 == (await queue.read_state()).version, "nothing was committed"
+
+
 async def test_a_closed_queue_has_no_collection_that_its_last_commit_began():
     class Gated(InMemoryStorage):
         def __init__(self):
