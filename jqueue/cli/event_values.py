@@ -1,36 +1,14 @@
-"""One event of a history, as JSON values and in words. Neither has its payload."""
+"""One event of a history, in words."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from jqueue.cli.printing import brief, instant
+from jqueue.cli.printing import brief
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
 from jqueue.domain.transitions import Verb
 
 PLAIN = frozenset((Verb.ENQUEUE, Verb.CLAIM, Verb.ACK))
 """The events that go without the new status of the job."""
-
-
-def event_values(event: HistoryEvent) -> dict[str, Any]:
-    """Return the values of an event."""
-    return {
-        "number": event.number,
-        "at": instant(event.at),
-        "event": str(event.verb),
-        "id": event.job_id,
-        "entrypoint": event.entrypoint,
-        "before": event.before,
-        "after": event.after,
-        "attempt": event.attempt,
-        "holder": event.holder,
-        "wait_seconds": event.wait_seconds,
-        "run_seconds": event.run_seconds,
-        "created_at": instant(event.created_at),
-        "error": event.error,
-        "jobs": event.jobs,
-    }
 
 
 def outcome(event: HistoryEvent) -> str:

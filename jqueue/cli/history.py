@@ -10,10 +10,11 @@ import typer
 
 from jqueue.cli import values
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, write_lines
-from jqueue.cli.event_values import event_values, outcome
+from jqueue.cli.event_values import outcome
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import moment
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.shown import event_values
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import START

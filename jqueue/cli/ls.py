@@ -268,7 +268,7 @@ async def write_sorted(
 
 
 def _values(jobs: Sequence[Job], now: datetime) -> Iterator[Mapping[str, Any]]:
-    from jqueue.cli.job_values import job_values
+    from jqueue.core.shown import job_values
 
     return (job_values(job, now) for job in jobs)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from jqueue.cli.columns import write_lines
+from jqueue.core.shown import instant as instant
 from jqueue.domain.printable import counted, printable
 
 if TYPE_CHECKING:
@@ -127,8 +128,3 @@ def size(number: int) -> str:
 def moment(time: datetime | None) -> str:
     """Return a time in UTC, without its zone."""
     return "" if time is None else f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
-
-
-def instant(time: datetime | None) -> str | None:
-    """Return a time as a text for JSON, in UTC."""
-    return None if time is None else time.astimezone(UTC).isoformat()

@@ -13,12 +13,12 @@ import typer
 
 from jqueue.cli.chosen_jobs import one_job
 from jqueue.cli.columns import Terminal, write_lines
-from jqueue.cli.event_values import event_values, outcome
-from jqueue.cli.job_values import job_values
+from jqueue.cli.event_values import outcome
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
-from jqueue.cli.printing import age, ago, instant, length, moment, show_json, size
+from jqueue.cli.printing import age, ago, length, moment, show_json, size
 from jqueue.cli.raw_bytes import lines_of_bytes
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.shown import event_values, life_values
 from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
@@ -116,20 +116,8 @@ async def _found(opened: OpenedQueue, job_id: str) -> Job:
 def _values(life: Life, *, with_payload: bool) -> dict[str, Any]:
     job = life.job
     values = {
-        **job_values(job, life.now),
-        "attempt": job.attempt,
-        "claim_timeout": job.claim_timeout,
-        "queued_at": instant(job.queued_at),
-        "dead_at": instant(job.dead_at),
-        "finished_at": instant(job.finished_at),
-        "concurrency_limit": job.concurrency_limit,
-        "unique_for": job.unique_for,
-        "keep_result": job.keep_result,
+        **life_values(job, life.now),
         "headers": sorted(job.headers),
-        "errors": [{"attempt": each.attempt, "at": instant(each.at), "error": each.text} for each in job.errors],
-        "error_bytes_dropped": job.error_dropped,
-        "traceback": job.traceback,
-        "result_bytes_dropped": job.result_dropped,
         "events_missing": life.missing,
         "events": None if life.events is None else [event_values(event) for event in life.events],
     }

@@ -2,54 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
 
-from jqueue.cli.figures import totals_values
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
-from jqueue.cli.printing import count, instant, length, moment, show, show_json, size, table
+from jqueue.cli.printing import count, length, moment, show, show_json, size, table
+from jqueue.core.shown import QueueInfo
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, as_shown
-from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
+from jqueue.domain.rules import QueueSettings
+from jqueue.domain.stats import EntrypointStats
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
 COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
-
-
-@dataclass(frozen=True)
-class QueueInfo:
-    """The facts to show.
-
-    Attributes:
-        name: of the queue's object.
-        stats: its figures.
-        rules: the rules of each entrypoint that has limits, or is paused.
-        settings: the settings of the queue as a whole.
-        schedules: its cron entries, the next one first.
-        why_waiting: the reasons why ready jobs are not claimed, by entrypoint.
-        now: the time by the queue's clock.
-        one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
-    """
-
-    name: str
-    stats: QueueStats
-    rules: dict[str, EntrypointRules]
-    settings: QueueSettings
-    schedules: Sequence[Schedule]
-    why_waiting: Mapping[str, str]
-    now: datetime
-    one_object: bool
-
-    @property
-    def entrypoints(self) -> dict[str, EntrypointStats]:
-        """The figures of each entrypoint; an entrypoint with limits and no jobs has zeros."""
-        known = self.stats.entrypoints or {}
-        return {name: known.get(name, EntrypointStats()) for name in sorted({*known, *self.rules})}
 
 
 def stats(url: URL, as_json: AsJSON = False) -> None:
@@ -66,7 +34,7 @@ def stats(url: URL, as_json: AsJSON = False) -> None:
     """
     info = on_queue(url, _read_info, as_json=as_json)
     if as_json:
-        show_json(as_values(info))
+        show_json(info.values())
         return
     from rich.text import Text
 
@@ -104,78 +72,9 @@ def _extent(info: QueueInfo) -> str:
 
 
 async def _read_info(opened: OpenedQueue) -> QueueInfo:
-    state, now = opened.view.header, opened.now()
-    schedules = [as_shown(schedule, now) for schedule in state.schedules.values()]
+    now, one_object = opened.now(), opened.queue.capabilities.size_limit
     await opened.view.list_segments()
-    figures = await opened.stats()
-    return QueueInfo(
-        name=opened.name,
-        stats=figures,
-        why_waiting=why_waiting(state, figures, now),
-        one_object=opened.queue.capabilities.size_limit,
-        rules=dict(state.entrypoints),
-        settings=state.settings,
-        schedules=sorted(schedules, key=lambda schedule: (schedule.next_at, schedule.name)),
-        now=now,
-    )
-
-
-def as_values(info: QueueInfo) -> dict[str, Any]:
-    """Return the facts as JSON values."""
-    figures = info.stats
-    return {
-        "queue": info.name,
-        "version": figures.version if info.one_object else None,
-        "size": figures.size,
-        "size_limit": figures.size_limit if info.one_object else None,
-        "segments": figures.segments,
-        "segment_jobs": figures.segment_jobs,
-        "segment_bytes": figures.segment_bytes,
-        "unreadable": figures.unreadable,
-        "warnings": list(figures.warnings),
-        **_counts(figures),
-        **totals_values(figures.totals),
-        "workers": sum(not record.lost for record in figures.workers),
-        "workers_lost": sum(record.lost for record in figures.workers),
-        "holders": dict(figures.holders or {}),
-        "entrypoints": {
-            name: {
-                **_counts(known),
-                **totals_values(known.totals),
-                "paused": known.paused,
-                "why_waiting": info.why_waiting.get(name),
-                **{key: getattr(info.rules.get(name), key, None) for key in ("max_running", "rate", "per")},
-            }
-            for name, known in info.entrypoints.items()
-        },
-        "schedules": [
-            {
-                "name": schedule.name,
-                "cron": schedule.cron,
-                "timezone": schedule.timezone,
-                "entrypoint": schedule.entrypoint,
-                "next_at": instant(schedule.next_at),
-            }
-            for schedule in info.schedules
-        ],
-        "dead_retention": info.settings.dead_retention,
-        "blob_bytes": info.settings.blob_bytes,
-    }
-
-
-def _counts(figures: EntrypointStats) -> dict[str, Any]:
-    oldest, claim = figures.oldest_ready_age, figures.oldest_claim_age
-    return {
-        "ready": figures.ready,
-        "scheduled": figures.scheduled,
-        "in_progress": figures.in_progress,
-        "dead": figures.dead,
-        "completed": figures.completed,
-        "results_dropped": figures.results_dropped,
-        "errors_dropped": figures.errors_dropped,
-        "oldest_ready_seconds": None if oldest is None else oldest.total_seconds(),
-        "oldest_claim_seconds": None if claim is None else claim.total_seconds(),
-    }
+    return QueueInfo.of(opened.name, opened.view.header, await opened.stats(), now, one_object=one_object)
 
 
 def _jobs(info: QueueInfo) -> Table | str:

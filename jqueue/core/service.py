@@ -167,7 +167,7 @@ def read_message(data: bytes | bytearray) -> Batch | Claim | Stop:
     """
     try:
         return message_decoder().decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:  # ValidationError is one; its text has no values
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValidationError is one; its text has no values
         raise InvalidJobError(f"a broker got a message that it cannot read: {error}") from None
 
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
-from starlette.routing import Route
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.domain.errors import JQueueError
 from jqueue.server.access import TokenFile
+from jqueue.server.api import Api
 from jqueue.server.calls import Calls
 from jqueue.server.intake import Gate, Intake
-from jqueue.server.problems import Problem, answer_problem
+from jqueue.server.openapi import openapi
 
 
 def broker(queue: BlobQueue, tokens: TokenFile | None = None, hosts: Collection[str] = ()) -> ASGIApp:
@@ -26,13 +26,13 @@ def broker(queue: BlobQueue, tokens: TokenFile | None = None, hosts: Collection[
         hosts: names of this host that clients may use, besides addresses and `localhost`.
     """
     intake = Intake()
-    app = Starlette(
-        routes=[Route("/v1/calls", Calls(queue, intake), methods=["POST"])],
-        exception_handlers={
-            Problem: answer_problem,
-            HTTPException: answer_problem,
-            JQueueError: answer_problem,
-            Exception: answer_problem,
-        },
-    )
-    return Gate(app, tokens, hosts)
+    routes = [
+        Route("/v1/calls", Calls(queue, intake), methods=["POST"]),
+        Route("/v1/openapi.json", _description, methods=["GET"]),
+        *Api(queue, intake).routes(),
+    ]
+    return Gate(Router(routes, redirect_slashes=False), tokens, hosts)
+
+
+async def _description(_: Request) -> Response:
+    return Response(openapi(), media_type="application/json")

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections import Counter
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import logger_of
 from jqueue.server.access import Caller, Role, TokenFile
-from jqueue.server.problems import Problem
+from jqueue.server.problems import Problem, problem_of
 from jqueue.server.shield import foreign_origin, is_ours
 
 logger = logger_of("jqueue.server")
@@ -40,7 +41,7 @@ def caller_of(scope: Scope) -> Caller:
 
 
 class Gate:
-    """Lets a request in if its host, its origin and its token are right.
+    """Lets a request in if its host, its origin and its token are right, and makes a problem of every error.
 
     Args:
         app: the application behind it.
@@ -57,12 +58,24 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        started = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
         try:
-            scope[_CALLER] = self._caller(scope)
-        except Problem as problem:
+            scope[_CALLER], scope["app"] = self._caller(scope), self  # with an app, a route raises its HTTPException
+            await self._app(scope, receive, send_noting)
+        except Exception as error:
+            problem = problem_of(error)
+            if problem.status == 500:  # no text of an error, which may quote a payload
+                frames = "".join(traceback.format_tb(error.__traceback__))
+                logger.error("a request failed: %s\n%s", type(error).__name__, frames)
+            if started:
+                raise ConnectionAbortedError("the answer could not be completed") from None
             await problem.response()(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
     def _caller(self, scope: Scope) -> Caller:
         headers = Headers(scope=scope)

@@ -32,22 +32,33 @@ _KIND = {"enqueue": "enqueued", "dequeue": "claimed", "ack": "done", "nack": "fa
 
 async def events_of_job(queue: JobQueue, job_id: str) -> dict[str, Any]:
     """Return the events of a job, the newest first. Without a history there are none."""
+    events, more, damaged = await events_of(queue, EVENTS_SHOWN, job_id=job_id)
+    return {"events": list(map(_row, events)), "more": more, "damaged": damaged}
+
+
+async def events_of(queue: JobQueue, most: int, **choice: Any) -> tuple[list[HistoryEvent], bool, str | None]:
+    """Return events, the newest first; True if there may be more; and the reason if some are missing.
+
+    Args:
+        queue: the queue. Without a history it has no events.
+        most: number of events.
+        choice: the arguments of its `history`.
+    """
+    found: list[HistoryEvent] = []
     if not queue.capabilities.history:
-        return {"events": [], "more": False, "damaged": None}
-    rows: list[dict[str, Any]] = []
-    damaged = None
-    history = cast(SupportsHistory, queue).history(job_id=job_id, deadline=SECONDS)
+        return found, False, None
+    history = cast(SupportsHistory, queue).history(**choice, deadline=SECONDS)
     try:
         async with asyncio.timeout(SECONDS), aclosing(cast(Any, history)) as events:
             async for event in events:
-                if len(rows) == EVENTS_SHOWN:
-                    return {"events": rows, "more": True, "damaged": None}
-                rows.append(_row(event))
+                if len(found) == most:
+                    return found, True, None
+                found.append(event)
     except HistoryDamagedError as error:
-        damaged = str(error)
+        return found, False, str(error)
     except TimeoutError:
-        return {"events": rows, "more": True, "damaged": None}
-    return {"events": rows, "more": False, "damaged": damaged}
+        return found, True, None
+    return found, False, None
 
 
 def _row(event: HistoryEvent) -> dict[str, Any]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
 from starlette.responses import Response
 
 from jqueue.domain.errors import (
@@ -16,6 +16,7 @@ from jqueue.domain.errors import (
     ClaimLostError,
     DuplicateJobError,
     InvalidJobError,
+    InvalidURLError,
     JobFailedError,
     JobNotFoundError,
     JobStateError,
@@ -30,14 +31,12 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.operations.codec import refusal_of
-from jqueue.ports.log import logger_of
-
-logger = logger_of("jqueue.server")
 
 MEDIA_TYPE = "application/problem+json"
 
 STATUSES: Mapping[type[JQueueError], int] = {
     InvalidJobError: 422,
+    InvalidURLError: 422,
     JobNotFoundError: 404,
     QueueMissingError: 404,
     ResultNotKeptError: 404,
@@ -108,13 +107,13 @@ class Problem(Exception):
         return Response(msgspec.json.encode(self.document, enc_hook=str), self.status, self.headers, MEDIA_TYPE)
 
 
-async def answer_problem(_: Request, error: Exception) -> Response:
-    """Return the answer to a request that has failed."""
+def problem_of(error: Exception) -> Problem:
+    """Return the problem for any error."""
+    if isinstance(error, Problem):
+        return error
     if isinstance(error, JQueueError):
-        error = Problem.of(error)
-    elif isinstance(error, HTTPException):  # of the router
-        error = Problem(error.status_code, "HTTPError", error.detail, headers=error.headers)
-    elif not isinstance(error, Problem):
-        logger.error("a request failed: %s", type(error).__name__)
-        error = Problem(500, "InternalError", f"the broker failed: {type(error).__name__}")
-    return error.response()
+        return Problem.of(error)
+    if isinstance(error, HTTPException):  # of a route
+        name = HTTPStatus(error.status_code).phrase.replace(" ", "")
+        return Problem(error.status_code, name, error.detail, headers=error.headers)
+    return Problem(500, "InternalError", f"the broker failed: {type(error).__name__}")

@@ -115,10 +115,14 @@ class Viewers:
         self._read_at = started
 
     def _now(self) -> datetime:
-        """Return the time by the queue's clock."""
-        storage = getattr(self._queue, "storage", None)
-        told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
-        return told or self._clock.now()
+        return time_of(self._queue, self._clock)
+
+
+def time_of(queue: JobQueue, clock: Clock) -> datetime:
+    """Return the time by the clock of a queue's store, or by another clock if the store has none."""
+    storage = getattr(queue, "storage", None)
+    told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
+    return told or clock.now()
 
 
 def name_of(queue: JobQueue) -> str:

@@ -5,6 +5,7 @@ import json
 import signal
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -77,7 +78,8 @@ async def serving(queue, tokens=None, **settings):
         running.result()
     try:
         async with aiohttp.ClientSession() as session:
-            yield Served(shown.result().rstrip("/"), session, running)
+            parts = urlsplit(shown.result())
+            yield Served(f"{parts.scheme}://127.0.0.1:{parts.port}", session, running)
     finally:
         if not running.done():
             signal.raise_signal(signal.SIGTERM)

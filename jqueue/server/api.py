@@ -1,0 +1,439 @@
+"""HTTP for programs in any language: enqueue, claim, end claims, and look. Each endpoint is a verb of the queue.
+
+Bodies and answers are JSON; `jqueue.server.openapi` describes them. Errors are problem documents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any, get_type_hints
+
+import msgspec
+from msgspec import UNSET, Meta, Raw, UnsetType
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import Receive, Scope, Send
+
+from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.shown import (
+    QueueInfo,
+    ShownEvent,
+    ShownJob,
+    ShownLife,
+    ShownStats,
+    event_values,
+    job_values,
+    life_values,
+)
+from jqueue.core.verbs.producer import payload_of
+from jqueue.core.view import QueueView
+from jqueue.domain.errors import InvalidJobError, JobNotFoundError, QueueMissingError
+from jqueue.domain.fields import GivenDuration, Moment
+from jqueue.domain.job import Claim, JobStatus
+from jqueue.domain.job_options import EnqueueOptions, PriorityOption, options_of
+from jqueue.domain.models import Job
+from jqueue.domain.operations.dequeue import DequeueOptions
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.ports.storage import describe
+from jqueue.server.access import Role
+from jqueue.server.calls import unless_gone
+from jqueue.server.intake import Intake, caller_of
+from jqueue.server.past import events_of
+from jqueue.server.problems import Problem
+from jqueue.server.view import Viewers, time_of
+
+LARGEST_BODY = 64 << 20
+"""Bytes of the largest body of a request."""
+
+MOST_WAIT = 60
+"""Seconds that a claim may wait: proxies end connections on which nothing happens for longer."""
+
+MOST_EVENTS = 1000
+"""Largest number of events in an answer."""
+
+
+def _options(listed: type, names: Mapping[str, str] | None = None) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the options of a verb as fields of a record."""
+    hints = get_type_hints(listed, include_extras=True)
+    for name, option in options_of(listed).items():
+        kind: Any = Annotated[hints[name].__origin__, Meta(description=option.description.replace("None", "null"))]
+        yield (names or {}).get(name, name), kind, option.default
+
+
+class _Body(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, frozen=True):
+    """A body, or the query of a URL."""
+
+
+class Payload(_Body, frozen=True):
+    """The payload of a job, given in one of three ways, or not at all.
+
+    Attributes:
+        payload: bytes in Base64.
+        text: text, which becomes UTF-8.
+        json: any JSON value, which is kept as it is written.
+    """
+
+    payload: bytes | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    json: Raw | UnsetType = UNSET
+
+    def content(self) -> bytes:
+        """Return the payload.
+
+        Raises:
+            InvalidJobError: it is given in more than one way.
+        """
+        given = [each for each in (self.payload, self.text, self.json) if not isinstance(each, UnsetType)]
+        if len(given) > 1:
+            raise InvalidJobError("give one of payload, text and json")
+        return b"".join(each.encode() if isinstance(each, str) else bytes(each) for each in given)
+
+
+NewJob: Any = msgspec.defstruct(
+    "NewJob",
+    [
+        ("entrypoint", Annotated[str, Meta(min_length=1, description="name of the handler.")]),
+        *_options(PriorityOption),
+        *_options(EnqueueOptions, {"job_id": "id"}),
+    ],
+    bases=(Payload,),
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+"""A job to enqueue: its options are those of `enqueue`."""
+
+NewClaim: Any = msgspec.defstruct(
+    "NewClaim",
+    [
+        (
+            "entrypoints",
+            Annotated[list[str] | None, Meta(description="entrypoints of the jobs; null for all.")],
+            None,
+        ),
+        *_options(DequeueOptions),
+    ],
+    bases=(_Body,),
+    frozen=True,
+    kw_only=True,
+    forbid_unknown_fields=True,
+)
+"""A wish for jobs: its options are those of `dequeue`."""
+
+
+class Wait(_Body, frozen=True):
+    """The query of a claim: the seconds to wait for the first job if none is ready."""
+
+    wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 0
+
+
+class Done(_Body, frozen=True):
+    """The end of a job: its result, a JSON value, is kept if the job was enqueued with `keep_result`."""
+
+    result: Any = None
+
+
+class Failed(_Body, frozen=True):
+    """The end of a claim without success.
+
+    Attributes:
+        delay: minimum time until the job can be claimed again.
+        error: text to keep with the job.
+        dead: true if the job must not be tried again.
+        charge: false hands the job back unharmed: no failure is counted, and it keeps its place.
+    """
+
+    delay: GivenDuration | None = None
+    error: str | None = None
+    dead: bool = False
+    charge: bool = True
+
+
+class Choice(_Body, frozen=True):
+    """The query of a history."""
+
+    id: str | None = None
+    entrypoint: str | None = None
+    since: Moment | None = None
+    until: Moment | None = None
+    limit: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
+
+
+class FoundJob(ShownLife):
+    """A job with its payload, or without it if the role of the caller does not allow to see it.
+
+    Attributes:
+        headers: null if they may not be seen.
+        payload: in Base64; null if it may not be seen, or is too large to be handed out.
+        text: the payload, if it is UTF-8.
+        result: of a completed job.
+    """
+
+    headers: dict[str, str] | None
+    payload: bytes | None
+    text: str | None
+    result: Any
+
+
+class EnqueuedJobs(msgspec.Struct):
+    """The jobs of a list, in its order."""
+
+    jobs: list[ShownJob]
+
+
+class ClaimedJobs(msgspec.Struct):
+    """The claimed jobs; none if none was ready."""
+
+    jobs: list[FoundJob]
+
+
+class Events(msgspec.Struct):
+    """Events, the newest first.
+
+    Attributes:
+        events: the events.
+        more: true if there may be more.
+        missing: the reason why events are missing; null if none is.
+    """
+
+    events: list[ShownEvent]
+    more: bool
+    missing: str | None
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request that was read.
+
+    Attributes:
+        role: of the caller.
+        body: the record of its body; None without one.
+        query: the record of the query.
+        path: the values in the path.
+    """
+
+    role: Role
+    body: Any
+    query: Any
+    path: Mapping[str, str]
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that the path names.
+
+        Raises:
+            InvalidJobError: the attempt is no number.
+        """
+        attempt = self.path["attempt"]
+        if not attempt.isascii() or not attempt.isdigit() or len(attempt) > 16:
+            raise InvalidJobError("the attempt in the path must be a number")
+        return Claim(self.path["id"], int(attempt))
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One method on one path.
+
+    Attributes:
+        method: of HTTP.
+        path: the path, with names in braces.
+        name: its name in the description.
+        summary: its description, one line.
+        roles: the roles that may use it.
+        answers: the types that its answer may have; none if it has no content.
+        body: the type of the body; None for none.
+        query: the record of the query.
+        errors: more statuses that it may have.
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    roles: frozenset[Role]
+    answers: tuple[Any, ...] = ()
+    body: Any = None
+    query: type[_Body] = _Body
+    errors: tuple[int, ...] = ()
+
+
+_ALL = frozenset(Role)
+_LOOKING = frozenset((Role.WORKER, Role.VIEWER, Role.OPERATOR))
+_ADDING = frozenset((Role.PRODUCER, Role.WORKER, Role.OPERATOR))
+_WORKING = frozenset((Role.WORKER, Role.OPERATOR))
+_CLAIM = "/v1/claims/{id}/{attempt}"
+
+ENDPOINTS = (
+    Endpoint(
+        "POST", "/v1/jobs", "enqueue",
+        "Enqueue a job, or a list of jobs all together or none of them. A job with an `id` is added at most once.",
+        _ADDING, (ShownJob, EnqueuedJobs), NewJob | list[NewJob], errors=(409,),
+    ),
+    Endpoint(
+        "GET", "/v1/jobs/{id}", "find",
+        "Look at a job. Workers and operators see its payload and its headers, and viewers do not see its result.",
+        _ALL, (FoundJob,), errors=(404,),
+    ),
+    Endpoint(
+        "POST", "/v1/claims", "claim",
+        "Claim ready jobs, and wait for the first one. If the answer is lost, the claims end after their timeout.",
+        _WORKING, (ClaimedJobs,), NewClaim, Wait,
+    ),
+    Endpoint("POST", f"{_CLAIM}/ack", "ack", "Finish a claimed job.", _WORKING, (), Done, errors=(404, 409)),
+    Endpoint("POST", f"{_CLAIM}/nack", "nack", "Give a claimed job back.", _WORKING, (), Failed, errors=(404, 409)),
+    Endpoint(
+        "POST", f"{_CLAIM}/heartbeat", "heartbeat",
+        "Say that the work on a claimed job goes on. JobCancelledError says that it was cancelled: nack it.",
+        _WORKING, errors=(404, 409),
+    ),
+    Endpoint("GET", "/v1/stats", "stats", "Show the figures of the queue.", _LOOKING, (ShownStats,), errors=(404,)),
+    Endpoint(
+        "GET", "/v1/history", "history",
+        "List what happened to jobs, the newest event first. A queue keeps a history if it was configured to.",
+        _LOOKING, (Events,), None, Choice, errors=(404,),
+    ),
+)  # fmt: skip
+"""Every endpoint but those of jqueue's own clients and of the description."""
+
+
+class Api:
+    """The endpoints.
+
+    Args:
+        queue: the queue, which is open.
+        intake: reads the bodies.
+    """
+
+    def __init__(self, queue: BlobQueue, intake: Intake) -> None:
+        self._queue, self._intake = queue, intake
+        self._viewers = Viewers(queue, queue.options.clock)
+        self._view: QueueView | None = None
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
+        return [
+            Route(each.path.replace("{id}", "{id:path}"), _Serving(each, self._intake, getattr(self, each.name)),
+                  methods=[each.method])
+            for each in ENDPOINTS
+        ]  # fmt: skip
+
+    async def enqueue(self, call: Call) -> Any:
+        """Enqueue a job or several."""
+        queue = self._queue
+        if isinstance(call.body, list):
+            if len(call.body) > (most := queue.options.limits.batch_size):
+                raise InvalidJobError(f"a list may have at most {most} jobs")
+            jobs = await queue.enqueue_many([_enqueue_of(each) for each in call.body])
+            return {"jobs": [job_values(job, self._now()) for job in jobs]}
+        [job] = await queue.apply(_enqueue_of(call.body))
+        return job_values(job, self._now())
+
+    async def find(self, call: Call) -> Any:
+        """Look at a job."""
+        queue, job_id = self._queue, call.path["id"]
+        self._view = view = await queue.view(self._view)
+        if view.absent:
+            raise QueueMissingError(queue.storage)
+        job = await view.find(job_id)
+        if job is None:
+            gone = f"job {job_id!r} has finished" if job_id in view.header.finished else None
+            raise JobNotFoundError(job_id, gone)
+        seen = call.role in _WORKING
+        if seen and job.payload_apart and job.payload_object is not None and job.payload_object.size <= LARGEST_BODY:
+            job = job.model_copy(update={"payload": b"".join([piece async for piece in payload_of(queue, job)])})
+        result = job.result
+        if job.status is JobStatus.COMPLETED and job.result_object is not None:
+            result = await queue.result(job, timeout=0)
+        return self._found(job, seen=seen) | {"result": result if call.role in _ADDING else None}
+
+    async def claim(self, call: Call) -> Any:
+        """Claim jobs."""
+        options = msgspec.structs.asdict(call.body)
+        jobs = await self._queue.dequeue(options.pop("entrypoints"), wait=call.query.wait or None, **options)
+        return {"jobs": [self._found(job, seen=True) for job in jobs]}
+
+    async def ack(self, call: Call) -> None:
+        """Finish a job."""
+        await self._queue.ack(call.claim, result=call.body.result)
+
+    async def nack(self, call: Call) -> None:
+        """Give a job back."""
+        await self._queue.nack(call.claim, **msgspec.structs.asdict(call.body))
+
+    async def heartbeat(self, call: Call) -> None:
+        """Keep a claim."""
+        await self._queue.heartbeat(call.claim)
+
+    async def stats(self, call: Call) -> Any:
+        """Show the figures."""
+        view = await self._viewers.look()
+        if view.queue.absent:
+            raise QueueMissingError(self._queue.storage)
+        return QueueInfo.of(describe(self._queue.storage), view.header, view.stats, view.now).values()
+
+    async def history(self, call: Call) -> Any:
+        """List events."""
+        query = msgspec.structs.asdict(call.query)
+        most, query["job_id"] = query.pop("limit"), query.pop("id")
+        events, more, missing = await events_of(self._queue, most, **query)
+        return {"events": list(map(event_values, events)), "more": more, "missing": missing}
+
+    def _now(self) -> datetime:
+        return time_of(self._queue, self._queue.options.clock)
+
+    def _found(self, job: Job, *, seen: bool) -> dict[str, Any]:
+        """Return the values of a `FoundJob`. Its result is left out."""
+        text = payload = None
+        if seen and not job.payload_apart:
+            payload = job.payload
+            try:
+                text = payload.decode()
+            except UnicodeDecodeError:
+                text = None
+        shown = life_values(job, self._now())
+        return {
+            **shown,
+            "headers": dict(job.headers) if seen else None,
+            "payload": payload,
+            "text": text,
+            "result": None,
+        }
+
+
+def _enqueue_of(given: Any) -> Enqueue:
+    options = msgspec.structs.asdict(given)
+    for name in Payload.__struct_fields__:
+        del options[name]
+    return Enqueue(options.pop("entrypoint"), given.content(), job_id=options.pop("id"), **options)
+
+
+class _Serving:
+    """An endpoint as an ASGI application."""
+
+    def __init__(self, endpoint: Endpoint, intake: Intake, verb: Callable[[Call], Awaitable[Any]]) -> None:
+        self._endpoint, self._intake, self._verb = endpoint, intake, verb
+        self._decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
+        endpoint, role = self._endpoint, caller_of(scope).role
+        if role not in endpoint.roles:
+            raise Problem(403, "NotAllowed", f"a {role} may not do this: {endpoint.name}")
+        request = Request(scope)
+        async with self._intake.body(scope, receive, LARGEST_BODY) as data:
+            try:
+                query = msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
+                body = None if self._decoder is None else self._decoder.decode(data or b"{}")
+            except (msgspec.ValidationError, OverflowError) as error:
+                raise InvalidJobError(f"the request is wrong: {error}") from None
+            except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                raise Problem(400, "NotJSON", f"the body is not JSON: {error}") from None
+            answer = await unless_gone(receive, self._verb(Call(role, body, query, request.path_params)))
+        response = Response(status_code=204)
+        if endpoint.answers:
+            response = Response(msgspec.json.encode(answer), media_type="application/json")
+        response.headers["Cache-Control"] = "no-store"
+        await response(scope, receive, send)

@@ -1,0 +1,279 @@
+"""HTTP for programs in any language: every endpoint, every error, every role, and the bounds."""
+
+import asyncio
+import base64
+import json
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import quote
+
+import msgspec
+import pytest
+
+from jqueue import BrokerQueue, Limits, LocalFileSystemStorage
+from jqueue.core.shown import ShownJob, ShownStats
+from jqueue.domain import errors
+from jqueue.server.access import Role, TokenFile
+from jqueue.server.api import ENDPOINTS, Events, FoundJob
+from jqueue.server.intake import MOST_OF_ONE
+from jqueue.server.openapi import PROBLEMS, openapi
+from jqueue.server.problems import STATUSES, Problem
+from tests.server.served import TOKENS, serving, token_file
+
+OPENAPI = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
+
+
+@pytest.fixture
+async def served(path, tmp_path):
+    queue = BrokerQueue(LocalFileSystemStorage(path), limits=Limits(payload_bytes=1 << 20))
+    async with queue, serving(queue, token_file(tmp_path), names=("queue.example",)) as served:
+        yield served
+
+
+def job_in(values, kind=FoundJob):
+    """A job of an answer, as strictly as the description says."""
+    return msgspec.convert(values, kind)
+
+
+def id_of(answer):
+    return job_in(answer.values, ShownJob).id
+
+
+async def claimed(served, **body):
+    answer = await served.post("/v1/claims?wait=5", body, Role.WORKER)
+    return [job_in(each) for each in answer.values["jobs"]]
+
+
+def test_the_committed_description_is_the_one_that_is_served():
+    assert openapi() == OPENAPI.read_bytes(), "python -m jqueue.server.openapi > docs/reference/openapi.json"
+
+
+@pytest.mark.parametrize(
+    ("given", "payload", "text"),
+    [
+        ({"text": "grüße"}, "grüße".encode(), "grüße"),
+        ({"payload": base64.b64encode(b"\xff\x00").decode()}, b"\xff\x00", None),
+        ({"json": {"b": 1.50, "a": [None]}}, b'{"b": 1.5, "a": [null]}', '{"b": 1.5, "a": [null]}'),
+        ({"json": None}, b"null", "null"),
+        ({"text": "x" * 70_000}, b"x" * 70_000, "x" * 70_000),
+        ({}, b"", ""),
+    ],
+    ids=["text", "bytes", "JSON", "null", "large", "none"],
+)
+async def test_a_job_is_enqueued_claimed_with_its_payload_and_acked(served, given, payload, text):
+    added = await served.post("/v1/jobs", {"entrypoint": "mail", "headers": {"a": "b"}} | given, Role.PRODUCER)
+    assert (200, "ready") == (added.status, added.values["status"])
+    [job] = await claimed(served, entrypoints=["mail"], holder="me", claim_timeout=60)
+    assert (id_of(added), 1, "me", 60.0) == (job.id, job.attempt, job.holder, job.claim_timeout)
+    assert (payload, text, {"a": "b"}) == (job.payload, job.text, job.headers)
+    assert 204 == (await served.post(f"/v1/claims/{job.id}/1/heartbeat", None, Role.WORKER)).status
+    assert 204 == (await served.post(f"/v1/claims/{job.id}/1/ack", None, Role.WORKER)).status
+    assert (404, "JobNotFoundError") == (await served.get(f"/v1/jobs/{job.id}")).problem
+
+
+async def test_an_id_makes_an_enqueue_safe_to_repeat_and_a_list_is_added_as_a_whole(served, other):
+    for _ in range(2):
+        assert "a/b ?" == id_of(await served.post("/v1/jobs", {"entrypoint": "mail", "id": "a/b ?"}))
+    jobs = [{"entrypoint": "mail", "priority": 2}, {"entrypoint": "mail", "id": "a/b ?", "on_conflict": "raise"}]
+    answer = await served.post("/v1/jobs", jobs)
+    assert (409, "DuplicateJobError") == answer.problem
+    assert "a/b ?" == answer.values["job_id"]
+    answer = await served.post("/v1/jobs", [{"entrypoint": "mail", "delay": 60}, {"entrypoint": "mail"}])
+    assert ["scheduled", "ready"] == [job_in(each, ShownJob).status for each in answer.values["jobs"]]
+    assert (2, 1) == ((await other.stats()).ready, (await other.stats()).scheduled)
+    assert "a/b ?" == job_in((await served.get("/v1/jobs/a%2Fb%20%3F")).values).id
+
+
+async def test_a_claim_waits_for_a_job_and_a_client_that_leaves_claims_none(served, other):
+    waiting = asyncio.create_task(served.post("/v1/claims?wait=30", {}, Role.WORKER))
+    gone = asyncio.create_task(served.post("/v1/claims?wait=30", {}, Role.WORKER))
+    await asyncio.sleep(0.3)
+    gone.cancel()
+    await asyncio.gather(gone, return_exceptions=True)
+    for _ in range(2):
+        await served.post("/v1/jobs", {"entrypoint": "mail"})
+    assert 1 == len((await waiting).values["jobs"])
+    [job] = await other.dequeue(wait=5)
+    assert 1 == job.tries
+    assert [] == (await served.post("/v1/claims", None, Role.WORKER)).values["jobs"]
+
+
+async def test_the_result_of_an_ack_and_the_error_of_a_nack_are_kept(served):
+    added = id_of(await served.post("/v1/jobs", {"entrypoint": "mail", "keep_result": 60, "text": "x"}))
+    await claimed(served)
+    nacked = await served.post(f"/v1/claims/{added}/1/nack", {"error": "no route", "delay": 0}, Role.WORKER)
+    assert 204 == nacked.status
+    found = job_in((await served.get(f"/v1/jobs/{added}", Role.VIEWER)).values)
+    assert ("ready", "no route") == (found.status, found.error)
+    await claimed(served)
+    assert 204 == (await served.post(f"/v1/claims/{added}/2/ack", {"result": [1, "a"]}, Role.WORKER)).status
+    found = job_in((await served.get(f"/v1/jobs/{added}", Role.PRODUCER)).values)
+    assert ("completed", [1, "a"]) == (found.status, found.result)
+
+
+async def test_only_workers_and_operators_see_a_payload(served):
+    added = id_of(await served.post("/v1/jobs", {"entrypoint": "mail", "text": "secret", "headers": {"a": "b"}}))
+    for role in Role:
+        job = job_in((await served.get(f"/v1/jobs/{added}", role)).values)
+        seen = role in (Role.WORKER, Role.OPERATOR)
+        assert (b"secret", "secret", {"a": "b"}) if seen else (None, None, None) == (job.payload, job.text, job.headers)
+        assert 6 == job.payload_bytes
+
+
+async def test_figures_and_history_are_shown(served, other):
+    await other.configure(history=timedelta(days=1))
+    for number in range(3):
+        await served.post("/v1/jobs", {"entrypoint": "mail", "id": f"{number}"})
+    stats = msgspec.convert((await served.get("/v1/stats", Role.VIEWER)).values, ShownStats)
+    assert (3, 3) == (stats.ready, stats.entrypoints["mail"].ready)
+    answer = msgspec.convert((await served.get("/v1/history?limit=2&entrypoint=mail", Role.VIEWER)).values, Events)
+    assert (["2", "1"], True, None) == ([event.id for event in answer.events], answer.more, answer.missing)
+    at = quote(answer.events[-1].at or "")
+    answer = msgspec.convert((await served.get(f"/v1/history?id=2&since={at}")).values, Events)
+    assert [("2", "enqueue")] == [(event.id, event.event) for event in answer.events]
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS, ids=lambda endpoint: endpoint.name)
+async def test_each_endpoint_serves_its_roles_only(served, endpoint):
+    path = endpoint.path.format(id="one", attempt=1)
+    for role in Role:
+        answer = await served.ask(endpoint.method, path, {"entrypoint": "mail"} if endpoint.body else None, role)
+        assert (403 == answer.status) is (role not in endpoint.roles)
+        assert 500 != answer.status
+
+
+ERRORS = [
+    ("GET", "/v1/jobs/missing", None, 404, "QueueMissingError"),
+    ("GET", "/v1/stats", None, 404, "QueueMissingError"),
+    ("POST", "/v1/claims/missing/1/ack", {}, 409, "ClaimLostError"),
+    ("POST", "/v1/claims/missing/x/ack", {}, 422, "InvalidJobError"),
+    ("POST", "/v1/claims/missing/1/heartbeat", {}, 409, "ClaimLostError"),
+    ("POST", "/v1/claims/missing/1/nack", {"error": 1}, 422, "InvalidJobError"),
+    ("POST", "/v1/claims?wait=61", {}, 422, "InvalidJobError"),
+    ("POST", "/v1/claims?wait=nan", {}, 422, "InvalidJobError"),
+    ("POST", "/v1/claims?weight=1", {}, 422, "InvalidJobError"),
+    ("POST", "/v1/claims", {"batch_size": 100_000}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {"entrypoint": ""}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {"entrypoint": "mail", "text": "x", "json": 1}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {"entrypoint": "mail", "text": None}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {"entrypoint": "mail", "prio": 1}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {"entrypoint": "mail", "priority": 2**40}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {"entrypoint": "mail", "delay": 1, "run_at": "2030-01-01T00:00:00Z"}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", {"entrypoint": "mail", "text": "x" * (2 << 20)}, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", [{"entrypoint": "mail"}] * 10_001, 422, "InvalidJobError"),
+    ("POST", "/v1/jobs", b"{", 400, "NotJSON"),
+    ("POST", "/v1/jobs", b'{"json":' + b"[" * 100_000, 400, "NotJSON"),
+    ("POST", "/v1/jobs", b'{"id":"\xff"}', 400, "NotJSON"),
+    ("POST", "/v1/calls", b"{", 422, "InvalidJobError"),
+    ("GET", "/v1/history?since=yesterday", None, 422, "InvalidJobError"),
+    ("GET", "/v1/nothing", None, 404, "NotFound"),
+    ("PUT", "/v1/jobs", {}, 405, "MethodNotAllowed"),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "status", "title"), ERRORS)
+async def test_what_is_wrong_is_told_in_a_problem_document(served, method, path, body, status, title):
+    assert (status, title) == (await served.ask(method, path, body)).problem
+
+
+def test_every_error_of_the_queue_has_a_status():
+    kinds = {kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.JQueueError)}
+    for kind in kinds:
+        error = kind.__new__(kind, "text")
+        problem = Problem.of(error)
+        status = next(STATUSES[each] for each in kind.__mro__ if each in STATUSES)
+        assert (status, kind.__name__, f"urn:jqueue:{kind.__name__}") == (
+            problem.status, problem.document["title"], problem.document["type"],
+        )  # fmt: skip
+        assert status in PROBLEMS or kind is errors.JQueueError
+        assert ("Retry-After" in problem.headers) is (status in (429, 503))
+
+
+async def test_an_unknown_outcome_and_a_full_queue_have_problems_of_their_own():
+    unknown = errors.UnknownOutcomeError("the answer was lost", job_ids=["one"])
+    assert (504, ["one"]) == ((problem := Problem.of(unknown)).status, list(problem.document["job_ids"]))
+    assert "5" == Problem.of(errors.QueueFullError("the queue is full")).headers["Retry-After"]
+
+
+async def test_a_queue_that_is_full_says_when_to_try_again(path):
+    limits = Limits(blob_bytes=4096, hot_bytes=None, object_bytes=None)
+    async with BrokerQueue(LocalFileSystemStorage(path), limits=limits) as queue, serving(queue) as served:
+        answers = [await served.post("/v1/jobs", {"entrypoint": "mail", "text": "x" * 1000}) for _ in range(5)]
+        assert (429, "QueueFullError") == answers[-1].problem
+        assert "5" == answers[-1].headers["Retry-After"]
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/calls"])
+async def test_who_has_no_right_token_learns_nothing(served, path):
+    for header in (None, "Bearer ", "Bearer wrong", f"Basic {TOKENS[Role.OPERATOR]}", "Bearer \x80\xff"):
+        given = {} if header is None else {"Authorization": header}
+        answer = await served.post(path, {"entrypoint": "mail"}, None, **given)
+        assert (401, "NotSignedIn") == answer.problem
+        assert "Bearer" == answer.headers["WWW-Authenticate"]
+
+
+async def test_tokens_are_added_and_taken_back_while_the_broker_serves(served, tmp_path):
+    path = tmp_path / "tokens"
+    assert not any(token in path.read_text() for token in TOKENS.values())
+    TokenFile.add(path, Role.VIEWER, "new", "a-new-token")
+    assert 404 == (await served.get("/v1/stats", None, Authorization="Bearer a-new-token")).status
+    assert 403 == (await served.post("/v1/jobs", {}, None, Authorization="Bearer a-new-token")).status
+    kept = [line for line in path.read_text().splitlines() if line.endswith(" new")]
+    path.write_text("\n".join(kept))
+    assert (401, "NotSignedIn") == (await served.get("/v1/stats")).problem
+    path.chmod(0o644)
+    answer = await served.get("/v1/stats", None, Authorization="Bearer a-new-token")
+    assert (503, "TokensUnreadable") == answer.problem
+    path.unlink()
+    assert (503, "TokensUnreadable") == (await served.get("/v1/stats")).problem
+
+
+async def test_requests_under_foreign_names_and_from_foreign_pages_are_refused(served):
+    port = served.url.rpartition(":")[2]
+    for host in (f"evil.example:{port}", "evil.example", ""):
+        assert (421, "HostNotAllowed") == (await served.get("/v1/stats", Host=host)).problem
+    assert 404 == (await served.get("/v1/stats", Host=f"queue.example:{port}")).status
+    job = {"entrypoint": "mail"}
+    assert (403, "ForeignOrigin") == (await served.post("/v1/jobs", job, Origin="https://evil.example")).problem
+    assert (403, "ForeignOrigin") == (await served.post("/v1/jobs", job, **{"Sec-Fetch-Site": "cross-site"})).problem
+    form = {"Content-Type": "text/plain"}
+    assert (415, "NotJSON") == (await served.post("/v1/jobs", job, **form)).problem
+    answer = await served.ask("OPTIONS", "/v1/jobs", None, Origin=served.url)
+    assert 405 == answer.status
+    assert not any(name.lower().startswith("access-control") for name in answer.headers)
+
+
+async def test_bodies_have_bounds_for_each_and_for_all_of_a_caller(served):
+    length = {"Content-Length": str(MOST_OF_ONE + 1)}
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKENS[Role.WORKER]}\r\n"
+    writer.write(f"{head}Content-Length: {length['Content-Length']}\r\n\r\n".encode())
+    assert b" 413 " in await reader.readline()
+    writer.close()
+    open_ones = []
+    for _ in range(2):  # bodies that never arrive
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+        writer.write(f"{head}Content-Length: {MOST_OF_ONE // 2}\r\nExpect: 100-continue\r\n\r\n".encode())
+        assert b" 100 " in await reader.readline()
+        open_ones.append(writer)
+    answer = await served.post("/v1/jobs", {"entrypoint": "mail"}, Role.WORKER)
+    assert ((429, "TooMuchAtOnce"), "1") == (answer.problem, answer.headers["Retry-After"])
+    assert 200 == (await served.post("/v1/jobs", {"entrypoint": "mail"}, Role.PRODUCER)).status
+    for writer in open_ones:
+        writer.close()
+    while 429 == (await served.post("/v1/jobs", {"entrypoint": "mail"}, Role.WORKER)).status:
+        await asyncio.sleep(0.01)
+
+
+async def test_a_head_that_is_too_large_is_refused(served):
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+    writer.write(b"GET /v1/stats HTTP/1.1\r\nX-Long: " + b"x" * (64 << 10))
+    assert b" 400 " in await reader.readline()
+    writer.close()
+
+
+async def test_without_tokens_every_program_of_the_machine_is_an_operator(path):
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue, serving(queue) as served:
+        assert 200 == (await served.post("/v1/jobs", {"entrypoint": "mail"}, None)).status
+        assert json.loads(OPENAPI.read_bytes()) == (await served.get("/v1/openapi.json", None)).values
