@@ -220,6 +220,7 @@ class Courier:
                 size += sum(map(_size_of, some[-1][1]))
             self._sequence += 1
             self._open = Sent(self._sequence, max(self._version, self._engine.draft.header.version), some)
+            self._engine.observers.sent((self.client, self._sequence), [request for request, _ in some])
             await self._send(link, self._open)
         return ours
 
@@ -320,6 +321,7 @@ class Courier:
             call = self._claiming[request] = f"{self.client}/{self._calls}"
             request.operations = (operation := replace(operation, call=call),)
             request.failing = self._caller_left
+            self._engine.observers.sent(call, [request])
         now = asyncio.get_running_loop().time()
         left = _left(request, now)
         wait = max(0.0, min(left, request.wait_until - now)) if request.waits_for_jobs else None
@@ -440,11 +442,14 @@ class Courier:
         for request in self._parked:
             self._caller_left(request)
 
-    async def close(self, seconds: float) -> None:
-        """End the connection, once no answer is waited for any more."""
+    async def answered_all(self, seconds: float) -> None:
+        """Wait until no dequeue is at the broker: jobs that it claims for a caller that has left must go back."""
         tasks = [*self._parked.values(), *self._stops]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, seconds))
+
+    def close(self) -> None:
+        """End the connection."""
         if self._link is not None:
             self._link.close()
             self._link = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import ParamSpec, TypeVar
 
@@ -12,7 +12,7 @@ from jqueue.domain.commits import CommitId
 from jqueue.domain.operations.base import Operation
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
-from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
+from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer, SentCall, SentName
 
 logger = logger_of("jqueue")
 
@@ -100,6 +100,12 @@ class Observers:
                 calls.insert(place, AppliedCall((operation,), [result], None))
             applied = AppliedCalls(base, now, calls, commit)
             self._tell(lambda observer: observer.applied(applied))
+
+    def sent(self, name: SentName, requests: Iterable[Request]) -> None:
+        """Tell the observers of calls that go to a broker: see `Observer.sent`."""
+        if self._present:
+            calls = [SentCall(each.operations, getattr(each, "context", None)) for each in requests]
+            self._tell(lambda observer: observer.sent(name, calls))
 
     def landed(
         self, commit: CommitId, outcomes: Sequence[tuple[Request, Outcome]], seconds: float, *, recognised: bool

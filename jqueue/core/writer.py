@@ -410,13 +410,15 @@ class Writer:
         await self.storing.end()
         await self._wait_for_task(until)
         await self.loading.end(until - deadline / 4 - loop.time())  # then claims can be handed back
+        if self.courier is not None:
+            await self.courier.answered_all(until - deadline / 4 - loop.time())
         await self._wait_for_task(until)
         if self._owes_claims() and loop.time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
         self._fail_all(None)
         if self.courier is not None:
-            await self.courier.close(until - loop.time())
+            self.courier.close()
         await self.engine.finish(until - loop.time())
         await self._files.ended()
 
@@ -623,14 +625,16 @@ class Writer:
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
-        if self.courier is not None and all(self.courier.waits(request) for request in self.waiting):
+        courier = self.courier
+        here = [request for request in self.waiting if courier is None or not courier.waits(request)]
+        if not here:
             self._files.end()
             await self._wait_for_call(self._longest_poll)
             await self._commit(self.waiting)
             return
         loop, activity = asyncio.get_running_loop(), self.engine.activity
         self._files.begin()
-        due = self.engine.next_due() if any(request.search_key is not None for request in self.waiting) else None
+        due = self.engine.next_due() if any(request.search_key is not None for request in here) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         if self._rows_are_late:
             until_due = LATE_ROWS

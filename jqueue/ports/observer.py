@@ -65,6 +65,22 @@ class AppliedCalls(NamedTuple):
     commit: CommitId | None
 
 
+class SentCall(NamedTuple):
+    """A call that goes to a broker.
+
+    Attributes:
+        operations: prepared, in order.
+        context: see `AppliedCall`.
+    """
+
+    operations: Sequence[Operation]
+    context: Context | None
+
+
+SentName = tuple[str, int] | str
+"""What names calls in the commit that carries them: client and number of a `Carried` batch, or `call` of a dequeue."""
+
+
 class Observer:
     """Base class of observers. Each method does nothing here.
 
@@ -74,6 +90,12 @@ class Observer:
 
     def applied(self, calls: AppliedCalls) -> None:
         """Note calls that are about to be written, or are answered at once. It does not say that a write has landed."""
+
+    def sent(self, name: SentName, calls: Sequence[SentCall]) -> None:
+        """Note calls that are about to go to a broker for the first time. Whoever commits them does so under the name.
+
+        Those of a batch that no broker has taken may go on under another name.
+        """
 
     def committed(self, commit: LandedCommit) -> None:
         """Note a commit that has landed."""
