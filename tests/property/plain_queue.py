@@ -13,7 +13,7 @@ from typing import Any
 from jqueue import ClaimLostError, DuplicateJobError, InvalidJobError, JobFailedError, JobNotFoundError, JobStateError
 from jqueue.domain.errors import JobCancelledError, ResultNotKeptError
 from jqueue.domain.operations.codec import Guarded
-from jqueue.domain.operations.ends import HandBack, Sweep
+from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.operations.operator import Amend, CreateQueue, Fence
 from jqueue.operations import (
@@ -36,7 +36,7 @@ from tests.property.plain_values import ABSENT, AS_ASKED, ENTRY, NO_CLAIM, STALE
 
 TABLES = (
     *("table", "finished", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
-    *("transactions", "ranges"),
+    *("transactions", "ranges", "clients"),
 )
 ERRORS_KEPT, ERROR_BYTES = 5, 256
 """Number of the errors that are kept of a job's attempts, and the size of each."""
@@ -59,6 +59,9 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         holder: name kept with claims whose dequeue gives none.
         counters: what happened to the jobs of each entrypoint.
         transactions: the last version of each application that adds jobs in transactions.
+        clients: the last batch of each client of a broker: its number, its version, the number of its refusals, and
+            the names of the first ones by place.
+        clients_evicted: the last version whose batch is forgotten.
     """
 
     def __init__(self):
@@ -69,6 +72,8 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         self.counters: dict[str, tuple[int, ...]] = {}
         self.transactions: dict[str, int] = {}
         self.ranges: dict[str, dict[str, Any]] = {}
+        self.clients: dict[str, tuple[int, int, int, dict[str, str]]] = {}
+        self.clients_evicted = 0
         self.holder: Any = None
         self.attempt_floor = 0
         self.places = 0
@@ -130,6 +135,8 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
                 return self.heartbeat(claims, operation.tolerant)
             case HandBack():
                 return sum(self.hand_back(*claim) for claim in operation.claims_made)
+            case HandBackCalls(calls):
+                return self.hand_back_calls(calls)
             case Redrive(job_id, entrypoint):
                 return self.redrive(job_id, entrypoint)
             case Purge():
@@ -241,6 +248,8 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
             wanted: ids of jobs, in order, that may be claimed although jobs in `unsure` come before them.
             unsure: ids of jobs that need not be found.
         """
+        if asked.again:
+            self.hand_back_calls([asked.call])
         self.drop_outlived()
         self.fire()
         claimed: list[JobFields] = []
@@ -250,7 +259,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
             if job is None:
                 break
             holder = self.holder if asked.holder is None else asked.holder
-            claimed.append(self.claim(job, claim_timeout, holder, queued_at=None))
+            claimed.append(self.claim(job, claim_timeout, holder, queued_at=None, claim_call=asked.call))
             self.count_claims(job["entrypoint"])
         return claimed
 
@@ -339,6 +348,28 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
             return 0
         self.give_back(job, **self._returned(job))
         return 1
+
+    def hand_back_calls(self, calls):
+        """End the claims that a broker made for calls whose answers were lost."""
+        for job in self.jobs:
+            if job["status"] == "in_progress" and job["claim_call"] in calls:
+                self.hand_back(job["id"], job["attempt"])
+
+    def recovered(self, operation, claims):
+        """Return what can still be told of an operation that an earlier commit has done."""
+        match operation:
+            case Enqueue():
+                there = self.find(operation.id)
+                if there is None and (holder := self.key_holder(operation.unique_key)) is not None:
+                    return self.find(holder) or {"id": holder}
+                is_new = there is None or operation.job_id is None
+                return {"id": operation.id} if is_new else there
+            case Heartbeat():
+                before = self.copy()
+                lost = self.heartbeat([each for each in claims if each[0] not in self.ranges], True)
+                self.restore(before)
+                return lost
+        return None
 
     def send_back(self, job, dead, revoked=False, **changes):
         """End a claim with a failure."""

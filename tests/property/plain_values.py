@@ -38,12 +38,13 @@ ABSENT: JobFields = {
     **dict.fromkeys(["heartbeat_at", "max_attempts", "run_at", "expires_at", "unique_key", "unique_for"]),
     **dict.fromkeys(["claim_timeout", "dead_at", "error", "concurrency_key", "concurrency_limit"]),
     **dict.fromkeys(["keep_result", "result", "finished_at", "holder", "claimed_at", "queued_at", "traceback"]),
+    "claim_call": None,
     **dict.fromkeys(["priority", "attempt", "attempts_before", "failures", "error_dropped", "result_dropped"], 0),
     **{"cancel_requested": False, "headers": {}, "errors": ()},
 }
 """Default values of most fields of a job."""
 
-NO_CLAIM: JobFields = dict.fromkeys(["heartbeat_at", "claim_timeout", "holder", "claimed_at"])
+NO_CLAIM: JobFields = dict.fromkeys(["heartbeat_at", "claim_timeout", "holder", "claimed_at", "claim_call"])
 """Fields of a job that nobody works on."""
 
 AS_ASKED = (

@@ -371,3 +371,15 @@ class Operator(Actor):
                 await self.queue.collect()
         else:
             await self.call("stats", self.queue.stats(), expected=(QueueMissingError,))
+
+
+class Offerer(Actor):
+    """Has the queue object serve other processes, and stays there for some steps."""
+
+    async def act(self) -> None:
+        """Offer to serve, and take the steps."""
+        self.queue.offer()
+        await super().act()
+
+    async def step(self) -> None:
+        """Do nothing but stay."""

@@ -26,7 +26,19 @@ QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "complet
 HEADER = {
     **{"evicted_through": "forgotten", "attempt_floor": "floor", "entrypoints": "rules"},
     **{name: name for name in ("queue", "holds", "settings", "schedules", "transactions", "counters", "history")},
-    **{name: name for name in ("segments", "retired", "ranges", "finished", "last_sequence", "recent")},
+    **{
+        name: name
+        for name in (
+            "segments",
+            "retired",
+            "ranges",
+            "finished",
+            "last_sequence",
+            "recent",
+            "clients",
+            "clients_evicted",
+        )
+    },
 }
 """The fields of a header that a version has as they are, with its own names for them."""
 
@@ -84,6 +96,8 @@ class Version:
         finished: attempts of the jobs that were acked a short while ago, by id.
         last_sequence: last sequence number that was given to a job.
         recent: claims that count for rate limits.
+        clients: the last batch of each client of a broker.
+        clients_evicted: batches up to this version can no longer be recognised.
     """
 
     index: int = -1
@@ -119,6 +133,8 @@ class Version:
     finished: dict[str, int] = field(default_factory=dict)
     last_sequence: int = 0
     recent: Fields = field(default_factory=dict)
+    clients: dict[str, Fields] = field(default_factory=dict)
+    clients_evicted: int = 0
 
     @property
     def hot(self) -> set[str]:

@@ -40,7 +40,7 @@ async def drain(world: World) -> list[str]:
     timeout = DRAIN_CLAIM_TIMEOUT
     clock = VirtualClock()
     async with BrokerQueue(storage, clock=clock, entropy=entropy, stale_timeout=timeout, holder="drain") as queue:
-        queue.observe(Recorder("drain", world.records))
+        queue.observe(Recorder("drain", world.records, world.sent))
         until, wait = loop.time() + DRAIN_SECONDS, 0.0
         if world.modern:
             await lift_everything(queue, record)

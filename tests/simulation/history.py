@@ -11,12 +11,17 @@ from typing import Any
 
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, StorageError, UnknownOutcomeError
 from jqueue.domain.job import Claim
-from jqueue.domain.operations.ends import HandBack, Sweep
-from jqueue.domain.operations.operator import Fence
-from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
+from jqueue.domain.operations.lookups import LastSequence
+from jqueue.domain.operations.operator import Attend, Fence
+from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer, SentCall, SentName
 from tests.simulation.chain import Created, Timeline, Version
 
 NEVER = float("inf")
+BY_ITSELF = (Fence, HandBack, HandBackCalls, Sweep, Attend, LastSequence)
+"""What a queue object does by itself."""
+
 MOST_SHOWN = 2
 """Number of jobs named when a call is shown."""
 
@@ -184,21 +189,27 @@ class Record:
     calls: tuple[Call | None, ...]
 
 
+SentCalls = dict[SentName, list[tuple[Sequence[Operation], Call | None]]]
+"""The operations of calls that went to a broker with the calls, by the name of their batch."""
+
+
 class Recorder(Observer):
     """Records what one queue object applies.
 
     Args:
         process: name of the process.
         records: gets the records.
+        sent: gets the calls that go to a broker; None if none do.
 
     Attributes:
         recognised: commits recognised after an answer that was not a clean success.
     """
 
-    def __init__(self, process: str, records: list[Record]) -> None:
+    def __init__(self, process: str, records: list[Record], sent: SentCalls | None = None) -> None:
         self.recognised = 0
         self._process = process
         self._records = records
+        self._sent = {} if sent is None else sent
 
     def committed(self, commit: LandedCommit) -> None:
         """See `Observer`."""
@@ -209,9 +220,13 @@ class Recorder(Observer):
         made = tuple(map(_call_of, calls.calls))
         self._records.append(Record(self._process, asyncio.get_running_loop().time(), calls, made))
 
+    def sent(self, name: SentName, calls: Sequence[SentCall]) -> None:
+        """See `Observer`."""
+        self._sent[name] = [(each.operations, _call_of(each)) for each in calls]
 
-def _call_of(applied: AppliedCall) -> Call | None:
-    by_itself = all(isinstance(operation, Fence | HandBack | Sweep) for operation in applied.operations)
+
+def _call_of(applied: AppliedCall | SentCall) -> Call | None:
+    by_itself = all(isinstance(operation, BY_ITSELF) for operation in applied.operations)
     return None if by_itself or applied.context is None else applied.context.get(CURRENT_CALL)
 
 
@@ -233,6 +248,7 @@ class Evidence:
         calm: True if nothing was wrong with the store or with a process.
         jumped: processes whose clock has jumped, if the store does not tell the time. An object that such a process has
             just stored may be too old to be named.
+        sent: the calls that went to brokers.
     """
 
     versions: Sequence[Version]
@@ -245,6 +261,7 @@ class Evidence:
     exits: Mapping[str, tuple[float, float]]
     calm: bool
     jumped: frozenset[str]
+    sent: SentCalls = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.timeline = Timeline(list(self.versions))

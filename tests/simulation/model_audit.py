@@ -6,17 +6,20 @@ The model is loaded anew from a version that a person or jqueue 1.0.0 has made.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
+from jqueue import JQueueError
 from jqueue.domain.job import Claim
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.bulk import BulkAdded, EnqueueSegments
-from jqueue.domain.operations.codec import Guarded
-from jqueue.domain.operations.ends import HandBack, Nack, Sweep
+from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded
+from jqueue.domain.operations.ends import HandBack, HandBackCalls, Nack, Sweep
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.lookups import AwaitResult
-from jqueue.domain.operations.operator import Amend, Fence
+from jqueue.domain.operations.lookups import AwaitResult, LastSequence
+from jqueue.domain.operations.operator import Amend, Attend, Fence
 from jqueue.domain.operations.rules import RunSchedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
@@ -59,11 +62,13 @@ class ModelAudit:
         answers: the outcomes of each call.
         made: the claims that each call made, with the version.
         moved: the time at which each claim was made or its heartbeat moved.
+        looked_for: the time at which the claims of a dequeue through a broker were last handed back, by its `call`.
         seen: number of times that something happened, by name.
     """
 
     def __init__(self, evidence: Evidence) -> None:
         self._versions = evidence.versions
+        self._sent = evidence.sent
         self.answers: dict[Call, list[Answer]] = defaultdict(list)
         self.made: dict[Call, list[tuple[Claim, Version]]] = defaultdict(list)
         self.moved: dict[Claim, float] = {}
@@ -74,6 +79,7 @@ class ModelAudit:
         self._writes: dict[tuple[str, int], Record] = {}
         self._looks: dict[int, list[Record]] = defaultdict(list)
         self._carried: set[int] = set()
+        self.looked_for: dict[str, float] = {}
         self._edited = False
         for record in evidence.records:
             commit = record.applied.commit
@@ -117,20 +123,58 @@ class ModelAudit:
             self._skip_places(record, before, after)
         self._replay.begin(record.applied.now, before, after)
         for applied, call in zip(record.applied.calls, record.calls, strict=True):
-            self._check_origin(applied, call, after)
+            is_new = self._is_new(applied.operations[0], after)
+            shares = self._shares(applied, call, after)
+            for share, its in shares:
+                self._check_origin(share, its, after, is_new=is_new, travelled=share is not applied)
             try:
                 self._replay.call(applied)
             except Difference as difference:
                 raise Violation(MODEL, str(difference), version=after, call=call) from difference
-            if call is not None:
-                self.answers[call].append(Answer(after, applied, landed=True))
-                self._note_claims(applied, call, after)
+            for share, its in shares:
+                if its is not None:
+                    self.answers[its].append(Answer(after, share, landed=True))
+                    self._note_claims(share, its, after)
+            if isinstance(applied.operations[0], Carried):
+                self.seen["batch of a client landed" if is_new else "batch of a client recognised or idle"] += 1
         self._model.committed()
         self._adopt(before, after)
         if unlike := first_difference(self._model, after, self._shown):
             raise Violation(MODEL, unlike, version=after)
         self._note_beats(before, after)
         self._count_step(before, after)
+
+    def _is_new(self, operation: Operation, after: Version) -> bool:
+        """Return False for the batch of a client that is known, or of which a version takes no note."""
+        if not isinstance(operation, Carried):
+            return True
+        known, noted = self._model.clients.get(operation.client), after.clients.get(operation.client)
+        is_known = known is not None and known[0] == operation.sequence
+        is_noted = noted is not None and (noted["sequence"], noted["version"]) == (operation.sequence, after.number)
+        return is_noted and not is_known
+
+    def _shares(
+        self, applied: AppliedCall, call: Call | None, version: Version
+    ) -> list[tuple[AppliedCall, Call | None]]:
+        """Return what was applied for each call: several calls of another process may have come as one batch."""
+        first = applied.operations[0]
+        name = (first.client, first.sequence) if isinstance(first, Carried) else getattr(first, "call", None)
+        if name is None:
+            return [(applied, call)]
+        if name not in self._sent:
+            raise Violation(9, f"{name} landed, and nobody had sent it", version=version)
+        if not isinstance(first, Carried):
+            return [(applied, self._sent[name][0][1])]
+        shares, place, told = list[tuple[AppliedCall, Call | None]](), 0, applied.outcome
+        for operations, its in self._sent[name]:
+            is_one = len(operations) == 1 or isinstance(first.operations[place], AllOrNothing)
+            end = place + (1 if is_one else len(operations))
+            outcome: Any = told if isinstance(told, JQueueError) else told[0][place:end]
+            if is_one and isinstance(outcome, list) and (len(operations) > 1 or isinstance(outcome[0], JQueueError)):
+                outcome = outcome[0]
+            shares.append((AppliedCall(operations, outcome, None), its))
+            place = end
+        return shares
 
     def _skip_places(self, record: Record, before: Version, after: Version) -> None:
         """Skip the places of jobs that a person has added and removed again: a process may have seen them."""
@@ -173,6 +217,8 @@ class ModelAudit:
         ):
             raise Violation(4, f"attempt_floor is {after.floor}, and was {before.floor}", version=after)
         model.attempt_floor = after.floor
+        gone = [model.clients.pop(client)[1] for client in [*model.clients.keys() - after.clients.keys()]]
+        model.clients_evicted = max([model.clients_evicted, *gone])
         for job_id in (model.finished.keys() - after.finished.keys()) & before.unsure:  # its row could not be read
             del model.finished[job_id]
         for job_id in model.table.keys() & jobs.keys() - before.jobs.keys() if before.segments else ():
@@ -232,21 +278,37 @@ class ModelAudit:
 
     # Where operations come from
 
-    def _check_origin(self, applied: AppliedCall, call: Call | None, after: Version) -> None:
-        """Check that operations belong to a call, and land once."""
+    def _check_origin(
+        self, applied: AppliedCall, call: Call | None, after: Version, *, is_new: bool, travelled: bool
+    ) -> None:
+        """Check that operations belong to a call, and land once.
+
+        Args:
+            applied: the operations.
+            call: the call to which they belong.
+            after: the version that they made.
+            is_new: False for a batch that was done before, or changes nothing.
+            travelled: True if another process may have committed them.
+        """
         for operation in applied.operations:
             if isinstance(operation, Sweep):
                 self._check_sweep(operation, after)
             elif isinstance(operation, HandBack):
                 self._check_hand_back(operation, after)
+            elif isinstance(operation, HandBackCalls):
+                self._check_calls_handed_back(operation.calls, after)
+            elif isinstance(operation, Dequeue) and operation.again and operation.call is not None:
+                self._check_calls_handed_back((operation.call,), after)
             elif isinstance(operation, Nack) and SET_ASIDE in str(operation.error):
                 continue
-            elif not isinstance(operation, Fence | Configure) and call is None:
+            elif not isinstance(operation, Fence | Configure | Attend | LastSequence) and call is None:
                 raise Violation(9, f"{type(operation).__name__} landed, and nobody had called", version=after)
         if call is None or isinstance(applied.operations[0], AwaitResult | Dequeue | HandBack | Fence):
             return
-        if call.process != after.by or call.started > after.at:
+        if (call.process != after.by and not travelled) or call.started > after.at:
             raise Violation(9, f"landed with a write of {after.by}", call=call, version=after)
+        if not is_new:
+            return
         if id(applied.operations) in self._carried:
             raise Violation(2, "landed twice", call=call, version=after)
         self._carried.add(id(applied.operations))
@@ -279,6 +341,12 @@ class ModelAudit:
                 what = f"{claim} was revoked after {stood:.3f} of its {job['claim_timeout']:.3f} s"
                 raise Violation(6, what, version=after)
 
+    def _check_calls_handed_back(self, calls: Collection[str], after: Version) -> None:
+        self.looked_for |= dict.fromkeys(calls, after.at)
+        held = [Claim(job["id"], job["attempt"]) for job in self._model.jobs if job["claim_call"] in calls]
+        self.seen["claim of a lost answer handed back"] += len(held)
+        self._check_hand_back(HandBack(tuple(held)), after)
+
     def _check_hand_back(self, operation: HandBack, after: Version) -> None:
         for claim in operation.claims_made:
             call = self._maker.get(claim)
@@ -305,8 +373,9 @@ class ModelAudit:
             else:
                 self._unlike[record] = None
                 for applied, call in zip(record.applied.calls, record.calls, strict=True):
-                    if call is not None:
-                        self.answers[call].append(Answer(version, applied, landed=False))
+                    for share, its in self._shares(applied, call, version):
+                        if its is not None:
+                            self.answers[its].append(Answer(version, share, landed=False))
             self._model.restore(before)
 
 

@@ -175,6 +175,8 @@ def parts_of(version: Version) -> dict[str, Any]:
         "transactions": {app: record[0] for app, record in version.transactions.items()},
         "counters": {name: tuple(counters[0]) for name, counters in version.counters.items()},
         "finished": dict(version.finished),
+        "clients": {client: _batch(record) for client, record in version.clients.items()},
+        "clients_evicted": version.clients_evicted,
         "holds": {key: (hold[0], _moment(hold[1])) for key, hold in version.holds.items()},
     }
 
@@ -186,6 +188,12 @@ def _entry(name: str, said: Fields) -> Fields:
     entry["next_at"] = datetime.fromisoformat(said["next_at"])
     entry["fired"] = tuple(tuple(map(datetime.fromisoformat, span)) for span in said["fired"])
     return entry
+
+
+def _batch(record: Fields) -> tuple[int, int, int, dict[str, str]]:
+    """Return the last batch of a client: its number, its version, and the names of its refusals."""
+    refused = {place: refusal["error"] for place, refusal in record.get("refused", {}).items()}
+    return record["sequence"], record["version"], record.get("refusals", 0), refused
 
 
 def _living(holds: dict[str, tuple[str, datetime]], version: Version) -> Fields:

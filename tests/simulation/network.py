@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any
+from typing import Any, cast
 
 from jqueue.domain.errors import (
     CASConflictError,
@@ -20,6 +20,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.ports.storage import Listed, ObjectStoragePort
 from jqueue.testing.virtual_time import EPOCH
+from tests.simulation.links import STORE, SharingStorage, SimulatedSeat
 from tests.simulation.schedule import Schedule
 
 Answer = Callable[[Any], None]
@@ -151,6 +152,9 @@ class Network:
         fired: number of times that each fault happened.
         landings: every version, in order.
         requests: number of requests sent.
+        seats: the brokers that serve the queue, and those that died while they did.
+        exclusive: True if one process at a time has the seat.
+        cuts: the pairs of parties that cannot reach each other, each with the end of that.
     """
 
     store: HonestStore | ObjectStoragePort
@@ -159,6 +163,9 @@ class Network:
     fired: Counter[str] = field(default_factory=Counter)
     landings: list[Landing] = field(default_factory=list)
     requests: int = 0
+    seats: list[SimulatedSeat] = field(default_factory=list)
+    exclusive: bool = True
+    cuts: dict[frozenset[str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -171,7 +178,7 @@ class Network:
         """The time and the content of each object that was ever created beside the queue's; none in a real store."""
         return self.store.created if isinstance(self.store, HonestStore) else {}
 
-    def client(self, process: str, latency: float, abilities: int = 0) -> SimulatedStorage:
+    def client(self, process: str, latency: float, abilities: int = 0, *, shares: bool = False) -> SimulatedStorage:
         """Return the storage object of one process.
 
         Args:
@@ -179,10 +186,17 @@ class Network:
             latency: average seconds that a request takes to the store, and the same for its answer.
             abilities: 0 for `read` and `write` alone, 1 to tell the store's time as well, 2 for conditional reads, too,
                 and 3 for objects beside the queue's as well; 4 for such objects alone.
+            shares: True if the process can reach a broker.
         """
         kinds = (SimulatedStorage, TimedStorage, ConditionalStorage, ObjectsStorage, TimelessObjectsStorage)
         kind = kinds[abilities]
+        if shares:
+            kind = cast("type[SimulatedStorage]", type(f"Sharing{kind.__name__}", (SharingStorage, kind), {}))
         return kind(self, process, latency)
+
+    def is_cut(self, one: str, other: str) -> bool:
+        """True if two parties cannot reach each other now."""
+        return self.cuts.get(frozenset((one, other)), 0.0) > self.loop.time()
 
     def later(self, seconds: float, callback: Callable[..., None], *args: Any) -> None:
         """Run a callback on the server's side, even if the client is gone by then."""
@@ -268,7 +282,7 @@ class SimulatedStorage:
         """Draw the fault of a request; None for no fault."""
         network, dice = self.network, self._dice
         now = network.loop.time()
-        if now < network.down_until:
+        if now < network.down_until or network.is_cut(self.process, STORE):
             network.fired[FaultKind.DOWN.name] += 1
             return FaultKind.DOWN
         if dice.random() >= network.rate:

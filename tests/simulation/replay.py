@@ -14,10 +14,20 @@ from msgspec.structs import replace
 from pydantic_core import from_json
 
 from jqueue import JQueueError, StorageError
+from jqueue.domain.errors import DeadlineExceededError
 from jqueue.domain.models import AnyJob, for_callers
+from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, EnqueueSegments, NewSegment, StagedReceipt
-from jqueue.domain.operations.codec import TRAVELLING, Guarded, decode_operation, encode_operation
+from jqueue.domain.operations.codec import (
+    REFUSALS_KEPT,
+    TRAVELLING,
+    AllOrNothing,
+    Carried,
+    Guarded,
+    decode_operation,
+    encode_operation,
+)
 from jqueue.domain.operations.ends import Ack, Heartbeat
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
@@ -124,6 +134,9 @@ class Replay:
     def _one(self, operation: Operation, told: Any) -> None:
         if _is_beyond(told):
             return
+        if isinstance(operation, Carried):
+            self._batch(operation, told)
+            return
         before = self.model.copy()
         try:
             expected = self._perform(operation, told)
@@ -131,6 +144,42 @@ class Replay:
             self.model.restore(before)
             expected = refusal
         self._check_same(expected, told, operation)
+
+    def _batch(self, batch: Carried, told: list[Any]) -> None:
+        """Do the calls of another process, each by itself; or compare what can still be told of them."""
+        model, record = self.model, self.model.clients.get(batch.client)
+        answers = list(zip(batch.operations, told, strict=True))
+        if record is not None and record[0] == batch.sequence:
+            for place, (operation, answer) in enumerate(answers):
+                self._known(operation, record[3].get(str(place)), answer)
+            return
+        if record is not None and record[0] > batch.sequence:
+            raise Difference(f"batch {batch.sequence} is done, and a later one was done before")
+        if not model.clients_evicted <= batch.base <= model.version:
+            raise Difference(f"batch {batch.sequence} is done, and may have been done before")
+        changes = model.changes
+        for place, (operation, answer) in enumerate(answers):
+            is_late = batch.due[place] <= model.now
+            if is_late != isinstance(answer, DeadlineExceededError):
+                raise Difference(f"{type(operation).__name__} was {'done' if is_late else 'not done'} at its deadline")
+            self._one(operation, answer)
+        if batch.again or model.changes != changes:
+            refused = {str(place): type(each).__name__ for place, each in enumerate(told) if _is_refusal(each)}
+            kept = dict(list(refused.items())[:REFUSALS_KEPT])
+            model.clients[batch.client] = (batch.sequence, model.version + 1, len(refused), kept)
+            model.changes += 1
+
+    def _known(self, operation: Operation, refusal: str | None, told: Any) -> None:
+        if refusal is not None and type(told).__name__ != refusal:
+            raise Difference(f"{type(operation).__name__} was refused with {refusal}, and ends with {_short(told)}")
+        if refusal is not None or _is_beyond(told):
+            return
+        if isinstance(operation, lookups.TRAVELLING):
+            self._one(operation, told)
+        else:
+            each = operation.operations if isinstance(operation, AllOrNothing) else (operation,)
+            expected = [self.model.recovered(one, getattr(one, "jobs", ())) for one in each]
+            self._check_same(expected if isinstance(operation, AllOrNothing) else expected[0], told, operation)
 
     def _check_same(self, expected: Any, told: Any, operation: Operation) -> None:
         if self.compares:
@@ -160,6 +209,11 @@ class Replay:
                 return self.model.end_range(operation, remembered=not self._is_own(operation.claim))
             case EnqueueSegments():
                 return self._enqueue_segments(operation, told)
+            case lookups.LastSequence():
+                return told
+            case AllOrNothing(operations):
+                several = told if isinstance(told, list) else [told] * len(operations)
+                return [self._perform(each, one) for each, one in zip(operations, several, strict=True)]
             case Purge():
                 return self._purge(operation, told)
             case Ack() if operation.result_object is not None:
@@ -285,6 +339,10 @@ class Replay:
         whole = is_whole(claim.held.failures, claim.entry.spare)
         model.claim_range(claim.claim, ids, asked.claim_timeout, asked.holder, whole)
         return told
+
+
+def _is_refusal(told: Any) -> bool:
+    return isinstance(told, JQueueError)
 
 
 def _is_beyond(told: Any) -> bool:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields
 from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.testing.tuning import tune
-from tests.simulation.actors import Consumer, Operator, Producer
+from tests.simulation.actors import Consumer, Offerer, Operator, Producer
 from tests.simulation.answers_audit import AnswersAudit
 from tests.simulation.chain import Version, read_chain
 from tests.simulation.contention import contend
@@ -73,6 +73,7 @@ class Settings:
         ranges: share of these seeds in which jobs are also claimed by ranges.
         timeless: share of these seeds in which the store does not tell the time.
         crowds: share of all seeds in which many callers of one queue object call at once.
+        shared: share of all seeds in which some processes commit the calls of others.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -94,6 +95,7 @@ class Settings:
     ranges: float = 0.4
     timeless: float = 0.2
     crowds: float = 0.2
+    shared: float = 0.25
     left_out: frozenset[str] = frozenset()
 
 
@@ -199,6 +201,7 @@ class Simulation:
             exits=world.exits,
             calm=world.network.calm and not events["pause"] + events["crash"],
             jumped=frozenset(() if world.tells_time else self._jumped),
+            sent=world.sent,
         )
         if isinstance(store, HonestStore):
             events["object named in a version"] += check_objects(landings, self.versions, store)
@@ -246,6 +249,10 @@ class Simulation:
             self.report.events["contention"] += 1
             await contend(self.world, loop)
         else:
+            sharing = self.schedule.dice("sharing")
+            if self.world.tells_time or not self.world.large:  # a broker's clock may take an object of a client for old
+                self.world.shared = sharing.random() < settings.shared
+            network.exclusive = sharing.random() < 0.6
             await self._disturbed_life(loop, network)
         network.rate = 0.0
         await asyncio.sleep(LONGEST_DELAY * 2)  # until the last request has arrived
@@ -260,7 +267,8 @@ class Simulation:
         old_program = await self._old_object(network) if dice.random() < settings.old_format else None
         damage = self.world.damage
         spoiling = None if damage is None else asyncio.get_running_loop().create_task(damage.run())
-        lives = [self._start(loop) for _ in range(dice.randint(1, settings.processes))]
+        first = dice.randint(1, settings.processes) + self.world.shared
+        lives = [self._start(loop) for _ in range(first)]
         disturbances = 0
         while any(not client.process.dead and not task.done() for client, task in lives):
             await asyncio.sleep(dice.uniform(1, 15))
@@ -310,7 +318,12 @@ class Simulation:
             moment = 0.05 if role is Historian else pause  # the history begins before most jobs are there
             actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
         is_crowd = self.world.crowded and isinstance(client.queue, BrokerQueue)
-        for takes_part, kind in ((self.world.ranged, Ranger), (is_crowd, Crowd), (self.world.overseen, Overseer)):
+        for takes_part, kind in (
+            (self.world.ranged, Ranger),
+            (is_crowd, Crowd),
+            (self.world.overseen, Overseer),
+            (client.offers, Offerer),
+        ):
             if takes_part:
                 name = f"{kind.__name__.lower()} of {process.name}"
                 actors.append(kind(client, name, self.schedule.dice(name).randint(1, 2 * self.settings.steps), pause))

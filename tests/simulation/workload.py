@@ -24,7 +24,7 @@ from jqueue.domain.segments import RangeClaim, Retention
 from jqueue.testing.tuning import Numbers, tune
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.damage import Damage
-from tests.simulation.history import NEVER, Call, History, Record, Recorder
+from tests.simulation.history import NEVER, Call, History, Record, Recorder, SentCalls
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import Network
 from tests.simulation.schedule import Schedule
@@ -45,6 +45,9 @@ CRONS = {
     "*/2 * * * *": (120, 0),
 }
 """Cron expressions, each with its period and its offset from a whole multiple of it, in seconds."""
+
+SHARES, OFFERS = 0.85, 0.6
+"""Shares of the processes that use a broker if there is one, and that offer to be one."""
 
 LEAVE_EARLY = 0.15
 """Share of processes that leave while calls are under way."""
@@ -173,6 +176,7 @@ class World:
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
         ranged: True if some actors claim ranges.
+        shared: True if some processes commit the calls of others.
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
             would end their runs of like operations.
         left_ranges: claims of ranges that nobody ended, each with its jobs.
@@ -186,6 +190,7 @@ class World:
         adopted: number of claims that a later holder of the same name continued.
         repeated: number of writes that were known to be done before.
         records: what each process has applied, in order.
+        sent: the calls that went to brokers, by the name under which whoever commits them knows them.
         exits: times at which each process that left in peace began to leave, and had left.
         errors: errors that should not have left a process.
     """
@@ -205,6 +210,7 @@ class World:
     damage: Damage | None = None
     ranged: bool = False
     crowded: bool = False
+    shared: bool = False
     left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
     keeps_history: bool = False
     events_per_object: int = 1000
@@ -216,6 +222,7 @@ class World:
     adopted: int = 0
     repeated: int = 0
     records: list[Record] = field(default_factory=list)
+    sent: SentCalls = field(default_factory=dict)
     exits: dict[str, tuple[float, float]] = field(default_factory=dict)
     errors: list[BaseException] = field(default_factory=list)
 
@@ -235,6 +242,7 @@ class Client:
     Attributes:
         clock: the process's own clock; it can be set wrong.
         queue: a direct or a broker queue.
+        offers: True if it serves other processes.
     """
 
     def __init__(self, world: World, process: SimulatedProcess, latency: float) -> None:
@@ -247,7 +255,9 @@ class Client:
             abilities = world.with_objects
         if world.large or world.segmented:
             abilities = world.with_objects
-        storage = world.network.client(process.name, latency, abilities=abilities)
+        storage = world.network.client(process.name, latency, abilities=abilities, shares=world.shared)
+        sharing = world.schedule.dice(f"sharing of {process.name}")
+        self.offers = world.shared and sharing.random() < OFFERS
         options: dict[str, Any] = {
             "clock": self.clock,
             "entropy": SeededEntropy(world.schedule.dice(f"jitter of {process.name}"), process.name),
@@ -256,13 +266,14 @@ class Client:
             "poll_interval": dice.choice([1.0, 5.0]),
             "stale_timeout": dice.choice([1.0, 30.0, 300.0]),
             "holder": process.name,
+            "share": sharing.random() < SHARES,
             "limits": Limits(
                 blob_bytes=BLOB_BYTES, result_bytes=2 * BLOB_BYTES, object_bytes=OBJECT_BYTES if world.large else None
             ),
         }
         kind = DirectQueue if dice.random() < 0.4 else BrokerQueue
         self.queue: DirectQueue | BrokerQueue = kind(storage, **options)
-        self.recorder = Recorder(process.name, world.records)
+        self.recorder = Recorder(process.name, world.records, world.sent)
         self.queue.observe(self.recorder)
         tune(self.queue, **SOON)
         tune(self.queue, events_per_object=world.events_per_object)
