@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from jqueue.core.blob import codec
+from jqueue.core.messages import encode, message_decoder
 from jqueue.domain.models import Job, QueueState, header_of
 from jqueue.domain.operations.codec import decode_operation, encode_operation
 from jqueue.domain.segments import Range, Segment
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")
-OURS, OPERATIONS, LEGACY = (
+OURS, OPERATIONS, MESSAGES, LEGACY = (
     example.encode() for example in re.findall(r"^```json\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
 )
 
@@ -71,3 +72,8 @@ def test_the_example_of_a_segment_is_byte_for_byte_the_one_of_the_vectors():
 def test_the_encoded_operations_on_the_page_are_those_that_we_write():
     for line in OPERATIONS.splitlines():
         assert json.loads(line) == json.loads(encode_operation(decode_operation(line)))
+
+
+def test_the_messages_on_the_page_are_those_that_we_write():
+    for line in MESSAGES.splitlines():
+        assert json.loads(line) == json.loads(encode(message_decoder().decode(line)))
