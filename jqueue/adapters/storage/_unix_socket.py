@@ -7,7 +7,6 @@ broker sends an empty frame twice a second, so that its clients can tell a slow 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import itertools
 import os
 import socket
@@ -17,6 +16,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 from jqueue.ports.sharing import Handle, LinkError
+
+try:
+    import fcntl
+except ImportError:  # on Windows, which has no file locks
+    fcntl = None  # type: ignore[assignment]
 
 HEAD = struct.Struct(">IQ")
 """Length of the message in bytes, and number of the exchange. An empty frame with number 0 says: still at work."""
@@ -215,7 +219,8 @@ def _leave_seats_to_parent() -> None:
         _seats.pop().leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_leave_seats_to_parent)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_seats_to_parent)
 
 
 class SocketSeat:

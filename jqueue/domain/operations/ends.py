@@ -370,16 +370,11 @@ class Heartbeat(Operation, frozen=True):
 
     def recovered(self, draft: Draft, at: datetime) -> list[JobNotFoundError]:
         """Return the errors of the claims that are lost or cancelled by now."""
-        lost: list[JobNotFoundError] = []
-        for claim in self.jobs:
-            assert isinstance(claim, Claim)
-            if claim.job_id not in draft.header.ranges:
-                try:
-                    if draft.held(claim).cancel_requested:
-                        lost.append(JobCancelledError(*claim))
-                except JobNotFoundError as error:
-                    lost.append(error)
-        return lost
+        before = draft.savepoint()
+        try:
+            return replace(self, tolerant=True).change(draft, at)
+        finally:
+            draft.rollback(before)
 
     def references(self) -> Sequence[JobReference]:
         """Return the claims to keep alive."""
