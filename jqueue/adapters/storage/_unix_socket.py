@@ -32,10 +32,13 @@ BEAT = 0.5
 """Seconds between the empty frames."""
 
 SILENCE = 2.0
-"""Seconds without any frame after which a client gives its broker up."""
+"""Seconds without any frame after which a client gives its broker up, and a broker a message that is not whole."""
 
 MOST_BYTES = 128 << 20
 """Bytes of all messages that a broker works on. Further ones wait in their sockets, the first to come first."""
+
+OWN_BYTES = 4096
+"""About the bytes that an exchange takes besides its message, which may be short."""
 
 MOST_CLIENTS = 4096
 """Largest number of connections of a broker. A further client commits its calls itself."""
@@ -305,12 +308,13 @@ class SocketSeat:
             size, number = HEAD.unpack(await reader.readexactly(HEAD.size))
             if size > LARGEST_MESSAGE:
                 return
-            await self._room.take(size)
+            await writer.drain()  # a client that does not read its answers gets no further ones
+            await self._room.take(size + OWN_BYTES)
             try:
-                message = await reader.readexactly(size)
-                await writer.drain()  # a client that does not read its answers gets no further ones
+                async with asyncio.timeout(SILENCE):  # after which the client would have given this broker up
+                    message = await reader.readexactly(size)
             except BaseException:
-                self._room.give(size)
+                self._room.give(size + OWN_BYTES)
                 raise
             task = asyncio.get_running_loop().create_task(self._answer(writer, number, message))
             working.add(task)
@@ -322,4 +326,4 @@ class SocketSeat:
             if not writer.is_closing():
                 writer.write(HEAD.pack(len(answer), number) + answer)
         finally:
-            self._room.give(len(message))
+            self._room.give(len(message) + OWN_BYTES)

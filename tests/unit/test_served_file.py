@@ -1,0 +1,385 @@
+"""Queues on one file, of which one serves the others through a socket beside the file."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+from jqueue.adapters.storage._unix_socket import HEAD, LARGEST_MESSAGE, MOST_BYTES
+from jqueue.domain.errors import BlobMissingError, StorageFatalError
+from jqueue.ports.observer import Observer
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 20.0
+"""Time for anything here. A correct program needs much less."""
+
+pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="this system has no Unix sockets")
+
+
+class Commits(Observer):
+    """The number of commits of a queue object."""
+
+    def __init__(self):
+        self.count = 0
+
+    def committed(self, commit):
+        self.count += 1
+
+
+@asynccontextmanager
+async def opened(path, kind=BrokerQueue, **options):
+    """A queue on the file, and its commits."""
+    queue = kind(LocalFileSystemStorage(path), **{"deadline": SECONDS, **options})
+    commits = Commits()
+    queue.observe(commits)
+    async with queue:
+        yield queue, commits
+
+
+async def until(condition):
+    async with asyncio.timeout(SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def until_served(path, queue):
+    """Wait until a queue's calls go to a broker: then its own commits stay as many as they are."""
+    commits = Commits()
+    queue.observe(commits)
+    async with asyncio.timeout(SECONDS):
+        while True:
+            before = commits.count
+            await queue.enqueue("until served", b"")
+            if commits.count == before:
+                return
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def served(path, kind=BrokerQueue, **options):
+    """A queue that serves, and a client of it, each with its commits."""
+    async with opened(path, **options) as (broker, its_commits), opened(path, kind) as (client, commits):
+        broker.offer()
+        await until_served(path, client)
+        commits.count = its_commits.count = 0
+        yield broker, its_commits, client, commits
+
+
+async def payloads(queue):
+    """The payloads of all jobs, in order."""
+    return sorted(job.payload for job in (await queue.read_state()).jobs if job.entrypoint != "until served")
+
+
+@pytest.mark.parametrize("broker_kind", [BrokerQueue, DirectQueue])
+@pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
+async def test_both_kinds_of_queue_serve_and_are_served(tmp_path, broker_kind, kind):
+    path = tmp_path / "queue.json"
+    async with opened(path, broker_kind) as (broker, its_commits), opened(path, kind) as (client, commits):
+        broker.offer()
+        await until_served(path, client)
+        commits.count = its_commits.count = 0
+        job = await client.enqueue("work", b"one")
+        [claimed] = await client.dequeue("work")
+        assert job.id == claimed.id
+        await client.ack(claimed)
+        assert await payloads(broker) == []
+    assert commits.count == 0
+    assert its_commits.count == 3
+
+
+async def test_a_job_of_one_client_is_answered_to_the_waiting_dequeue_of_another(tmp_path):
+    path = tmp_path / "queue.json"
+    async with served(path) as (_, _, client, commits), opened(path) as (other, its_commits):
+        await until_served(path, other)
+        its_commits.count = 0
+        waiting = asyncio.create_task(other.dequeue("work", wait=SECONDS))
+        await client.enqueue("work", b"one")
+        [job] = await waiting
+        assert job.payload == b"one"
+        assert commits.count == its_commits.count == 0
+        await other.ack(job)
+
+
+async def test_a_queue_that_does_not_share_commits_itself(tmp_path):
+    path = tmp_path / "queue.json"
+    async with served(path) as (_, its_commits, _, _), opened(path, share=False) as (alone, commits):
+        for _ in range(5):
+            await alone.enqueue("work", b"")
+        assert commits.count == 5
+        assert its_commits.count == 0
+    async with opened(path, share=False) as (alone, _), opened(path) as (client, commits):
+        alone.offer()
+        for _ in range(5):
+            await client.enqueue("work", b"")
+        assert commits.count == 5
+        assert not Path(f"{path}.broker").exists()
+
+
+async def test_the_socket_has_the_mode_of_the_file_and_goes_with_its_broker(tmp_path):
+    path = tmp_path / "queue.json"
+    async with served(path):
+        for name in ("queue.json.broker", "queue.json.broker.lock"):
+            assert (tmp_path / name).stat().st_mode & 0o777 == path.stat().st_mode & 0o777 == 0o600
+    assert not {each.name for each in tmp_path.iterdir()} & {"queue.json.broker", "queue.json.broker.lock"}
+
+
+async def test_a_path_that_is_too_long_for_a_socket_is_served(tmp_path):
+    folder = tmp_path / ("long" * 30) / ("longer" * 20)
+    folder.mkdir(parents=True)
+    async with served(folder / "queue.json") as (_, its_commits, client, commits):
+        await client.enqueue("work", b"")
+        assert (1, 0) == (its_commits.count, commits.count)
+
+
+async def test_a_socket_that_a_killed_broker_has_left_is_passed_by_and_replaced(tmp_path):
+    path = tmp_path / "queue.json"
+    left = socket.socket(socket.AF_UNIX)
+    left.bind(f"{path}.broker")
+    left.close()
+    Path(f"{path}.broker.lock").touch()
+    async with opened(path) as (client, commits):
+        await client.enqueue("work", b"")
+        assert commits.count == 1
+    async with served(path) as (_, its_commits, client, commits):
+        await client.enqueue("work", b"")
+        assert (1, 0) == (its_commits.count, commits.count)
+
+
+@pytest.mark.parametrize("name", ["queue.json.broker", "queue.json.broker.lock"])
+async def test_without_a_place_for_the_socket_everybody_commits(tmp_path, name):
+    path = tmp_path / "queue.json"
+    (tmp_path / name).mkdir()
+    async with opened(path) as (broker, its_commits), opened(path) as (client, commits):
+        broker.offer()
+        for number in range(20):
+            await client.enqueue("work", b"%d" % number)
+            await broker.enqueue("work", b"%d" % number)
+        assert (20, 20) == (its_commits.count, commits.count)
+
+
+async def test_of_two_offers_one_serves_and_the_other_follows_it_without_an_error(tmp_path):
+    path = tmp_path / "queue.json"
+    async with opened(path) as (second, its_commits), opened(path, DirectQueue) as (client, _):
+        async with opened(path) as (first, _):
+            first.offer()
+            await until_served(path, client)
+            second.offer()
+            await until_served(path, second)  # it is a client as long as another serves
+            over = asyncio.Event()
+            done: list[int] = []
+
+            async def call(place):
+                while not over.is_set():
+                    await client.enqueue("work", b"%d-%d" % (place, len(done)), job_id=f"{place}-{len(done)}")
+                    done.append(place)
+                    for job in await client.dequeue("work", wait=1):
+                        await client.ack(job)
+
+            callers = [asyncio.create_task(call(place)) for place in range(8)]
+            await until(lambda: len(done) > 50)
+        count = its_commits.count
+        await until(lambda: its_commits.count > count + 20)  # the second commits for the client
+        await until_served(path, client)
+        over.set()
+        await asyncio.gather(*callers)
+        assert await payloads(second) == []
+
+
+async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(tmp_path):
+    path = tmp_path / "queue.json"
+    async with served(path) as (broker, _, client, _):
+        path.unlink()
+        with pytest.raises(BlobMissingError):
+            await client.enqueue("work", b"")
+        with pytest.raises(BlobMissingError):
+            await broker.enqueue("work", b"")
+        async with opened(tmp_path / "other.json") as (other, _):
+            await other.enqueue("work", b"")
+        (tmp_path / "other.json").rename(path)
+        with pytest.raises(StorageFatalError):
+            await client.enqueue("work", b"")
+        with pytest.raises(StorageFatalError):
+            await broker.enqueue("work", b"")
+    async with opened(path) as (queue, _):
+        assert [b""] == await payloads(queue)
+
+
+class Raw:
+    """A connection to a broker that says what it likes."""
+
+    def __init__(self, path):
+        self.path = path
+
+    async def __aenter__(self):
+        self.reader, self.writer = await asyncio.open_unix_connection(f"{self.path}.broker")
+        return self
+
+    async def __aexit__(self, *_):
+        self.writer.close()
+
+    def send(self, message, number=1):
+        self.writer.write(HEAD.pack(len(message), number) + message)
+
+    async def answer(self):
+        """The next answer, with its number."""
+        while True:
+            size, number = HEAD.unpack(await self.reader.readexactly(HEAD.size))
+            if number:
+                return number, json.loads(await self.reader.readexactly(size))
+
+
+WRONG = {
+    "not JSON": b"\xff" * 40,
+    "empty": b"",
+    "another kind": b'{"do":"steal"}',
+    "no operations": b'{"do":"batch","client":"c","sequence":1}',
+    "deep": b"[" * 100_000,
+    "a negative number": b'{"do":"batch","client":"c","sequence":-1,"operations":[],"seconds":[]}',
+    "too few seconds": b'{"do":"batch","client":"c","sequence":1,"operations":[{"op":"purge"}],"seconds":[]}',
+    "a claim without a call": b'{"do":"claim","client":"c","operation":{"op":"dequeue"},"seconds":1}',
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_a_message_that_cannot_be_read_is_refused_and_the_connection_stays(tmp_path, name):
+    path = tmp_path / "queue.json"
+    async with asyncio.timeout(SECONDS), served(path) as (_, _, client, commits), Raw(path) as raw:
+        for number in (1, 2):
+            raw.send(WRONG[name], number)
+            answered, answer = await raw.answer()
+            assert number == answered
+            assert answer["error"]["error"] == "InvalidJobError"
+        await client.enqueue("work", b"")
+        assert commits.count == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", HEAD.pack(LARGEST_MESSAGE + 1, 1)],
+    ids=["noise", "another protocol", "a frame too large"],
+)
+async def test_a_frame_that_is_too_large_ends_its_connection_alone(tmp_path, sent):
+    path = tmp_path / "queue.json"
+    async with asyncio.timeout(SECONDS), served(path) as (_, _, client, commits), Raw(path) as raw:
+        raw.writer.write(sent)
+        assert b"" == await raw.reader.read()
+        await client.enqueue("work", b"")
+        assert commits.count == 0
+
+
+async def test_messages_that_do_not_come_hold_their_room_for_a_short_time_alone(tmp_path):
+    path = tmp_path / "queue.json"
+    async with asyncio.timeout(SECONDS), served(path) as (_, its_commits, client, commits), AsyncExitStack() as stack:
+        liars = [await stack.enter_async_context(Raw(path)) for _ in range(MOST_BYTES // LARGEST_MESSAGE)]
+        for liar in liars:
+            liar.writer.write(HEAD.pack(LARGEST_MESSAGE, 1) + b"[")
+        await client.enqueue("work", b"while there is no room")
+        for liar in liars:
+            assert b"" == await liar.reader.read()
+        await until_served(path, client)
+        commits.count = its_commits.count = 0
+        await client.enqueue("work", b"afterwards")
+        assert (1, 0) == (its_commits.count, commits.count)
+        assert [b"afterwards", b"while there is no room"] == await payloads(client)
+
+
+async def test_a_client_that_reads_no_answers_is_read_no_further(tmp_path):
+    path = tmp_path / "queue.json"
+    async with asyncio.timeout(SECONDS), served(path) as (_, _, client, commits):
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.connect(f"{path}.broker")
+            raw.setblocking(False)
+            frames, sent, taken = (HEAD.pack(2, 1) + b"{}") * 4096, 0, True
+            while taken:
+                taken = False
+                with suppress(BlockingIOError):
+                    while True:
+                        sent += raw.send(frames)
+                        taken = True
+                        assert sent < 64 << 20
+                for _ in range(5):  # the broker has the time to read on
+                    await client.enqueue("work", b"")
+            assert commits.count == 0
+        await client.enqueue("work", b"")
+        assert commits.count == 0
+
+
+FORK = """
+import asyncio, os, sys
+from jqueue import BrokerQueue, LocalFileSystemStorage
+
+async def work(path):
+    queue = BrokerQueue(LocalFileSystemStorage(path))
+    async with queue:
+        queue.offer()
+        while not os.path.exists(path + ".broker"):
+            await asyncio.sleep(0.01)
+        await queue.enqueue("parent", b"")
+        if not (child := os.fork()):
+            print("child", flush=True)
+            os.read(0, 1)  # until the test ends
+            os._exit(0)
+        await asyncio.sleep(60)
+
+asyncio.run(work(sys.argv[1]))
+"""
+
+
+@contextmanager
+def program(text, *arguments):
+    """A process in a group of its own, which is killed at the end, with its children."""
+    command = [sys.executable, "-W", "ignore", "-c", text, *map(str, arguments)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+async def test_a_child_does_not_hold_the_seat_of_its_killed_parent(tmp_path):
+    path = tmp_path / "queue.json"
+    with program(FORK, path) as parent:
+        assert "child\n" == await asyncio.to_thread(parent.stdout.readline)
+        async with opened(path) as (queue, commits), opened(path) as (client, its_commits):
+            await client.enqueue("work", b"")
+            assert its_commits.count == 0
+            parent.kill()
+            parent.wait()
+            queue.offer()
+            async with asyncio.timeout(SECONDS):
+                while not commits.count:
+                    await client.enqueue("work", b"")
+            await until_served(path, client)
+
+
+async def test_a_connection_from_before_a_fork_is_not_used_by_the_child(tmp_path):
+    path = tmp_path / "queue.json"
+
+    async def calls(queue, name):
+        for number in range(100):
+            job = await queue.enqueue("work", f"{name} {number}".encode())
+            assert f"{name} {number}".encode() == job.payload
+
+    async with served(path) as (_, _, client, commits):
+        child = os.fork()
+        if not child:
+            code = 1
+            with suppress(BaseException):
+                asyncio.run(calls(client, "child"))
+                code = 0
+            os._exit(code)
+        await calls(client, "parent")
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        assert (0, 0) == (status, commits.count)
+        assert 200 == len(await payloads(client))
