@@ -21,6 +21,7 @@ from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import SupportsOffering
 from jqueue.ports.sharing import SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
+from jqueue.runtime.system import forks
 
 
 class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObservers, SupportsOffering):
@@ -71,6 +72,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
         self._offer: Offer | None = None
         self._service: Service | None = None
+        self._served_by = forks()
 
     def service(self) -> Service:
         """Return what answers the messages of other processes, until this queue is closed. A server hands them to it.
@@ -81,17 +83,25 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
             self._writer.courier.serving = True
         return self._answering()
 
+    def _leave_to_parent(self) -> None:
+        """In a forked child, forget what the parent serves."""
+        if self._served_by != forks():
+            self._offer, self._service, self._served_by = None, None, forks()
+
     def _answering(self) -> Service:
+        self._leave_to_parent()
         if self._service is None:
             self._writer.open()
             self._service = Service(self._writer, self._engine)
         return self._service
 
     def offer(self) -> None:
+        self._leave_to_parent()
         if self._writer.courier is not None and isinstance(self.storage, SupportsSharing) and self._offer is None:
             self._offer = Offer(self.storage, self._writer, self._answering())
 
     async def _close(self, reason: str, seconds: float) -> None:
+        self._leave_to_parent()
         offer, self._offer = self._offer, None
         service, self._service = self._service, None
         if offer is not None:

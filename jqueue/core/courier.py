@@ -122,7 +122,8 @@ class OwnCall(Request):
     def settle(self, outcome: Any) -> None:
         """Note that it has landed."""
         super().settle(outcome)
-        self._landed()
+        if not isinstance(outcome, JQueueError):
+            self._landed()
 
 
 class Courier:
@@ -138,13 +139,13 @@ class Courier:
         self, storage: SupportsSharing, engine: Engine, clock: Clock, entropy: Entropy, wake: Callable[[], None]
     ) -> None:
         self._storage, self._engine, self._clock, self._entropy, self._wake = storage, engine, clock, entropy, wake
-        self.serving = False
         self._link: Link | None = None
         self.reset()
 
     def reset(self) -> None:
         """Begin anew, as another client: in another event loop, or after a fork."""
         self.client = self._entropy.new_id()[:18]
+        self.serving = False
         self._sequence = self._calls = self._version = 0
         if self._link is not None:
             _LEFT_TO_PARENT.append(self._link)
@@ -176,9 +177,7 @@ class Courier:
         A dequeue is answered later. The other calls are answered when this returns, as far as the broker answers.
         """
         self._note_lost()
-        for _ in range(2):  # a connection that was there may have ended, and another broker may be there
-            if self.serving or (link := await self._linked()) is None:
-                break
+        if not self.serving and (link := await self._linked()) is not None:
             try:
                 return await self._take(link, requests, callers)
             except LinkError:
@@ -258,13 +257,13 @@ class Courier:
             raise LinkError("the broker is leaving", sent=sent.again)
         if answer.error is not None:
             failure = error_of(answer.error)
-            if isinstance(failure, UnknownOutcomeError) and not isinstance(failure, BatchUnknownError):
+            is_known = not sent.again and not isinstance(failure, UnknownOutcomeError)
+            if not is_known and not isinstance(failure, BatchUnknownError):
                 sent.again = True
-                raise LinkError("the broker does not know if the calls were done", sent=True)
+                raise LinkError("it is not known if a broker has done the calls", sent=True)
             self.refused(sent, failure)
         else:
-            pairs = zip(sent.operations, answer.results, strict=True)
-            self.answered(sent, [decode_result(operation, each) for operation, each in pairs])
+            self.answered(sent, _results(sent.operations, answer))
 
     def _release(self, sent: Sent) -> None:
         """Forget a batch that no broker has taken."""
@@ -347,7 +346,7 @@ class Courier:
             if failure is not None:
                 request.fail(failure)
             else:
-                [jobs] = (decode_result(operation, each) for each in answer.results)
+                [jobs] = _results([operation], answer)
                 request.waits_for_jobs = False
                 request.settle(jobs if isinstance(jobs, JQueueError) else [jobs])
             self._claiming.pop(request, None)
@@ -392,21 +391,19 @@ class Courier:
     def _hand_back_here(self, callers: Callers) -> Request:
         """Return the call that hands back what was claimed for calls whose answers were lost."""
         calls = tuple(sorted(self._lost_calls))
-
         return OwnCall(HandBackCalls(calls), callers, lambda: self._lost_calls.difference_update(calls))
 
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""
         workers = self._engine.workers
         records = workers.records(self._engine.now().timestamp())
-
         return OwnCall(Attend(dict(records)), callers, lambda: workers.landed(records, self._clock.monotonic()))
 
     def _read(self, data: bytes) -> Answer:
         try:
             answer = decode_answer(data)
         except msgspec.DecodeError as error:
-            raise LinkError(f"the broker's answer cannot be read: {error}", sent=True) from None
+            raise LinkError(f"the broker's answer cannot be read: {type(error).__name__}", sent=True) from None
         self._pause = FIRST_PAUSE
         if answer.queue:
             self._version = max(self._version, answer.version)
@@ -466,5 +463,20 @@ def _travels(operation: Operation) -> bool:
 
 
 def _size_of(operation: Operation) -> int:
-    payload = getattr(operation, "payload", b"")
-    return len(payload) if isinstance(payload, bytes) else 0
+    """Return about how many bytes an operation takes in a message."""
+    if isinstance(operation, AllOrNothing):
+        return sum(map(_size_of, operation.operations))
+    payload = getattr(operation, "payload", None) or b""
+    return len(payload) * 4 // 3 + getattr(operation, "result_bytes", 0)
+
+
+def _results(operations: Sequence[Operation], answer: Answer) -> list[Any]:
+    """Return the results of a broker's answer.
+
+    Raises:
+        LinkError: it is no answer to these operations.
+    """
+    try:
+        return [decode_result(*pair) for pair in zip(operations, answer.results, strict=True)]
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise LinkError(f"the broker's answer cannot be read: {type(error).__name__}", sent=True) from None

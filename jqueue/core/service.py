@@ -17,6 +17,7 @@ from jqueue.core.requests import Callers, Request
 from jqueue.core.writer import Writer
 from jqueue.domain.errors import (
     BlobMissingError,
+    DeadlineExceededError,
     InvalidJobError,
     JQueueError,
     QueueClosedError,
@@ -33,6 +34,9 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.sharing import Seat, SupportsSharing
 
 logger = logger_of("jqueue")
+
+PATIENCE = 10.0
+"""Seconds that a broker tries a batch. Then its client tries elsewhere, as the broker may be cut off from the store."""
 
 RETRY = 0.25
 """Seconds between two looks for a free seat."""
@@ -108,7 +112,7 @@ class Service:
 
     async def look(self) -> None:
         """Read the queue, so that it is known which one it is."""
-        await self._writer.enter([LastSequence()], self._writer.deadline, callers=self._callers, convert=list)
+        await self._writer.enter([LastSequence()], PATIENCE, callers=self._callers, convert=list)
 
     async def _check_queue(self, known: str) -> None:
         """Refuse a client that knows another queue at this place."""
@@ -124,7 +128,7 @@ class Service:
         if len(message.seconds) != len(message.operations):
             raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
         engine = self._engine
-        now, longest = engine.now(), min(LONGEST, max(message.seconds, default=0.0))
+        now, longest = engine.now(), max(message.seconds, default=0.0)
         carried = Carried(
             message.client,
             message.sequence,
@@ -133,7 +137,12 @@ class Service:
             tuple(now + timedelta(seconds=min(LONGEST, each)) for each in message.seconds),
             message.again,
         )
-        [results] = await self._writer.enter([carried], longest, callers=self._callers, convert=list)
+        try:
+            [results] = await self._writer.enter([carried], min(PATIENCE, longest), callers=self._callers, convert=list)
+        except DeadlineExceededError:
+            if longest <= PATIENCE:
+                raise
+            return Answer(leaving=True)  # the client may reach the store
         return self._done([encode_result(*pair) for pair in zip(carried.operations, results, strict=True)])
 
     async def _claim(self, message: Claim) -> Answer:
@@ -188,7 +197,6 @@ class Offer:
     async def _take(self) -> None:
         while self._seat is None:
             with suppress(StorageError):
-                await self._service.look()  # a process that cannot reach the store is no broker
                 self._seat = await self._storage.take_seat(self._service.handle)
             if self._seat is None:
                 await asyncio.sleep(RETRY)

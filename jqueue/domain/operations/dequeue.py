@@ -7,6 +7,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Annotated, Any, TypedDict
 
+from msgspec import Meta
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
@@ -92,6 +93,9 @@ class Claims(Operation, frozen=True, kw_only=True):
             fire_due(draft, now, self.enqueue_bytes)
 
 
+CallName = Annotated[str, Meta(max_length=200)]
+
+
 class Dequeue(Claims, frozen=True):
     """Claim ready jobs, by priority and then by commit order. Its result is the list of claimed jobs.
 
@@ -106,7 +110,7 @@ class Dequeue(Claims, frozen=True):
 
     entrypoints: GivenNames | None = None
     batch_size: Count = 1
-    call: str | None = None
+    call: CallName | None = None
     again: bool = False
 
     def prepared(self, preparation: Preparation) -> Dequeue:
