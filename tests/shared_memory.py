@@ -37,6 +37,50 @@ class SharedMemory(InMemoryStorage):
         return MemorySeat(self)
 
 
+class BrokerOnly:
+    """A client of the broker of a storage that it cannot reach itself."""
+
+    def __init__(self, storage: SharedMemory) -> None:
+        self._storage = storage
+
+    async def read(self) -> tuple[bytes, str | None]:
+        """Have the broker read the object."""
+        return await self._storage.read()
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """Refuse."""
+        raise AssertionError("a client without a store has written")
+
+    async def dial(self) -> MemoryLink | None:
+        """Return a connection to the broker, if there is one."""
+        return await self._storage.dial()
+
+
+class NetworkMemory(InMemoryStorage):
+    """A storage whose clients find a broker by the seat in the queue's header.
+
+    Attributes:
+        brokers: what answers messages at each URL. One that is missing refuses connections.
+        links: every connection that was made, with its URL.
+    """
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.brokers: dict[str, Handle] = {}
+        self.links: list[tuple[str, MemoryLink]] = []
+
+    async def dial_url(self, url: str) -> MemoryLink:
+        """Return a connection. As with HTTP, it is seen at the first message if nothing answers there."""
+        link = MemoryLink(lambda message: self._answer(url, message))
+        self.links.append((url, link))
+        return link
+
+    async def _answer(self, url: str, message: bytes) -> bytes:
+        if url not in self.brokers:
+            raise LinkError(f"connection to {url} refused", sent=False)
+        return await self.brokers[url](message)
+
+
 class MemorySeat:
     """The seat of a broker in this process."""
 
@@ -68,7 +112,11 @@ class MemoryLink:
         self._exchanges.add(answer)
 
         def tell(done: asyncio.Future[bytes]) -> None:
-            if not answer.done() and not done.cancelled():
+            if answer.done() or done.cancelled():
+                return
+            if (error := done.exception()) is not None:
+                answer.set_exception(error)
+            else:
                 answer.set_result(done.result())
 
         asyncio.ensure_future(self._handle(message)).add_done_callback(tell)

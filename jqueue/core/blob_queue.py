@@ -7,7 +7,7 @@ from typing import Any
 from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
 from jqueue.core.queue_base import Prepared, QueueOptions
-from jqueue.core.service import Offer, Service
+from jqueue.core.service import HeaderOffer, Offer, Service
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import RangeVerbs
@@ -19,9 +19,12 @@ from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import SupportsOffering
-from jqueue.ports.sharing import SupportsSharing
+from jqueue.ports.sharing import DialURL, SupportsDialing, SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 from jqueue.runtime.system import forks
+
+URL_LENGTH = 1000
+"""Largest number of characters of a broker's URL."""
 
 
 class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObservers, SupportsOffering):
@@ -67,10 +70,15 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 call_timeout=engine.call_timeout,
             )
         courier = None
-        if isinstance(storage, SupportsSharing) and options.share:
-            courier = Courier(storage, engine, options.clock, options.entropy, lambda: self._writer.wake())
+        dialed = storage if isinstance(storage, SupportsDialing) else getattr(storage, "dial_url", None)
+        if dialed is not None:
+            courier = Courier(dialed, engine, options.clock, options.entropy, lambda: self._writer.wake())
+            if not options.share and courier.only:
+                raise InvalidJobError("this queue can only be reached through its broker: leave share=False out")
+            if not options.share:
+                courier = None
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
-        self._offer: Offer | None = None
+        self._offer: Offer | HeaderOffer | None = None
         self._service: Service | None = None
         self._served_by = forks()
 
@@ -95,10 +103,17 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
             self._service = Service(self._writer, self._engine)
         return self._service
 
-    def offer(self) -> None:
+    def offer(self, url: str | None = None) -> None:
         self._leave_to_parent()
-        if self._writer.courier is not None and isinstance(self.storage, SupportsSharing) and self._offer is None:
+        dial_url: DialURL | None = getattr(self.storage, "dial_url", None)
+        if self._writer.courier is None or self._offer is not None:
+            return
+        if isinstance(self.storage, SupportsSharing):
             self._offer = Offer(self.storage, self._writer, self._answering())
+        elif url is not None and dial_url is not None:
+            if not 0 < len(url) <= URL_LENGTH or not url.isprintable():
+                raise InvalidJobError(f"the URL of a broker must be printable and have at most {URL_LENGTH} characters")
+            self._offer = HeaderOffer(url, dial_url, self._writer, self._engine, self.service(), self.options.entropy)
 
     async def _close(self, reason: str, seconds: float) -> None:
         self._leave_to_parent()

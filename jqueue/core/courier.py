@@ -18,28 +18,39 @@ from msgspec.structs import replace
 
 from jqueue.core.engine import Engine
 from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, decode_answer, encode
-from jqueue.core.requests import Callers, Request
+from jqueue.core.requests import Callers, Request, sleep_while_awaited
+from jqueue.core.tasks import TRANSIENT
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import (
     BatchUnknownError,
     DeadlineExceededError,
+    InvalidJobError,
     JQueueError,
     StorageError,
+    StorageFatalError,
     UnknownOutcomeError,
 )
+from jqueue.domain.header import BrokerSeat
+from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, decode_result, error_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.operator import Attend, Fence
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.sharing import Link, LinkError, SupportsSharing
+from jqueue.ports.log import logger_of
+from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
+
+logger = logger_of("jqueue")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 """Seconds without a broker before one is looked for again: the first time, and after many silent ones."""
 
 OWN_SECONDS = 30.0
 """Seconds for a call that a courier makes for itself."""
+
+MOST_MOVES, MOVES_WITHIN = 3, 10.0
+"""Number of times that brokers may send a client on within these seconds. Then it commits its calls itself as long."""
 
 BATCH_OPERATIONS = 4096
 """Largest number of operations in a batch."""
@@ -130,16 +141,28 @@ class Courier:
     """Takes calls to the broker of the queue, one batch at a time, while there is a broker.
 
     Args:
-        storage: finds the broker.
+        store: knows the broker, or dials the one that has the seat in the queue's header.
         engine: commits for this process.
         wake: makes the writer look at its calls again.
+
+    Attributes:
+        serving: True while this process commits its calls itself, as it is a broker.
+        only: True if the queue can only be reached through its broker. Then calls wait for it until their deadlines.
     """
 
     def __init__(
-        self, storage: SupportsSharing, engine: Engine, clock: Clock, entropy: Entropy, wake: Callable[[], None]
+        self,
+        store: SupportsDialing | DialURL,
+        engine: Engine,
+        clock: Clock,
+        entropy: Entropy,
+        wake: Callable[[], None],
     ) -> None:
-        self._storage, self._engine, self._clock, self._entropy, self._wake = storage, engine, clock, entropy, wake
+        self._store, self._engine, self._clock, self._entropy, self._wake = store, engine, clock, entropy, wake
+        self.only = isinstance(store, SupportsDialing) and not isinstance(store, SupportsSharing)
+        self._warned = ""
         self._link: Link | None = None
+        self._parked: dict[Request, tuple[asyncio.Task[None], Link]] = {}
         self.reset()
 
     def reset(self) -> None:
@@ -147,12 +170,16 @@ class Courier:
         self.client = self._entropy.new_id()[:18]
         self.serving = False
         self._sequence = self._calls = self._version = 0
+        _LEFT_TO_PARENT.extend(link for _, link in self._parked.values())
         if self._link is not None:
             _LEFT_TO_PARENT.append(self._link)
             self._link = None
         self._next_dial, self._pause = 0.0, FIRST_PAUSE
+        self._seat: BrokerSeat | None = None
+        self._moves: list[float] = []
+        self._moved, self._alone_until = False, 0.0
         self._open: Sent | None = None
-        self._parked: dict[Request, asyncio.Task[None]] = {}
+        self._parked = {}
         self._claiming: dict[Request, str] = {}
         self._lost_calls: set[str] = set()
         self._stops: set[asyncio.Task[Any]] = set()
@@ -177,11 +204,23 @@ class Courier:
         A dequeue is answered later. The other calls are answered when this returns, as far as the broker answers.
         """
         self._note_lost()
-        if not self.serving and (link := await self._linked()) is not None:
-            try:
-                return await self._take(link, requests, callers)
-            except LinkError:
-                self._drop(link)
+        while True:
+            if not self.serving and (link := await self._linked()) is not None:
+                try:
+                    return await self._take(link, requests, callers)
+                except LinkError as error:
+                    self._drop(link, error)
+                    for request in requests if self.only else ():
+                        request.last_error = error
+            if not self.only:
+                return self._left_to_us(requests, callers)
+            waiting = [request for request in requests if request.awaited and request not in self._parked]
+            if not waiting:
+                return []
+            await sleep_while_awaited(waiting, max(0.0, self._next_dial - self._clock.monotonic()))
+
+    def _left_to_us(self, requests: Sequence[Request], callers: Callers) -> list[Request]:
+        """Return the calls that this process must commit itself, as no broker has answered."""
         left = [request for request in requests if request.awaited and request not in self._parked]
         if (sent := self._open) is not None:
             there = {request for request, _ in sent.requests}
@@ -204,24 +243,44 @@ class Courier:
             operations = request.operations
             if len(operations) == 1 and type(operations[0]) is Dequeue:
                 self._park(link, request, operations[0])
-            elif request.claims_jobs or not all(_travels(each) for each in operations):
+            elif (request.claims_jobs and not (self.only and _looks(operations))) or not all(map(_travels, operations)):
                 ours.append(request)
             else:
                 if request.atomic and len(operations) > 1:
                     operations = [AllOrNothing(tuple(operations))]
                 batch.append((request, operations))
+        alone = 0  # number of calls that are sent one by one, as the broker has refused them together
         while batch:
             some: list[tuple[Request, Sequence[Operation]]] = []
             size = count = 0
-            while batch and (not some or (size < BATCH_BYTES and count < BATCH_OPERATIONS)):
+            while batch and (not some or (size < BATCH_BYTES and count < BATCH_OPERATIONS and not alone)):
                 some.append(batch.pop(0))
                 count += len(some[-1][1])
                 size += sum(map(_size_of, some[-1][1]))
             self._sequence += 1
             self._open = Sent(self._sequence, max(self._version, self._engine.draft.header.version), some)
             self._engine.observers.sent((self.client, self._sequence), [request for request, _ in some])
-            await self._send(link, self._open)
-        return ours
+            try:
+                await self._send(link, self._open)
+            except LinkRefusedError as refusal:
+                if not self.only:
+                    raise
+                if len(some) > 1:
+                    batch[:0], alone = some, len(some)
+                    continue
+                some[0][0].fail(refusal.error)
+            alone = max(0, alone - 1)
+        return self._done_without_store(ours) if self.only else ours
+
+    def _done_without_store(self, requests: Sequence[Request]) -> list[Request]:
+        """Answer calls that do not travel, where no process but the broker can commit."""
+        for request in requests:
+            if all(isinstance(operation, Fence) for operation in request.operations):
+                request.settle([None for _ in request.operations])  # every batch that was sent is known by now
+            else:
+                names = ", ".join(sorted({type(operation).__name__ for operation in request.operations}))
+                request.fail(InvalidJobError(f"{names}: only a process that can reach the store itself can do this"))
+        return []
 
     async def _send(self, link: Link, sent: Sent) -> None:
         """Send a batch, and answer its calls.
@@ -242,7 +301,7 @@ class Courier:
         for request, _ in sent.requests:
             request.in_flight = True
         try:
-            answer = self._read(await link.exchange(encoded))
+            answer = self._read(link, await link.exchange(encoded))
         except LinkError as error:
             sent.again = sent.again or error.sent
             if not sent.again:
@@ -333,12 +392,12 @@ class Courier:
         )
         request.in_flight = True
         work = self._wait_for_jobs(link, request, operation, encode(message))
-        self._parked[request] = asyncio.get_running_loop().create_task(work, name="jqueue-dequeue")
+        self._parked[request] = asyncio.get_running_loop().create_task(work, name="jqueue-dequeue"), link
 
     async def _wait_for_jobs(self, link: Link, request: Request, operation: Dequeue, message: bytes) -> None:
         call = self._claiming[request]
         try:
-            answer = self._read(await link.exchange(message))
+            answer = self._read(link, await link.exchange(message))
             failure = None if answer.error is None else error_of(answer.error)
             if answer.leaving or isinstance(failure, UnknownOutcomeError):
                 raise LinkError("the broker is leaving", sent=failure is not None)
@@ -348,9 +407,13 @@ class Courier:
             else:
                 [jobs] = _results([operation], answer)
                 request.waits_for_jobs = False
-                request.settle(jobs if isinstance(jobs, JQueueError) else [jobs])
+                self._settle_claim(request, jobs)
             self._claiming.pop(request, None)
         except LinkError as error:
+            if self.only:
+                request.last_error = error
+                if isinstance(error, LinkRefusedError):
+                    request.fail(error.error)
             if error.sent:
                 request.operations = (replace(operation, again=True),)
                 request.open_writes = 1  # until this process or another broker has looked for claims of this call
@@ -358,23 +421,37 @@ class Courier:
                     self._claiming.pop(request, None)
                     self._lost_calls.add(call)
             request.in_flight = False
-            self._drop(link)
+            self._drop(link, error)
         finally:
             self._parked.pop(request, None)
+            self._close_unused(link)
             self._wake()
+
+    def _settle_claim(self, request: Request, jobs: Any) -> None:
+        """Answer a dequeue. A job whose payload this process cannot read goes back."""
+        if self.only and isinstance(jobs, list) and (apart := [job.id for job in jobs if job.payload_object]):
+            request.hand_back_claims([jobs])
+            request.fail(
+                StorageFatalError(
+                    f"job {apart[0]!r} has its payload in an object beside the queue, which a client without access to "
+                    "the store cannot read: run its worker where the store can be reached"
+                )
+            )
+        else:
+            request.settle(jobs if isinstance(jobs, JQueueError) else [jobs])
 
     def _caller_left(self, request: Request) -> None:
         """End the wait of a dequeue whose caller has gone."""
-        call, link = self._claiming.get(request), self._link
-        if call is not None and link is not None and request in self._parked:
-            self._stop(link, call)
+        call = self._claiming.get(request)
+        if call is not None and request in self._parked:
+            self._stop(self._parked[request][1], call)
 
     def _stop(self, link: Link, call: str) -> None:
         async def stop() -> None:
             try:
                 await link.exchange(encode(Stop(client=self.client, call=call)))
-            except LinkError:
-                self._drop(link)
+            except LinkError as error:
+                self._drop(link, error)
 
         task = asyncio.get_running_loop().create_task(stop(), name="jqueue-stop")
         self._stops.add(task)
@@ -399,11 +476,16 @@ class Courier:
         records = workers.records(self._engine.now().timestamp())
         return OwnCall(Attend(dict(records)), callers, lambda: workers.landed(records, self._clock.monotonic()))
 
-    def _read(self, data: bytes) -> Answer:
+    def _read(self, link: Link, data: bytes) -> Answer:
         try:
             answer = decode_answer(data)
         except msgspec.DecodeError as error:
             raise LinkError(f"the broker's answer cannot be read: {type(error).__name__}", sent=True) from None
+        known = self._engine.queue_id
+        if not self.only and known and answer.queue not in ("", known):  # at an address of another machine
+            raise LinkError("the broker serves another queue", sent=False)
+        if (answer.leaving or answer.moved) and link is self._link and not (self._moved or self.only):
+            self._sent_on(answer)
         self._pause = FIRST_PAUSE
         if answer.queue:
             self._version = max(self._version, answer.version)
@@ -411,26 +493,65 @@ class Courier:
                 self._engine.queue_id, self._engine.existed = answer.queue, True
         return answer
 
-    async def _linked(self) -> Link | None:
-        """Return the connection to the broker, perhaps a new one."""
-        if self._link is not None and not self._link.closed:
-            return self._link
+    def _sent_on(self, answer: Answer) -> None:
+        """Note that the broker sends this client on. If that happens too often, nothing is followed for a while."""
         now = self._clock.monotonic()
-        if now < self._next_dial:
-            return None
+        self._moves = [at for at in self._moves if at > now - MOVES_WITHIN] + [now]
+        self._moved = len(self._moves) <= MOST_MOVES
+        if answer.leaving and not self._moved:
+            self._alone_until = now + MOVES_WITHIN
+
+    async def _linked(self) -> Link | None:
+        """Return the connection to the broker, perhaps a new one.
+
+        A broker that has failed is asked again later and later; one that has the seat now, and had not then, at once.
+        """
+        engine, now = self._engine, self._clock.monotonic()
         try:
-            self._link = await self._storage.dial()
-        except StorageError:
-            self._link = None
+            if self._moved:
+                self._moved = False
+                await self._follow()
+            if self._link is not None and not self._link.closed:
+                return self._link
+            if now < self._alone_until or (now < self._next_dial and engine.draft.header.broker == self._seat):
+                return None
+            self._link = await self._dial()
+        except (StorageError, *TRANSIENT):  # a commit of this process gets the error, too
+            pass
+        self._seat = engine.draft.header.broker
         if self._link is None:
-            self._next_dial = now + FIRST_PAUSE
+            self._next_dial = self._clock.monotonic() + FIRST_PAUSE
         return self._link
 
-    def _drop(self, link: Link) -> None:
+    async def _follow(self) -> None:
+        """Let go of the connection if another process has the seat. Dequeues wait on at the old one."""
+        if not isinstance(self._store, SupportsDialing):
+            await self._engine.refresh()
+        if self._engine.draft.header.broker != self._seat and (link := self._link) is not None:
+            self._link = None
+            self._close_unused(link)
+
+    def _close_unused(self, link: Link) -> None:
+        if link is not self._link and all(link is not other for _, other in self._parked.values()):
+            link.close()
+
+    async def _dial(self) -> Link | None:
+        if isinstance(self._store, SupportsDialing):
+            return await self._store.dial()
+        if not self._engine.loaded:
+            await self._engine.refresh()
+        seat = self._engine.draft.header.broker
+        return None if seat is None or not seat.url else await self._store(seat.url)
+
+    def _drop(self, link: Link, error: LinkError) -> None:
         """End a connection that failed. A broker that fails again and again is asked less and less."""
         if self._link is link:
             self._link = None
-            self._next_dial = self._clock.monotonic() + self._pause
+            refused = LONGEST_PAUSE if isinstance(error, LinkRefusedError) else 0.0
+            self._next_dial = self._clock.monotonic() + max(self._pause, error.pause, refused)
+            if refused and not self.only and self._warned != str(error):
+                self._warned = str(error)
+                logger.warning("this process commits its calls itself: %s", error)
             self._pause = min(LONGEST_PAUSE, 2 * self._pause)
         link.close()
 
@@ -441,7 +562,7 @@ class Courier:
 
     async def answered_all(self, seconds: float) -> None:
         """Wait until no dequeue is at the broker: jobs that it claims for a caller that has left must go back."""
-        tasks = [*self._parked.values(), *self._stops]
+        tasks = [*(task for task, _ in self._parked.values()), *self._stops]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, seconds))
 
@@ -460,6 +581,11 @@ def _left(request: Request, now: float) -> float:
 def _travels(operation: Operation) -> bool:
     """Return True if a broker can commit an operation for this process. A fence is about the writes of this one."""
     return isinstance(operation, TRAVELLING) and operation.large is None and not isinstance(operation, Fence)
+
+
+def _looks(operations: Sequence[Operation]) -> bool:
+    """Return True if a call only looks: a wait for a result is asked again and again, where there is no store."""
+    return all(isinstance(operation, lookups.TRAVELLING) for operation in operations)
 
 
 def _size_of(operation: Operation) -> int:

@@ -80,6 +80,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         results: of each operation, as `jqueue.domain.operations.codec` encodes them.
         error: the error of the whole message. Nothing of it was done, unless the error says otherwise.
         leaving: True if this process no longer serves the queue, and nothing was done.
+        moved: True if another process has the seat in the queue's header. The message was answered all the same.
     """
 
     queue: str = ""
@@ -87,6 +88,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     results: list[msgspec.Raw] = []
     error: Refused | None = None
     leaving: bool = False
+    moved: bool = False
 
 
 encode: Any = msgspec.json.Encoder().encode

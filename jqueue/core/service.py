@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -25,13 +25,16 @@ from jqueue.domain.errors import (
     StorageFatalError,
     UnknownOutcomeError,
 )
+from jqueue.domain.header import BrokerSeat
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import Carried, encode_result, refusal_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
+from jqueue.domain.operations.operator import LeaveSeat, TakeSeat
+from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.sharing import Seat, SupportsSharing
+from jqueue.ports.sharing import DialURL, LinkError, LinkRefusedError, Seat, SupportsSharing
 
 logger = logger_of("jqueue")
 
@@ -40,6 +43,12 @@ PATIENCE = 10.0
 
 RETRY = 0.25
 """Seconds between two looks for a free seat."""
+
+AGAIN = 5.0
+"""Seconds for a batch that is sent again, at least: its client must learn if it was done, although no caller waits."""
+
+LOOK = 2.0
+"""Seconds between two looks at the process that has the seat in the header. It doubles with each seat that was lost."""
 
 
 class _OthersClaims(ClaimRegistry):
@@ -71,6 +80,7 @@ class Service:
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
         self._leaving = False
+        self.moved: Callable[[], bool] = lambda: False  # True while another process has the seat
 
     def leave(self) -> None:
         """Answer every waiting dequeue, and refuse what comes from now on."""
@@ -105,7 +115,7 @@ class Service:
         except QueueClosedError:
             return Answer(leaving=True)
         except JQueueError as error:
-            return Answer(error=refusal_of(error))
+            return Answer(self._engine.queue_id, error=refusal_of(error))
         except Exception as error:
             logger.exception("a broker could not answer a client")
             return Answer(error=refusal_of(UnknownOutcomeError(f"the broker failed: {type(error).__name__}")))
@@ -128,7 +138,7 @@ class Service:
         if len(message.seconds) != len(message.operations):
             raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
         engine = self._engine
-        now, longest = engine.now(), max(message.seconds, default=0.0)
+        now, longest = engine.now(), max([AGAIN * message.again, *message.seconds])
         carried = Carried(
             message.client,
             message.sequence,
@@ -165,7 +175,7 @@ class Service:
 
     def _done(self, results: list[msgspec.Raw]) -> Answer:
         engine = self._engine
-        return Answer(engine.queue_id, engine.draft.header.version, results)
+        return Answer(engine.queue_id, engine.draft.header.version, results, moved=self.moved())
 
 
 def read_message(data: bytes | bytearray) -> Batch | Claim | Stop:
@@ -213,3 +223,85 @@ class Offer:
             await self._seat.leave()
             assert self._writer.courier is not None
             self._writer.courier.serving = False
+
+
+class HeaderOffer:
+    """Keeps the seat in the queue's header for this process, until the queue is closed.
+
+    It takes a seat that is empty, and that of a process which does not answer, after a random pause. While another
+    process has the seat and answers, this one does not touch the store.
+
+    Args:
+        url: where this process answers.
+        dial_url: makes connections to others.
+        writer: commits the calls.
+        engine: the writer's.
+        service: answers the messages.
+        entropy: draws the pauses.
+    """
+
+    def __init__(
+        self, url: str, dial_url: DialURL, writer: Writer, engine: Engine, service: Service, entropy: Entropy
+    ) -> None:
+        self._url, self._dial_url, self._writer, self._engine = url, dial_url, writer, engine
+        self._service, self._entropy = service, entropy
+        self._own = BrokerSeat()
+        self._taken = 0
+        service.moved = lambda: self._is_others(engine.draft.header.broker)
+        self._task = asyncio.get_running_loop().create_task(self._keep(), name="jqueue-offer")
+
+    def _is_others(self, seat: BrokerSeat | None) -> bool:
+        return seat is not None and bool(seat.url) and seat.writer != self._engine.writer_id
+
+    async def _keep(self) -> None:
+        while True:
+            with suppress(JQueueError):  # a process that cannot reach the store, or is too late, is no broker
+                await self._take()
+            await asyncio.sleep(LOOK * 2 ** min(5, max(0, self._taken - 1)))
+
+    async def _take(self) -> None:
+        """Take the seat if it is free."""
+        engine = self._engine
+        seat = engine.draft.header.broker
+        if seat is not None and engine.loaded and seat.url:
+            if seat.writer == engine.writer_id:
+                return  # every commit of this process shows if another one has taken it
+            if seat.url != self._url or self._taken:  # else this process was started again
+                if await self._answers(seat.url):
+                    return
+                await asyncio.sleep(self._entropy.jitter(LOOK))
+        await self._service.look()
+        now = engine.draft.header.broker
+        if not engine.existed or (self._is_others(now) and now != seat):
+            return  # the first job creates the queue; or this process looks at the new seat first
+        seen = 0 if now is None else now.term
+        self._own = BrokerSeat(writer=engine.writer_id, url=self._url, term=seen + 1)  # also if the answer gets lost
+        await self._writer.enter([TakeSeat(self._url, engine.writer_id, seen)], self._writer.deadline, convert=list)
+        self._taken += 1
+
+    async def _answers(self, url: str) -> bool:
+        """Return True if a process answers there, or cannot be asked."""
+        link = await self._dial_url(url)
+        if link is None:
+            return True
+        try:
+            await link.exchange(encode(Stop(client=self._engine.writer_id, call="")))
+        except LinkRefusedError:
+            return True
+        except LinkError as error:
+            return error.pause > 0
+        finally:
+            link.close()
+        return True
+
+    def leave(self) -> None:
+        """Leave the seat, with the last commit."""
+        self._task.cancel()
+        self._service.moved = lambda: False
+        if self._own.url:
+            self._writer.enter([LeaveSeat(self._own.writer, self._own.term)], self._writer.deadline, convert=list)
+
+    async def left(self) -> None:
+        """Commit as any process again."""
+        assert self._writer.courier is not None
+        self._writer.courier.serving = False

@@ -13,7 +13,7 @@ from jqueue.domain.errors import (
     QueueFullError,
     SegmentDamagedError,
 )
-from jqueue.domain.header import Header, SetAside
+from jqueue.domain.header import BrokerSeat, Header, SetAside
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import ENTRYPOINTS_KEPT, bytes_taken, enqueue_share
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
@@ -475,6 +475,10 @@ class Draft:
             if settings.history is not None:
                 self.require(HISTORY)
             self.jobs.order.take_settings(self.header)
+
+    def set_broker(self, seat: BrokerSeat) -> None:
+        """Set the seat of the queue's broker."""
+        self._assign("broker", seat)
 
     def require(self, feature: str) -> None:
         """Make versions of jqueue that do not know a feature refuse the blob."""

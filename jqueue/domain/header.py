@@ -139,6 +139,22 @@ class ClientRecord(Entry, frozen=True):
     refused: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class BrokerSeat(Entry, frozen=True):
+    """The process that offers to commit the calls of other processes, on a store that several machines use.
+
+    It grants nothing: every process may commit at any time. It only tells clients where to go first.
+
+    Attributes:
+        writer: id of the writer that took the seat; empty if it has left.
+        url: where the process answers clients.
+        term: number of seats that were taken so far, this one included.
+    """
+
+    writer: str = ""
+    url: str = ""
+    term: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
+
+
 class KeyHold(NamedTuple):
     """A unique key kept after its job was acked."""
 
@@ -182,6 +198,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         commits: the last commit of each recent writer.
         clients: the last batch of each recent client of a broker, by its id.
         clients_evicted: the highest version whose record `clients` has dropped.
+        broker: the process that serves other processes; None if there never was one.
         holds: unique keys kept after their job's ack.
         settings: the settings of the queue as a whole.
         entrypoints: the limits and pauses of entrypoints, by name.
@@ -207,6 +224,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     commits: dict[str, CommitRecord] = {}
     clients: dict[str, ClientRecord] = {}
     clients_evicted: Count = 0
+    broker: BrokerSeat | None = None
     holds: dict[str, KeyHold] = {}
     settings: QueueSettings = QueueSettings()
     entrypoints: dict[str, EntrypointRules] = {}

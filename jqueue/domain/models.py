@@ -31,7 +31,16 @@ from pydantic_core import core_schema
 from jqueue.domain.counters import Counters
 from jqueue.domain.errors import JobNotFoundError
 from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders, to_utc
-from jqueue.domain.header import ClientRecord, CommitRecord, Header, KeyHold, SetAside, TransactionRecord, WorkerRecord
+from jqueue.domain.header import (
+    BrokerSeat,
+    ClientRecord,
+    CommitRecord,
+    Header,
+    KeyHold,
+    SetAside,
+    TransactionRecord,
+    WorkerRecord,
+)
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.job import (
     NO_CLAIM,
@@ -325,6 +334,7 @@ class QueueState(BaseModel):
     evicted_through: _Count = 0
     clients: Annotated[Mapping[str, ClientRecord], _AsRecord] = Field(default_factory=dict, repr=False)
     clients_evicted: _Count = 0
+    broker: Annotated[BrokerSeat | None, _AsRecord] = Field(default=None, repr=False)
     finished: Mapping[str, _Count] = Field(default_factory=dict)
     holds: Annotated[Mapping[str, KeyHold], _AsRecord] = Field(default_factory=dict)
     attempt_floor: _Count = 0

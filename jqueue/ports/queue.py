@@ -297,10 +297,14 @@ class SupportsWorkers(Protocol):
 class SupportsOffering(Protocol):
     """A queue object that can commit the calls of other processes together with its own."""
 
-    def offer(self) -> None:
+    def offer(self, url: str | None = None) -> None:
         """Commit the calls of other processes from when no other process does, until the queue is closed.
 
         It does nothing where processes cannot reach each other.
+
+        Args:
+            url: where this process already answers them, on a store that several machines use. Other processes find it
+                in the queue. A store of one machine needs none.
         """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
-from jqueue.domain.errors import StorageError
+from jqueue.domain.errors import JQueueError, StorageError
 
 Handle = Callable[[bytes], Awaitable[bytes]]
 """Takes the message of a client, and returns the answer. It raises no errors but those of a cancellation."""
@@ -16,11 +16,25 @@ class LinkError(StorageError):
 
     Attributes:
         sent: True if the message may have reached it.
+        pause: seconds for which it asks to be left alone; 0 if it did not say.
     """
 
-    def __init__(self, message: str, *, sent: bool) -> None:
+    def __init__(self, message: str, *, sent: bool, pause: float = 0.0) -> None:
         super().__init__(message)
         self.sent = sent
+        self.pause = pause
+
+
+class LinkRefusedError(LinkError):
+    """A broker has refused a message, and did nothing. It would refuse the message again.
+
+    Attributes:
+        error: the reason, for the caller of an operation in the message.
+    """
+
+    def __init__(self, error: JQueueError) -> None:
+        super().__init__(str(error), sent=False)
+        self.error = error
 
 
 class Link(Protocol):
@@ -48,12 +62,28 @@ class Seat(Protocol):
         """Free the place for another process, once the answers under way are sent. Clients' connections end."""
 
 
+DialURL = Callable[[str], Awaitable[Link | None]]
+"""Returns a connection to the broker with a URL; None if this process may not send anything there.
+
+A store that several machines use may have one as its attribute `dial_url`. Then its clients find the broker by the seat
+in the queue's header.
+"""
+
+
 @runtime_checkable
-class SupportsSharing(Protocol):
-    """A store whose clients can find the broker of its queue without being told where it is."""
+class SupportsDialing(Protocol):
+    """A store that knows the broker of its queue.
+
+    If it is not a `SupportsSharing`, its clients reach the queue only through that broker: nothing is written here.
+    """
 
     async def dial(self) -> Link | None:
         """Return a connection to the broker that serves the queue; None if there is none."""
+
+
+@runtime_checkable
+class SupportsSharing(SupportsDialing, Protocol):
+    """A store whose clients can find the broker of its queue without being told where it is."""
 
     async def take_seat(self, handle: Handle) -> Seat | None:
         """Begin to serve the queue for other processes; return None if another process serves it.

@@ -5,7 +5,7 @@ Each class gives a contract its stores: `class TestHere(OnAFile, QueueContract)`
 
 import asyncio
 import inspect
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -13,11 +13,15 @@ import pytest
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.operations.operator import CreateQueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.object_stores import store_of
-from tests.shared_memory import SharedMemory
+from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory
 from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time
+
+URL = "http://broker.example:8470"
 
 
 def without_waiting(contract):
@@ -58,6 +62,36 @@ class ThroughABroker(InMemory):
                 await asyncio.sleep(0.01)
             async with super().queues(make_queue, count, needs, **options) as opened:  # type: ignore[misc]
                 yield opened
+
+
+class ThroughASeat(InMemory):
+    """Queues that send their calls to the broker whose URL stands in the header of the queue."""
+
+    def open_storage(self):
+        self.storage = NetworkMemory(clock=VirtualClock())
+        return self.storage
+
+    @asynccontextmanager
+    async def queues(self, make_queue, count=1, needs=(), **options):
+        async with BrokerQueue(self.storage, **{"clock": VirtualClock(), **options}) as broker:
+            with suppress(InvalidJobError):  # a test may have made it
+                await broker.apply(CreateQueue())
+            self.storage.brokers[URL] = broker.service().handle
+            broker.offer(URL)
+            while (await broker.read_state()).broker is None:
+                await asyncio.sleep(0.01)
+            async with super().queues(make_queue, count, needs, **options) as opened:  # type: ignore[misc]
+                yield opened
+
+
+class WithoutAStore(ThroughABroker):
+    """Queues that can reach their broker, and not its store."""
+
+    @pytest.fixture
+    def make_queue(self):
+        self.open_storage()
+        client = BrokerOnly(self.storage)
+        return lambda **options: type(self).kind(client, **{"clock": VirtualClock(), **options})
 
 
 class OnTwoMethods(InMemory):

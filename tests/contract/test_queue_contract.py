@@ -5,7 +5,16 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.testing.queue_contract import QueueContract
-from tests.contract.places import InMemory, OnAFile, OnTwoMethods, ThroughABroker, without_waiting
+from tests.contract.places import (
+    InMemory,
+    OnAFile,
+    OnTwoMethods,
+    ThroughABroker,
+    ThroughASeat,
+    WithoutAStore,
+    without,
+    without_waiting,
+)
 from tests.contract.whole_contract import WholeQueueContract
 
 
@@ -33,6 +42,23 @@ class TestBrokerQueueThroughABroker(ThroughAnotherProcess):
 
 class TestDirectQueueThroughABroker(ThroughAnotherProcess):
     kind = DirectQueue
+
+
+@without_waiting
+@without("test_a_blob_that_is_cut_off_is_refused_and_left_alone")  # no broker takes its seat
+class TestBrokerQueueThroughASeat(ThroughASeat, WholeQueueContract):
+    """The whole contract, with a broker that is found by the header of the queue."""
+
+    kind = BrokerQueue
+
+
+@without_waiting
+@without(  # they write to the store
+    "test_a_blob_that_is_cut_off_is_refused_and_left_alone",
+    "test_a_job_that_cannot_be_read_is_set_aside_and_served_once_mended",
+)
+class TestBrokerQueueWithoutAStore(WithoutAStore, QueueContract):
+    kind = BrokerQueue
 
 
 @without_waiting

@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from jqueue import ClaimLostError, DuplicateJobError, InvalidJobError, JobFailedError, JobNotFoundError, JobStateError
-from jqueue.domain.errors import JobCancelledError, ResultNotKeptError
+from jqueue.domain.errors import ChangedMeanwhileError, JobCancelledError, ResultNotKeptError
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
-from jqueue.domain.operations.operator import Amend, CreateQueue, Fence
+from jqueue.domain.operations.operator import Amend, CreateQueue, Fence, LeaveSeat, TakeSeat
 from jqueue.operations import (
     Ack,
     Cancel,
@@ -62,6 +62,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         clients: the last batch of each client of a broker: its number, its version, the number of its refusals, and
             the names of the first ones by place.
         clients_evicted: the last version whose batch is forgotten.
+        broker: the writer, the URL and the term of the broker's seat.
     """
 
     def __init__(self):
@@ -74,6 +75,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         self.ranges: dict[str, dict[str, Any]] = {}
         self.clients: dict[str, tuple[int, int, int, dict[str, str]]] = {}
         self.clients_evicted = 0
+        self.broker = ("", "", 0)
         self.holder: Any = None
         self.attempt_floor = 0
         self.places = 0
@@ -168,6 +170,17 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
                 return None
             case Fence():
                 self.changes += 1
+                return None
+            case TakeSeat(url, writer, seen_term):
+                if self.broker[2] != seen_term:
+                    raise Refused(ChangedMeanwhileError)
+                self.broker = (writer, url, seen_term + 1)
+                self.changes += 1
+                return self.broker
+            case LeaveSeat(writer, term):
+                if self.broker[0] == writer and self.broker[2] == term:
+                    self.broker = ("", "", term)
+                    self.changes += 1
                 return None
         return self.decide(operation)
 

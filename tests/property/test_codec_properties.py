@@ -15,7 +15,7 @@ from jqueue.core.blob.lines import dump_json
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
-from jqueue.domain.header import CommitRecord, KeyHold, TransactionRecord, WorkerRecord
+from jqueue.domain.header import BrokerSeat, CommitRecord, KeyHold, TransactionRecord, WorkerRecord
 from jqueue.domain.history import HistoryHeader, Series
 from jqueue.domain.job import AttemptError, JobStatus, StoredObject
 from jqueue.domain.models import Job, QueueState
@@ -200,6 +200,7 @@ headers = st.fixed_dictionaries(
         "evicted_through": counts,
         "attempt_floor": counts,
         "last_sequence": counts,
+        "broker": st.none() | st.builds(BrokerSeat, writer=names, url=names, term=st.integers(0, 2**53)),
         "commits": st.dictionaries(names, writers, max_size=3),
         "holds": st.dictionaries(names, st.builds(KeyHold, names, seconds), max_size=3),
         "extra": unknown,

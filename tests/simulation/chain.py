@@ -26,6 +26,7 @@ QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "complet
 HEADER = {
     **{"evicted_through": "forgotten", "attempt_floor": "floor", "entrypoints": "rules"},
     **{name: name for name in ("queue", "holds", "settings", "schedules", "transactions", "counters", "history")},
+    "broker": "broker",
     **{
         name: name
         for name in (
@@ -80,6 +81,7 @@ class Version:
         rules: limits and pauses of each entrypoint, by its name.
         schedules: cron entries, by name.
         transactions: last version of each application that adds jobs in transactions.
+        broker: the broker's seat.
         counters: counters of each entrypoint.
         history: the outbox of the history, and where it is moved to.
         segments: the manifest: an entry for each segment, by its name.
@@ -115,6 +117,7 @@ class Version:
     rules: dict[str, Fields] = field(default_factory=dict)
     schedules: dict[str, Fields] = field(default_factory=dict)
     transactions: Fields = field(default_factory=dict)
+    broker: Fields = field(default_factory=dict)
     counters: Fields = field(default_factory=dict)
     history: Fields = field(default_factory=dict)
     rows: dict[str, Place] = field(default_factory=dict)

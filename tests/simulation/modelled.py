@@ -173,6 +173,7 @@ def parts_of(version: Version) -> dict[str, Any]:
         "settings": {**SETTINGS, "history_payloads": False, **version.settings},
         "schedules": {name: _entry(name, said) for name, said in version.schedules.items()},
         "transactions": {app: record[0] for app, record in version.transactions.items()},
+        "broker": tuple(version.broker.get(*part) for part in (("writer", ""), ("url", ""), ("term", 0))),
         "counters": {name: tuple(counters[0]) for name, counters in version.counters.items()},
         "finished": dict(version.finished),
         "clients": {client: _batch(record) for client, record in version.clients.items()},

@@ -41,7 +41,7 @@ from jqueue.core.blob.lines import (
 from jqueue.domain.draft import Draft, number_unnumbered
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Entry
-from jqueue.domain.header import FORMAT, ClientRecord, CommitRecord, Header, SetAside, WorkerRecord
+from jqueue.domain.header import FORMAT, BrokerSeat, ClientRecord, CommitRecord, Header, SetAside, WorkerRecord
 from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
@@ -74,7 +74,7 @@ _ROWS: Mapping[str, type[Entry]] = {
 }
 """The tables whose rows keep fields that this version does not know."""
 
-_FIELDS: Mapping[str, type[Entry]] = {"settings": QueueSettings, "history": HistoryHeader}
+_FIELDS: Mapping[str, type[Entry]] = {"settings": QueueSettings, "history": HistoryHeader, "broker": BrokerSeat}
 """The fields of the header that do."""
 
 _MAY_BE_EXTRA = b'"":{'

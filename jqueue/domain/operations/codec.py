@@ -256,9 +256,9 @@ TRAVELLING = (
     *(Dequeue, *ends.TRAVELLING, *enqueue.TRAVELLING, *lookups.TRAVELLING, *operator.TRAVELLING),
     *(*ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING, Guarded, AllOrNothing, Carried),
 )
-"""The operations that have an encoded form: all but `EnqueueSegments`.
+"""The operations that have an encoded form: all but `EnqueueSegments`, and a broker's own `TakeSeat` and `LeaveSeat`.
 
-That one holds the hashes of segments that its process has just written, megabytes of them. Whoever commits it must
+The first holds the hashes of segments that its process has just written, megabytes of them. Whoever commits it must
 compare them with the indexes of all segments. It stays with the writer of its segments.
 """
 

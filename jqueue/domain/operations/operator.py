@@ -10,9 +10,9 @@ from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, claimed_by, take_space
 from jqueue.domain.durations import check_time, to_seconds
-from jqueue.domain.errors import InvalidJobError, JobStateError, shown
-from jqueue.domain.fields import Count, GivenDuration, Moment, Priority
-from jqueue.domain.header import WorkerRecord
+from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, JobStateError, shown
+from jqueue.domain.fields import LARGEST, Count, GivenDuration, Moment, Priority
+from jqueue.domain.header import BrokerSeat, WorkerRecord
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.job_options import STORED, EnqueueOptions, PriorityOption, check_options
 from jqueue.domain.limits import Limits, check_payload, check_priority
@@ -278,6 +278,57 @@ class Attend(Operation, frozen=True):
                 draft.note(draft.header.workers, run, record)
             elif run in draft.header.workers:
                 draft.forget(draft.header.workers, run)
+
+
+class TakeSeat(Operation, frozen=True):
+    """Tell all processes where a broker of the queue answers. Its result is the seat.
+
+    It belongs to the process that serves, and does not travel.
+
+    Attributes:
+        url: where the broker answers.
+        writer: id of its writer.
+        seen_term: term of the seat that it takes over; 0 if there never was one.
+    """
+
+    needs_space = False
+
+    url: str
+    writer: str
+    seen_term: Count
+
+    def change(self, draft: Draft, now: datetime) -> BrokerSeat:
+        """Take the seat.
+
+        Raises:
+            ChangedMeanwhileError: another process has taken it meanwhile.
+        """
+        seat = draft.header.broker or BrokerSeat()
+        if seat.term != self.seen_term:
+            raise ChangedMeanwhileError("another process has taken the broker's seat meanwhile")
+        taken = seat.evolve(writer=self.writer, url=self.url, term=seat.term % LARGEST + 1)
+        draft.set_broker(taken)
+        return taken
+
+
+class LeaveSeat(Operation, frozen=True):
+    """Tell all processes that a broker serves no longer. It changes nothing if another process has the seat.
+
+    Attributes:
+        writer: id of the broker's writer.
+        term: term of its seat.
+    """
+
+    needs_space = False
+
+    writer: str
+    term: Count
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        """Leave the seat empty. Its term stays, so that no later seat has the same."""
+        seat = draft.header.broker
+        if seat is not None and (seat.writer, seat.term) == (self.writer, self.term):
+            draft.set_broker(seat.evolve(writer="", url=""))
 
 
 class Fence(Operation, frozen=True):

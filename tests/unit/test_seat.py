@@ -1,0 +1,332 @@
+"""The broker's seat in the header of a queue, and the clients that find their broker by it, in virtual time."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue.core.messages import Answer, Batch, encode, message_decoder
+from jqueue.domain.errors import ChangedMeanwhileError, DeadlineExceededError, StorageFatalError, UnknownOutcomeError
+from jqueue.domain.operations.operator import CreateQueue, LeaveSeat, TakeSeat
+from jqueue.ports.sharing import LinkError, LinkRefusedError
+from jqueue.testing.virtual_time import VirtualClock
+from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory
+from tests.virtual_world import in_virtual_time, now
+
+HERE, THERE = "http://here:8470", "http://there:8470"
+
+
+def queue_on(storage, **options):
+    return BrokerQueue(storage, clock=VirtualClock(), **options)
+
+
+async def seat_of(storage):
+    return (await DirectQueue(storage, clock=VirtualClock()).read_state()).broker
+
+
+@asynccontextmanager
+async def broker_on(storage, url=HERE):
+    """Serve a queue, until it is closed or dead."""
+    async with queue_on(storage) as broker:
+        if not (await storage.read())[0]:
+            await broker.apply(CreateQueue())
+        storage.brokers[url] = broker.service().handle
+        broker.offer(url)
+        yield broker
+    storage.brokers.pop(url, None)
+
+
+async def seat_at(storage, url):
+    """Wait until a broker has the seat."""
+    while (seat := await seat_of(storage)) is None or seat.url != url:
+        await asyncio.sleep(0.01)
+    return seat
+
+
+def sent_to(storage, url):
+    """Return the number of messages that were sent to a broker."""
+    return sum(len(link.messages) for where, link in storage.links if where == url)
+
+
+# The operations
+
+
+async def test_a_seat_is_taken_by_one_of_two_and_its_term_only_grows():
+    queue = DirectQueue(InMemoryStorage())
+    await queue.enqueue("work")
+    [first] = await queue.apply(TakeSeat(HERE, "a", 0))
+    assert (first.writer, first.url, first.term) == ("a", HERE, 1)
+    with pytest.raises(ChangedMeanwhileError):
+        await queue.apply(TakeSeat(THERE, "b", 0))
+    [second] = await queue.apply(TakeSeat(THERE, "b", 1))
+    before = (await queue.read_state()).version
+    await queue.apply(LeaveSeat("a", 1))
+    assert (await queue.read_state()).broker == second, "a broker that was paused took the seat from another one"
+    assert (await queue.read_state()).version == before, "nothing changed, and something was written"
+    await queue.apply(LeaveSeat("b", 2))
+    left = (await queue.read_state()).broker
+    assert left is not None
+    assert (left.writer, left.url, left.term) == ("", "", 2)
+    with pytest.raises(ChangedMeanwhileError):
+        await queue.apply(TakeSeat(HERE, "a", 0))
+
+
+# Clients
+
+
+@in_virtual_time
+async def test_a_client_finds_the_broker_by_the_header():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage), queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        for number in range(5):
+            await client.enqueue("work", b"%d" % number)
+        jobs = await client.dequeue("work", batch_size=9)
+        for job in jobs:
+            await client.ack(job)
+        assert len((await client.read_state()).commits) == 1, "a client has committed itself"
+        assert sent_to(storage, HERE) >= 7
+
+
+@in_virtual_time
+async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and_later():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage), queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        await client.enqueue("work")
+        alive = storage.brokers.pop(HERE)
+        asked = len(storage.links)
+        for _ in range(60):
+            await client.enqueue("work")
+            await asyncio.sleep(1)
+        assert len(storage.links) - asked <= 14, "a dead broker is asked again and again"
+        storage.brokers[HERE] = alive
+        await asyncio.sleep(10)
+        served = sent_to(storage, HERE)
+        await client.enqueue("work")
+        assert sent_to(storage, HERE) == served + 1
+        assert (await client.stats()).ready == 62
+
+
+@in_virtual_time
+async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage, HERE), queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        await client.enqueue("work")
+        del storage.brokers[HERE]
+        for _ in range(6):  # the pauses grow
+            await client.enqueue("work")
+            await asyncio.sleep(1)
+        async with broker_on(storage, THERE):
+            await seat_at(storage, THERE)
+            await client.enqueue("work")  # finds it, as the write conflicts
+            await client.enqueue("work")
+            assert sent_to(storage, THERE) == 1
+
+
+@in_virtual_time
+async def test_a_second_broker_waits_without_touching_the_store_until_the_first_is_gone():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage, HERE):
+        first = await seat_at(storage, HERE)
+        async with broker_on(storage, THERE):
+            await asyncio.sleep(30)
+            version = (await storage.read())[1]
+            await asyncio.sleep(30)
+            assert version == (await storage.read())[1]
+            assert await seat_of(storage) == first
+            del storage.brokers[HERE]
+            begun = now()
+            second = await seat_at(storage, THERE)
+            assert (second.term, now() - begun <= 5) == (2, True)
+            await asyncio.sleep(60)
+            assert await seat_of(storage) == second
+
+
+@in_virtual_time
+async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_on():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage, HERE) as first, queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        await client.enqueue("work")
+        storage.brokers[THERE] = storage.brokers[HERE]
+        await DirectQueue(storage, clock=VirtualClock()).apply(TakeSeat(THERE, "another", 1))
+        await client.enqueue("work")  # answered, after a conflict that shows the new seat
+        before = sent_to(storage, HERE)
+        await client.enqueue("work")
+        assert (sent_to(storage, HERE), sent_to(storage, THERE)) == (before, 1)
+        assert (await first.stats()).ready == 3
+
+
+@in_virtual_time
+async def test_a_client_that_is_sent_on_and_on_commits_itself():
+    storage = NetworkMemory(clock=VirtualClock())
+    operator = DirectQueue(storage, clock=VirtualClock())
+    await operator.apply(CreateQueue())
+    terms = iter(range(100))
+
+    async def elsewhere(message):
+        """Leave, after another process has taken the seat."""
+        await operator.apply(TakeSeat(HERE, f"w{(term := next(terms))}", term))
+        return encode(Answer(leaving=True))
+
+    storage.brokers[HERE] = elsewhere
+    await operator.apply(TakeSeat(HERE, "w", next(terms)))
+    async with queue_on(storage) as client:
+        for _ in range(10):
+            await client.enqueue("work")
+        assert sent_to(storage, HERE) <= 5
+        assert (await client.stats()).ready == 10
+        await asyncio.sleep(11)
+        before = sent_to(storage, HERE)
+        await client.enqueue("work")
+        assert sent_to(storage, HERE) > before
+
+
+@in_virtual_time
+async def test_a_broker_that_is_closed_leaves_the_seat_and_no_caller_sees_an_error():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with queue_on(storage) as client:
+        async with broker_on(storage):
+            await seat_at(storage, HERE)
+            waiting = asyncio.create_task(client.dequeue("work", wait=60))
+            calls = [asyncio.create_task(client.enqueue("other")) for _ in range(5)]
+            await asyncio.sleep(1)
+        left = await seat_of(storage)
+        assert (left.url, left.term) == ("", 1)
+        await asyncio.gather(*calls)
+        await client.enqueue("work")
+        assert len(await waiting) == 1
+
+
+@in_virtual_time
+async def test_a_broker_of_another_queue_is_left_alone():
+    """A URL such as http://127.0.0.1:8470 may mean another process on another machine."""
+    storage, other = NetworkMemory(clock=VirtualClock()), NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage), broker_on(other), queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        await seat_at(other, HERE)
+        storage.brokers[HERE] = other.brokers[HERE]
+        await client.enqueue("work")
+        assert (await client.stats()).ready == 1
+        assert (await DirectQueue(other, clock=VirtualClock()).stats()).ready == 0
+
+
+@in_virtual_time
+async def test_a_client_whom_the_broker_refuses_commits_itself():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage), queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        refused = []
+
+        async def refuse(message):
+            refused.append(message)
+            raise LinkRefusedError(StorageFatalError("no token"))
+
+        storage.brokers[HERE] = refuse
+        for _ in range(5):
+            await client.enqueue("work")
+        assert ((await client.stats()).ready, len(refused)) == (5, 1)
+
+
+# Clients without a store
+
+
+@asynccontextmanager
+async def client_without_store(**options):
+    storage = SharedMemory(clock=VirtualClock())
+    async with queue_on(storage) as broker:
+        broker.offer()
+        while storage.handle is None:
+            await asyncio.sleep(0.01)
+        async with queue_on(BrokerOnly(storage), **options) as client:
+            yield storage, client
+
+
+@in_virtual_time
+async def test_a_client_without_a_store_waits_for_its_broker_until_the_deadline():
+    async with client_without_store() as (storage, client):
+        await client.enqueue("work")
+        handle, storage.handle = storage.handle, None
+        for link in storage.links:
+            link.close()
+        begun = now()
+        with pytest.raises(DeadlineExceededError, match="nothing was done"):
+            await client.enqueue("work", deadline=7)
+        assert 7 <= now() - begun < 8
+        waiting = asyncio.create_task(client.enqueue("work"))
+        await asyncio.sleep(5)
+        storage.handle = handle
+        await waiting
+        assert (await client.stats()).ready == 2
+
+
+@in_virtual_time
+async def test_a_client_without_a_store_does_a_call_once_whose_answer_was_lost():
+    async with client_without_store() as (storage, client):
+        await client.enqueue("work")
+        handle, batches = storage.handle, list[Batch]()
+
+        async def cut_off(message):
+            """Answer, but too late for one batch."""
+            answer = await handle(message)
+            batch = message_decoder().decode(message)
+            if isinstance(batch, Batch):
+                batches.append(batch)
+                if len(batches) == 1:
+                    raise LinkError("cut", sent=True)
+            return answer
+
+        storage.handle = cut_off
+        for link in storage.links:
+            link.close()
+        await client.enqueue("work")
+        assert (await client.stats()).ready == 2
+        assert [(batches[0].sequence, False), (batches[0].sequence, True)] == [
+            (each.sequence, each.again) for each in batches[:2]
+        ]
+
+
+@in_virtual_time
+async def test_a_call_that_a_dead_broker_may_have_done_has_an_unknown_outcome():
+    async with client_without_store() as (storage, client):
+        await client.enqueue("work")
+        handle = storage.handle
+
+        async def silent(message):
+            await handle(message)
+            storage.handle = None
+            raise LinkError("silent", sent=True)
+
+        storage.handle = silent
+        for link in storage.links:
+            link.close()
+        with pytest.raises(UnknownOutcomeError) as raised:
+            await client.enqueue("work", deadline=3)
+        storage.handle = handle
+        job = await raised.value.resolve(10)
+        assert job.id in {each.id for each in (await client.read_state()).jobs}
+
+
+@in_virtual_time
+async def test_a_refusal_of_one_call_is_the_error_of_that_call_alone():
+    async with client_without_store() as (storage, client):
+        await client.enqueue("work")
+        handle = storage.handle
+
+        async def strict(message):
+            """Refuse a whole message, as a server does that checks roles."""
+            batch = message_decoder().decode(message)
+            if isinstance(batch, Batch) and any(type(each).__name__ == "Pause" for each in batch.operations):
+                raise LinkRefusedError(StorageFatalError("a producer may not do Pause"))
+            return await handle(message)
+
+        storage.handle = strict
+        for link in storage.links:
+            link.close()
+        results = await asyncio.gather(
+            client.enqueue("work"), client.pause("work"), client.enqueue("work"), return_exceptions=True
+        )
+        assert [type(each).__name__ for each in results] == ["Job", "StorageFatalError", "Job"]
