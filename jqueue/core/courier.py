@@ -192,6 +192,7 @@ class Courier:
     @property
     def owes_claims(self) -> bool:
         """True if claims may have been made whose answers were lost."""
+        self._note_lost()
         return bool(self._lost_calls)
 
     def waits(self, request: Request) -> bool:
@@ -316,6 +317,10 @@ class Courier:
             raise LinkError("the broker is leaving", sent=sent.again)
         if answer.error is not None:
             failure = error_of(answer.error)
+            if isinstance(failure, BatchUnknownError) and not sent.again and sent.base < self._version:
+                sent.base = self._version  # nothing was done: the queue has forgotten too much since the old base
+                await self._send(link, sent)
+                return
             is_known = not sent.again and not isinstance(failure, UnknownOutcomeError)
             if not is_known and not isinstance(failure, BatchUnknownError):
                 sent.again = True
@@ -336,8 +341,10 @@ class Courier:
         rest = iter(results)
         for request, operations in sent.requests:
             own = [next(rest) for _ in operations]
-            if not request.atomic:
-                outcome: Any = own
+            if all(isinstance(each, DeadlineExceededError) for each in own):
+                outcome: Any = own[0]
+            elif not request.atomic:
+                outcome = own
             elif isinstance(own[0], JQueueError):
                 outcome = own[0]
             else:

@@ -115,7 +115,9 @@ class Service:
         except QueueClosedError:
             return Answer(leaving=True)
         except JQueueError as error:
-            return Answer(self._engine.queue_id, error=refusal_of(error))
+            if self._leaving and isinstance(error, DeadlineExceededError):  # that of closing, perhaps: nothing was done
+                return Answer(leaving=True)
+            return Answer(self._engine.queue_id, self._engine.draft.header.version, error=refusal_of(error))
         except Exception as error:
             logger.exception("a broker could not answer a client")
             return Answer(error=refusal_of(UnknownOutcomeError(f"the broker failed: {type(error).__name__}")))
@@ -142,7 +144,7 @@ class Service:
         carried = Carried(
             message.client,
             message.sequence,
-            message.base if message.again else max(message.base, engine.draft.header.version),
+            message.base,
             message.operations,
             tuple(now + timedelta(seconds=min(LONGEST, each)) for each in message.seconds),
             message.again,

@@ -2,10 +2,18 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
-from jqueue import BrokerQueue, JobStatus
-from jqueue.domain.errors import ResultTimeoutError
-from jqueue.testing.virtual_time import VirtualClock
+import pytest
+
+from jqueue import BrokerQueue, JobStatus, UnknownOutcomeError
+from jqueue.core.messages import Answer, decode_answer, encode
+from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
+from jqueue.domain.operations.codec import Carried, encode_result, error_of, refusal_of
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Fence
+from jqueue.testing.tuning import tune
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import SharedMemory
 from tests.virtual_world import in_virtual_time
 
@@ -13,13 +21,14 @@ MOST = 100
 
 
 class GatedMemory(SharedMemory):
-    """A storage whose writes wait until its gate is open, and whose broker is slow after many messages."""
+    """A storage whose writes and reads wait at gates, and whose broker is slow after many messages."""
 
     def __init__(self):
         super().__init__(clock=VirtualClock())
         self.messages = 0
-        self.gate = asyncio.Event()
+        self.gate, self.read_gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
+        self.read_gate.set()
 
     async def take_seat(self, handle):
         async def counted(message):
@@ -32,6 +41,14 @@ class GatedMemory(SharedMemory):
     async def write(self, content, if_match=None):
         await self.gate.wait()
         return await super().write(content, if_match)
+
+    async def read_if_changed(self, etag):
+        await self.read_gate.wait()
+        return await super().read_if_changed(etag)
+
+    async def read(self):
+        await self.read_gate.wait()
+        return await super().read()
 
 
 @asynccontextmanager
@@ -79,3 +96,96 @@ async def test_a_process_leaves_only_when_a_claim_for_a_caller_that_has_gone_is_
         state = await BrokerQueue(storage, share=False).read_state()
         assert [JobStatus.QUEUED, JobStatus.QUEUED] == [job.status for job in state.jobs]
         await enqueued
+
+
+@in_virtual_time
+async def test_a_claim_of_a_call_that_expired_while_this_process_looked_for_it_is_handed_back():
+    storage = GatedMemory()
+    async with serving(storage) as broker:
+        await broker.enqueue("a", b"")
+        async with BrokerQueue(storage, clock=VirtualClock()) as client:
+            loop = asyncio.get_running_loop()
+            storage.gate.clear()
+            storage.read_gate.clear()
+            loop.call_later(1, lambda: storage.links[-1].close())
+            loop.call_later(2, storage.gate.set)
+            loop.call_later(4, storage.read_gate.set)
+            with pytest.raises(UnknownOutcomeError):
+                await client.dequeue("a", deadline=3)
+            await asyncio.sleep(5)
+        state = await BrokerQueue(storage, share=False).read_state()
+        assert [(JobStatus.QUEUED, 1)] == [(job.status, job.attempt) for job in state.jobs]
+
+
+@in_virtual_time
+async def test_a_call_of_several_operations_that_came_too_late_raises_that():
+    async def handle(message):
+        late = [encode_result(Fence(), DeadlineExceededError("late")) for _ in range(message.count(b'"Ack"'))]
+        return encode(Answer(results=late))
+
+    storage = GatedMemory()
+    async with BrokerQueue(storage, clock=VirtualClock()) as client:
+        await client.enqueue("a", b"")
+        jobs = await client.dequeue("a")
+        await storage.take_seat(handle)
+        await asyncio.sleep(1)
+        with pytest.raises(DeadlineExceededError):
+            await client.ack_many(jobs)
+
+
+@in_virtual_time
+async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
+    async with BrokerQueue(GatedMemory(), clock=VirtualClock(), share=False) as queue:
+        first = await queue.enqueue("a", b"", unique_key="k", unique_for=60)
+        await queue.ack_many(await queue.dequeue("a"))
+        new = Enqueue("a", b"", unique_key="k", job_id="second", on_conflict="return")
+        for again in (False, True):
+            batch = Carried("client", 1, 1, (new, Fence()), (EPOCH + timedelta(1),) * 2, again)
+            [[job, _]] = await queue.apply(batch)
+            assert (first.id, JobStatus.COMPLETED) == (job.id, job.status)
+
+
+@in_virtual_time
+async def test_a_late_copy_of_a_batch_that_is_forgotten_is_not_done_and_its_client_goes_on():
+    storage = GatedMemory()
+    async with serving(storage) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
+        tune(broker, versions_kept=0)
+        job = await broker.enqueue("a", b"")
+        await client.reprioritise(job.id, 1)
+        await client.enqueue("b", b"")
+        first = storage.links[-1].messages[0]
+        async with BrokerQueue(storage, clock=VirtualClock()) as another:
+            await another.enqueue("b", b"")
+        await asyncio.sleep(3600)
+        await broker.reprioritise(job.id, 2)
+        await broker.reprioritise(job.id, 3)
+        assert storage.handle is not None
+        answer = decode_answer(await storage.handle(first))
+        assert answer.error is not None
+        assert "BatchUnknownError" == answer.error.error
+        assert 3 == (await broker.read_state()).find(job.id).priority
+        await client.reprioritise(job.id, 4)
+        assert 4 == (await broker.read_state()).find(job.id).priority
+
+
+@in_virtual_time
+async def test_a_broker_that_is_closed_before_the_store_answers_leaves_the_call_to_its_client():
+    storage = GatedMemory()
+    async with BrokerQueue(storage, clock=VirtualClock()) as client:
+        async with serving(storage) as broker:
+            await broker.enqueue("a", b"")
+            storage.read_gate.clear()
+            storage.gate.clear()
+            stuck = asyncio.create_task(broker.enqueue("a", b""))
+            await asyncio.sleep(0.1)
+            waiting = asyncio.create_task(client.dequeue("a", wait=60, deadline=60))
+            await asyncio.sleep(0.1)
+            asyncio.get_running_loop().call_later(100, storage.gate.set)
+            asyncio.get_running_loop().call_later(100, storage.read_gate.set)
+        assert 1 == len(await waiting)
+    with pytest.raises(UnknownOutcomeError):
+        await stuck
+
+
+def test_an_error_of_a_deadline_keeps_its_text_on_its_way():
+    assert "too late" == str(error_of(refusal_of(DeadlineExceededError("too late"))))

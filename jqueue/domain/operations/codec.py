@@ -299,7 +299,8 @@ def refusal_of(error: JQueueError) -> Refused:
 def error_of(refusal: Refused) -> JQueueError:
     """Return the error that has travelled. One of a later version of jqueue is a `JQueueError`."""
     kind = _ERRORS.get(refusal.error, JQueueError)
-    error = kind.__new__(kind, refusal.message)
+    error = kind.__new__(kind)
+    error.args = (refusal.message,)  # an OSError, as a TimeoutError is one, would not take it from `__new__`
     vars(error).update((name, tuple(each) if isinstance(each, list) else each) for name, each in refusal.about.items())
     return error
 

@@ -286,12 +286,12 @@ class Enqueue(AddsOneJob, frozen=True):
     def recovered(self, draft: Draft, at: datetime) -> JobRecord:
         """Return the job that was added, or the one that was there."""
         there = draft.jobs.find(self.id)
-        if there is None and self.unique_key is not None:
-            holder = draft.key_holder(self.unique_key, at)
-            there = None if holder is None else draft.jobs.find(holder)
         if there is not None:
-            is_new = self.job_id is None and there.id == self.id
-            return self.job(there.sequence, there.created_at) if is_new else there
+            return self.job(there.sequence, there.created_at) if self.job_id is None else there
+        if self.unique_key is not None and self.on_conflict == "return" and self.id not in draft.header.finished:
+            holder = draft.key_holder(self.unique_key, at)
+            if holder is not None:
+                return draft.jobs.find(holder) or self._finished(holder, draft, at)
         return self.job(0, at) if self.job_id is None else self._finished(self.id, draft, at)
 
     def job_ids(self) -> Sequence[str]:

@@ -255,7 +255,7 @@ class CreateQueue(Operation, frozen=True):
         Raises:
             InvalidJobError: there is a queue.
         """
-        if draft.header.version or draft.header.queue or draft.jobs:
+        if draft.header.version or draft.header.queue or draft.jobs or draft.jobs.rows.manifest():
             raise InvalidJobError("there is a queue already: it was left as it is")
         draft.touch()
 
