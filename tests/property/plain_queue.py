@@ -372,11 +372,13 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         """Return what can still be told of an operation that an earlier commit has done."""
         match operation:
             case Enqueue():
-                there = self.find(operation.id)
-                if there is None and (holder := self.key_holder(operation.unique_key)) is not None:
-                    return self.find(holder) or {"id": holder}
-                is_new = there is None or operation.job_id is None
-                return {"id": operation.id} if is_new else there
+                there, key = self.find(operation.id), operation.unique_key
+                if there is not None and operation.job_id is not None:
+                    return there
+                if there is None and operation.on_conflict == "return" and operation.id not in self.finished:
+                    hold = self.holds.get(key or "", (operation.id, self.now))  # its time may be over by now
+                    return {"id": self.key_holder(key) or hold[0]}
+                return {"id": operation.id}
             case Heartbeat():
                 before = self.copy()
                 lost = self.heartbeat([each for each in claims if each[0] not in self.ranges], True)

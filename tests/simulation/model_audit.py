@@ -6,9 +6,10 @@ The model is loaded anew from a version that a person or jqueue 1.0.0 has made.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from jqueue import JQueueError
@@ -62,7 +63,7 @@ class ModelAudit:
         answers: the outcomes of each call.
         made: the claims that each call made, with the version.
         moved: the time at which each claim was made or its heartbeat moved.
-        looked_for: the time at which the claims of a dequeue through a broker were last handed back, by its `call`.
+        looked_for: the time at which claims of a dequeue through a broker were first looked for, by its `call`.
         seen: number of times that something happened, by name.
     """
 
@@ -295,10 +296,8 @@ class ModelAudit:
                 self._check_sweep(operation, after)
             elif isinstance(operation, HandBack):
                 self._check_hand_back(operation, after)
-            elif isinstance(operation, HandBackCalls):
-                self._check_calls_handed_back(operation.calls, after)
-            elif isinstance(operation, Dequeue) and operation.again and operation.call is not None:
-                self._check_calls_handed_back((operation.call,), after)
+            elif calls := _looks_for(operation):
+                self._check_calls_handed_back(calls, after)
             elif isinstance(operation, Nack) and SET_ASIDE in str(operation.error):
                 continue
             elif not isinstance(operation, Fence | Configure | Attend | LastSequence) and call is None:
@@ -342,10 +341,14 @@ class ModelAudit:
                 raise Violation(6, what, version=after)
 
     def _check_calls_handed_back(self, calls: Collection[str], after: Version) -> None:
-        self.looked_for |= dict.fromkeys(calls, after.at)
+        self._note_looked(calls, after.at)
         held = [Claim(job["id"], job["attempt"]) for job in self._model.jobs if job["claim_call"] in calls]
         self.seen["claim of a lost answer handed back"] += len(held)
         self._check_hand_back(HandBack(tuple(held)), after)
+
+    def _note_looked(self, calls: Iterable[str], at: float) -> None:
+        for call in calls:
+            self.looked_for.setdefault(call, at)
 
     def _check_hand_back(self, operation: HandBack, after: Version) -> None:
         for claim in operation.claims_made:
@@ -376,7 +379,15 @@ class ModelAudit:
                     for share, its in self._shares(applied, call, version):
                         if its is not None:
                             self.answers[its].append(Answer(version, share, landed=False))
+                        self._note_looked(chain.from_iterable(map(_looks_for, share.operations)), record.at)
             self._model.restore(before)
+
+
+def _looks_for(operation: Operation) -> Sequence[str]:
+    """Return the calls whose claims an operation hands back, if there are any."""
+    if isinstance(operation, HandBackCalls):
+        return operation.calls
+    return (operation.call,) if isinstance(operation, Dequeue) and operation.again and operation.call else ()
 
 
 def claims_told(call: Call) -> set[Claim]:

@@ -396,6 +396,48 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/draft.py", "self.jobs.rows.take(job.id, self._changes)", "pass"
         ),
     },
+    # Some processes commit the calls of others.
+    Settings(rate=0.3, processes=4, short_table=1.0, segments=0.0, shared=1.0): {
+        "A broker answers a batch before the commit": Bug(
+            "core/engine.py",
+            "await self._write(applied)",
+            "[each.settle(outcome) for each, outcome in applied.outcomes if hasattr(each.operations[0], 'sequence')]\n"
+            f"{' ' * 24}await self._write(applied)",
+        ),
+        "A broker answers an empty dequeue of a client from its cached state": Bug(
+            "core/engine.py",
+            "call.seen_empty and is_empty(outcome) for",
+            "(call.seen_empty or getattr(call.operations[0], 'call', None)) and is_empty(outcome) for",
+        ),
+        "The next broker does a batch again": Bug(
+            "domain/operations/codec.py", "record is not None and record.sequence == self.sequence", "False"
+        ),
+        "A batch is done that is older than the last one of its client": Bug(
+            "domain/operations/codec.py", "record is not None and record.sequence > self.sequence", "False"
+        ),
+        "Nobody hands back the claims of a dequeue whose answer was lost": Bug(
+            "core/courier.py",
+            "is not Verdict.LANDED:\n                    self._lost_calls.add(call)",
+            "is not Verdict.LANDED:\n                    pass",
+            also=Bug("core/courier.py", "None)\n                    self._lost_calls.add(call)", "None)"),
+        ),
+        "The last batch of a client is forgotten, and `clients_evicted` does not record it": Bug(
+            "domain/commits.py", "*(clients.pop(client).version for", "*(0 * clients.pop(client).version for"
+        ),
+        "A client commits a batch that it has sent without its number": Bug(
+            "core/courier.py",
+            "left = [self._here(sent, callers), *(request for request in left if request not in there)]",
+            "self._open = None",
+        ),
+        "A batch does a call whose deadline has passed": Bug(
+            "domain/operations/codec.py", "enumerate(self.due) if due <= now]", "enumerate(self.due) if False]"
+        ),
+        "A call that waits here wakes for jobs that a dequeue at the broker will get": Bug(
+            "core/writer.py",
+            "is not None for request in here) else None",
+            "is not None for request in self.waiting) else None",
+        ),
+    },
 }
 
 

@@ -405,5 +405,5 @@ def _short(value: Any) -> str:
     if isinstance(value, AnyJob):
         return f"{value.id} ({value.status}, attempt {value.attempt})"
     if isinstance(value, dict) and "id" in value:
-        return f"{value['id']} ({value['status']}, attempt {value['attempt']})"
+        return f"{value['id']} ({value.get('status')}, attempt {value.get('attempt')})"
     return repr(value)
