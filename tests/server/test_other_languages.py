@@ -1,0 +1,81 @@
+"""The workers of `examples/` in JavaScript and in shell, against a broker with tokens."""
+
+import asyncio
+import os
+import shutil
+import signal
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from jqueue import BrokerQueue, LocalFileSystemStorage
+from jqueue.server.access import Role
+from tests.server.served import TOKENS, serving, token_file
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+async def served(path, tmp_path):
+    queue = BrokerQueue(LocalFileSystemStorage(path))
+    async with queue, serving(queue, token_file(tmp_path)) as served:
+        yield served
+
+
+@asynccontextmanager
+async def running(served, *command, **environment):
+    """A program that works for the broker. It must end with 0 at a SIGTERM, which all of its processes get."""
+    environment = {**os.environ, "JQUEUE_BROKER": served.url, **environment}
+    program = await asyncio.create_subprocess_exec(*command, env=environment, start_new_session=True)
+    try:
+        yield
+        os.killpg(program.pid, signal.SIGTERM)
+        assert 0 == await asyncio.wait_for(program.wait(), 20)
+    finally:
+        if program.returncode is None:
+            os.killpg(program.pid, signal.SIGKILL)
+            await program.wait()
+
+
+def needs(*programs):
+    for program in programs:
+        if shutil.which(program) is None:
+            pytest.skip(f"{program} is not installed")
+
+
+async def seen(served, job_id, **wanted):
+    """Wait until a job looks like this, and return it."""
+    while True:
+        job = (await served.get(f"/v1/jobs/{job_id}")).values
+        if all(job.get(name) == value for name, value in wanted.items()):
+            return job
+        await asyncio.sleep(0.05)
+
+
+async def test_a_worker_in_javascript_acks_and_nacks(served):
+    needs("node")
+    path = EXAMPLES / "worker.mjs"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
+    async with running(served, "node", str(path), JQUEUE_TOKEN=TOKENS[Role.WORKER]):
+        good, bad = {"image": "a.png", "width": 10}, {"image": "b.png", "width": 0}
+        for job_id, payload in (("good/1", good), ("bad", bad)):
+            job = {"entrypoint": "resize", "id": job_id, "json": payload, "keep_result": 60, "max_attempts": 1}
+            await served.post("/v1/jobs", job, Role.PRODUCER)
+        assert good == (await seen(served, "good%2F1", status="completed"))["result"]
+        assert "cannot resize b.png to 0" in (await seen(served, "bad", status="dead"))["error"]
+
+
+async def test_a_worker_in_shell_acks_and_nacks(served, tmp_path):
+    needs("curl", "jq")
+    header = tmp_path / "header"
+    header.write_text(f"Authorization: Bearer {TOKENS[Role.WORKER]}\n")
+    out = tmp_path / "out"
+    command = f"cat >> {out}; grep -q end {out}"
+    arguments = ("sh", str(EXAMPLES / "worker.sh"), "mail", "sh", "-c", command)
+    async with running(served, *arguments, JQUEUE_HEADER=str(header)):
+        await served.post("/v1/jobs", {"entrypoint": "mail", "id": "a b/1", "text": "grüße\n"}, Role.PRODUCER)
+        assert "the command ended with 1" == (await seen(served, "a%20b%2F1", status="scheduled"))["error"]
+        await served.post("/v1/jobs", {"entrypoint": "mail", "id": "two", "text": "end\n"}, Role.PRODUCER)
+        await seen(served, "two", title="JobNotFoundError")
+    assert "grüße\nend\n" == out.read_text(encoding="utf-8")
