@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from jqueue.core.messages import Batch, Claim, Stop
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
@@ -31,6 +31,10 @@ ALLOWED: Mapping[type[Operation], frozenset[Role]] = {
     Carried: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
 }
 """The roles that may send each operation that travels."""
+
+
+WIDE = Limits(payload_bytes=1 << 40, batch_size=1 << 40, header_bytes=1 << 40, name_bytes=1 << 40, result_bytes=1 << 40)
+"""The limits for workers and operators, whose own queue objects may have others than the broker's."""
 
 
 class NotAllowedError(Exception):
@@ -58,16 +62,22 @@ def _check(role: Role, operation: Operation, limits: Limits) -> None:
     if isinstance(operation, AllOrNothing):
         for each in operation.operations:
             _check(role, each, limits)
-    elif isinstance(operation, Guarded):
+        return
+    if isinstance(operation, Guarded):
         _check(role, operation.operation, limits)
-    elif isinstance(operation, Enqueue) and role is Role.PRODUCER:
+    if isinstance(operation, Enqueue) and role is Role.PRODUCER:
         if operation.payload_object is not None:
             raise NotAllowedError("a producer may not name an object that has a payload: it might be another job's")
         if operation.enqueue_bytes > limits.enqueue_bytes:
             raise InvalidJobError(f"enqueue_bytes may be at most {limits.enqueue_bytes}")
         check_name("id", operation.id, limits)
-        operation.prepared(Preparation(limits, 0.0, str, _no_claim))  # as the verbs of a queue check it
+    if isinstance(operation, EndRange):
+        return  # prepared, it has less than what its verb takes
+    try:  # as the client's queue object has checked it, or should have
+        operation.prepared(Preparation(limits if role is Role.PRODUCER else WIDE, 0.0, str, _as_named))
+    except (TypeError, ValueError, OverflowError) as error:  # InvalidJobError is a ValueError
+        raise InvalidJobError(f"{type(operation).__name__} has a wrong value: {error}") from None
 
 
-def _no_claim(reference: JobReference) -> JobClaim:
-    raise InvalidJobError("a producer has no claims")
+def _as_named(reference: JobReference) -> Any:
+    return reference

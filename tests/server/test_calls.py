@@ -10,11 +10,14 @@ import pytest
 from jqueue import BrokerQueue, LocalFileSystemStorage
 from jqueue.core.messages import Batch, Claim, Stop, decode_answer, encode
 from jqueue.domain.job import Claim as JobClaim
+from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded, decode_result, error_of
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel
+from jqueue.domain.operations.rules import SetLimits
 from jqueue.server.access import Role
 from jqueue.server.rights import ALLOWED
 from tests.server.served import TOKENS, serving, token_file
@@ -50,6 +53,14 @@ async def test_a_batch_is_committed_and_answered_and_a_second_time_only_answered
     assert ["one", "one"] == [each[0].id for each in (first, again)]
     assert [type(each[1]).__name__ for each in (first, again)] == ["JobNotFoundError"] * 2
     assert 1 == (await other.stats()).ready
+
+
+async def test_a_look_at_a_job_travels_without_its_payload(broker):
+    await results(broker, batch(add("one")), add("one"))
+    operations = Find("one"), Peek(Dequeue(claim_timeout=5.0)), Guarded(AllOrNothing((Find("one"),)))
+    [found], [peeked], [[again]] = await results(broker, batch(*operations, sequence=2), *operations)
+    assert ["one", "one", "one"] == [found.id, peeked.id, again.id]
+    assert all("<not loaded>" in repr(job_of(job)) for job in (found, peeked, again))
 
 
 async def test_a_dequeue_waits_while_spaces_come_and_is_answered_by_the_commit_of_its_job(broker):
@@ -131,6 +142,13 @@ async def test_a_producer_enqueues_within_the_limits_and_claims_nothing(broker):
     stored = json.loads(batch(add("two")))
     stored["operations"][0]["payload_object"] = [".payloads/of-another-job", 1, "0" * 64]
     assert (403, "NotAllowed") == (await broker.post("/v1/calls", json.dumps(stored).encode(), Role.PRODUCER)).problem
+
+
+@pytest.mark.parametrize(
+    "wrong", [SetLimits("mail", rate=1, per=0), Nack(JobClaim("a", 1), -1.0), Dequeue(())], ids=str
+)
+async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(broker, wrong):
+    assert (422, "InvalidJobError") == (await broker.post("/v1/calls", batch(wrong))).problem
 
 
 async def test_one_service_answers_for_a_queue_on_any_storage():

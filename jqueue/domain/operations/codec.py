@@ -22,7 +22,7 @@ from jqueue.domain.errors import BatchUnknownError, ChangedMeanwhileError, Deadl
 from jqueue.domain.fields import Count, Moment
 from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import JobRecord
-from jqueue.domain.models import record_of
+from jqueue.domain.models import NotLoaded, record_of
 from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
 from jqueue.domain.operations.dequeue import Dequeue
@@ -314,6 +314,8 @@ def encode_result(operation: Operation, result: Any) -> msgspec.Raw:
     """Return the result of an operation, or the error that refused it, as JSON."""
     if isinstance(result, JQueueError):
         return msgspec.Raw(_encoder.encode(refusal_of(result)))
+    if isinstance(operation, Guarded):
+        return encode_result(operation.operation, result)
     if isinstance(operation, AllOrNothing):
         result = [encode_result(each, one) for each, one in zip(operation.operations, result, strict=True)]
     return msgspec.Raw(_encoder.encode((result,)))
@@ -331,7 +333,12 @@ def decode_result(operation: Operation, data: bytes | msgspec.Raw) -> Any:
     if isinstance(operation, AllOrNothing):
         [results] = msgspec.json.decode(text, type=tuple[list[msgspec.Raw]])
         return [decode_result(each, one) for each, one in zip(operation.operations, results, strict=True)]
-    return _result_decoder(type(operation.operation if isinstance(operation, Guarded) else operation)).decode(text)[0]
+    if isinstance(operation, Guarded):
+        return decode_result(operation.operation, data)
+    result = _result_decoder(type(operation)).decode(text)[0]
+    if isinstance(operation, lookups.Peek | lookups.Find):
+        return [job.evolve(payload=NotLoaded()) for job in result]
+    return result
 
 
 def _to_json(value: Any) -> Any:
@@ -339,6 +346,8 @@ def _to_json(value: Any) -> Any:
         return refusal_of(value)
     if isinstance(value, Redriven):
         return int(value), value.left
+    if isinstance(value, NotLoaded):
+        return b""
     raise TypeError(f"{type(value).__name__} does not travel")
 
 
