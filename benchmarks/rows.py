@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.contest import (
     FIRST_RELEASE,
     OURS,
+    PROGRAMS,
     Contestant,
     Line,
     Measure,
@@ -59,6 +60,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
         *latency_rows(),
         *idle_rows(),
         *fair_rows(),
+        *shared_rows(peers),
         pacing_row(),
         stalls_row(),
         direct_row(),
@@ -313,6 +315,102 @@ def fair_rows() -> list[Row]:
             )
         )
     return rows
+
+
+def shared_rows(peers: Sequence[str] | None) -> list[Row]:
+    """Processes on one file, of which one commits for the others."""
+    single, apart = "one process", "8 processes, nobody serves"
+    given = {"storage": "file", "in_flight": 25, "seconds": 5.0, "payload_bytes": PAYLOAD}
+    idle = {"storage": "file", "other_process": True, "samples": 50, "poll_interval": 1.0}
+    start = Line(
+        "ms to the start, median, against a bare commit",
+        Measure(OURS, "start_milliseconds"),
+        Measure(OURS, "round_trip_milliseconds"),
+        Target("<=", 1.3),
+    )
+    return [
+        Row(
+            "shared",
+            "8 processes on a file, 25 in flight each, another serves",
+            (
+                ours("fair", {**given, "processes": 8, "served": True}),
+                ours("fair", {**given, "processes": 1}, name=single),
+                ours("fair", {**given, "processes": 8}, name=apart),
+            ),
+            (
+                against("operations_per_second", single, Target(">=", 1.0), "operations/s of all"),
+                against("operations_per_second", apart, None, "operations/s of all"),
+                alone("most_over_least", Target("<=", 1.5), "operations of the busiest over those of the slowest"),
+                alone("errors", Target("<=", 0), "errors that reached a caller"),
+            ),
+        ),
+        Row(
+            "shared",
+            "start of a job on a file, consumer in another process, which serves",
+            (ours("idle", {**idle, "served": True}), ours("idle", idle, name=apart)),
+            (
+                start,
+                alone("start_milliseconds", Target("<=", 10), "ms to the start, median"),
+                alone("start_milliseconds", None, "ms to the start, nobody serves", apart),
+            ),
+        ),
+        Row(
+            "shared",
+            "4 processes on a file, 25 in flight each; who serves is killed 5 times",
+            (ours("fair", {**given, "processes": 4, "seconds": 30.0, "served": True, "kills": 5}),),
+            (
+                alone("longest_seconds", Target("<=", 2), "seconds of the longest call"),
+                alone("errors", Target("<=", 0), "errors that reached a caller"),
+            ),
+        ),
+        Row(
+            "shared",
+            "1,000 idle clients of a process that serves a file",
+            (ours("crowd", {"storage": "file", "clients": 1000, "processes": 4, "seconds": 10.0}),),
+            (
+                alone("mebibytes", Target("<=", 100), "MiB resident"),
+                alone("processor_percent", Target("<=", 2), "% of a processor"),
+            ),
+        ),
+        web_row(peers),
+    ]
+
+
+def web_row(peers: Sequence[str] | None) -> Row:
+    """A web application that enqueues."""
+    bare = "no queue"
+    given = {"processes": 4, "connections": 32, "seconds": 8.0}
+    needs: dict[str, Need] = {"saq": "redis", "pgqueuer": "postgres"}
+    chosen = [name for name in needs if peers is None or name in peers]
+    others = [
+        Contestant(
+            name,
+            f"{name}-web",
+            PROGRAMS / "web.py",
+            {**given, "queue": name},
+            needs=needs[name],
+            note=WORKERS[name].note,
+            is_peer=True,
+        )
+        for name in chosen
+    ]
+    mine = replace(ours("web", {**given, "queue": "jqueue"}), environment="jqueue-web")
+    return Row(
+        "shared",
+        "FastAPI under uvicorn with 4 processes, one enqueue a request, 32 connections; a worker, which serves",
+        (mine, replace(ours("web", {**given, "queue": "none"}, name=bare), environment="jqueue-web"), *others),
+        (
+            against("requests_per_second", bare, Target(">=", 0.7), "requests/s"),
+            Line(
+                "ms, 99th percentile, against a bare commit",
+                Measure(OURS, "p99_ms"),
+                Measure(OURS, "bare_commit_ms"),
+                Target("<=", 3),
+            ),
+            against("p99_ms", bare, None, "ms, 99th percentile"),
+            *(against("requests_per_second", name, Target(">", 1), "requests/s") for name in chosen),
+        ),
+    )
 
 
 NEVER = 1e9

@@ -3,8 +3,11 @@
 Every worker enqueues, dequeues and acks. All processes begin at the same moment, and what they complete within the time
 counts. An error that reaches a caller is counted, and the worker goes on.
 
-Arguments: processes, in_flight, seconds, payload_bytes, and those of the storage. A process is this program again, with
-`part`.
+With `served`, one more process commits for all. With `kills`, two are there, of which one serves; it is killed so many
+times, and a new one then waits to follow the other.
+
+Arguments: processes, in_flight, seconds, payload_bytes, served, kills, and those of the storage. A process is this
+program again, with `part` or `serve`.
 """
 
 from __future__ import annotations
@@ -12,14 +15,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable
 from typing import Any
 
-from shared import ENTRYPOINT, arguments, report, storage_of
+from shared import ENTRYPOINT, Process, arguments, report, serve, storage_of, wait_for_broker
 
 from jqueue import BrokerQueue
 
@@ -32,7 +34,7 @@ async def part(given: dict[str, Any]) -> dict[str, Any]:
     """One process: get ready, wait for the moment, and work until the time is over."""
     payload = os.urandom(given["payload_bytes"])
     errors: Counter[str] = Counter()
-    done = 0
+    done, longest = 0, 0.0
     async with BrokerQueue(storage_of(given)) as queue:
         await queue.read_state()
         print("ready", flush=True)
@@ -41,9 +43,12 @@ async def part(given: dict[str, Any]) -> dict[str, Any]:
         await asyncio.sleep(start - time.monotonic())
 
         async def counted(call: Awaitable[Any]) -> Any:
-            nonlocal done
+            nonlocal done, longest
+            called = time.monotonic()
             answer = await call
-            done += time.monotonic() <= end
+            now = time.monotonic()
+            done += now <= end
+            longest = max(longest, now - called)
             return answer
 
         async def worker() -> None:
@@ -57,28 +62,37 @@ async def part(given: dict[str, Any]) -> dict[str, Any]:
                     await asyncio.sleep(PAUSE)
 
         await asyncio.gather(*(worker() for _ in range(given["in_flight"])))
-    return {"done": done, "errors": errors}
+    return {"done": done, "errors": errors, "longest": longest}
+
+
+def kill_brokers(given: dict[str, Any], brokers: list[Process], start: float) -> None:
+    """Kill the process that serves, again and again, and start another that waits to follow."""
+    for turn in range(given["kills"]):
+        time.sleep(max(0.0, start + given["seconds"] * (turn + 1) / (given["kills"] + 1) - time.monotonic()))
+        brokers.pop(0).end()
+        brokers.append(Process(__file__, {**given, "serve": True}))
 
 
 def measure(given: dict[str, Any]) -> dict[str, float]:
-    """Return the total operations per second, the most and the least of one process, and the number of errors."""
-    command = [sys.executable, __file__, json.dumps({**given, "part": True})]
-    pipe = subprocess.PIPE
-    parts = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(given["processes"])]
+    """Return the total operations per second, the most and the least of one process, the longest call, the errors."""
+    brokers: list[Process] = []
+    parts: list[Process] = []
     try:
+        for _ in range(bool(given.get("served")) + bool(given.get("kills"))):
+            brokers.append(Process(__file__, {**given, "serve": True}))
+            brokers[-1].wait_for("offers")
+            wait_for_broker(given)
+        parts += [Process(__file__, {**given, "part": True}) for _ in range(given["processes"])]
         for child in parts:
-            if child.stdout is None or child.stdout.readline() != "ready\n":
-                raise RuntimeError("a process did not start")
+            child.wait_for("ready")
         start = time.monotonic() + HEAD_START
         for child in parts:
-            assert child.stdin is not None
-            child.stdin.write(f"{start!r}\n")
-            child.stdin.flush()
-        found = [json.loads(child.communicate()[0]) for child in parts]
+            child.say(f"{start!r}")
+        kill_brokers({"kills": 0, **given}, brokers, start)
+        found = [json.loads(child.communicate()) for child in parts]
     finally:
-        for child in parts:
-            child.kill()
-            child.wait()
+        for child in (*parts, *brokers):
+            child.end()
     done = [each["done"] for each in found]
     errors = sum((Counter(each["errors"]) for each in found), Counter[str]())
     for what, times in errors.most_common(5):
@@ -88,6 +102,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
         "most": max(done),
         "least": min(done),
         "most_over_least": max(done) / max(min(done), 1),
+        "longest_seconds": max(each["longest"] for each in found),
         "errors": errors.total(),
     }
 
@@ -95,5 +110,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
 if __name__ == "__main__":
     if arguments().get("part"):
         report(asyncio.run(part(arguments())))
+    elif arguments().get("serve"):
+        asyncio.run(serve(arguments()))
     else:
         report(measure(arguments()))

@@ -1,10 +1,11 @@
 """Time to the start of a job in an idle queue: from the call of enqueue until a waiting dequeue has returned the job.
 
-The consumer waits in the same broker, or in a process of its own that polls. Clocks need not be compared: all processes
-of a machine share the monotonic one. Beside it stands the time of a bare conditional put to the same store.
+The consumer waits in the same broker, or in a process of its own that polls. With `served`, it commits for this process
+too, as a worker on a file does. Clocks need not be compared: all processes of a machine share the monotonic one. Beside
+it stands the time of a bare conditional put to the same store, or of a bare commit of the file.
 
-Arguments: samples, other_process, poll_interval, payload_bytes, and those of the storage. The consumer is this program
-again, with `consumer`.
+Arguments: samples, other_process, poll_interval, served, payload_bytes, and those of the storage. The consumer is this
+program again, with `consumer`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import time
 from statistics import median
 from typing import Any
 
-from round_trip import seconds_of_a_put
-from shared import ENTRYPOINT, arguments, count_writes, report, storage_of
+from shared import ENTRYPOINT, arguments, bare_commits, count_writes, report, storage_of, wait_for_broker
 
 from jqueue import BrokerQueue
 
@@ -56,6 +56,9 @@ async def consume(given: dict[str, Any]) -> None:
     """The consumer in another process: print the seconds that each job took to get here."""
     async with queue_of(given, storage_of(given)) as queue:
         await queue.read_state()
+        if given.get("served"):
+            queue.offer()
+            await asyncio.to_thread(wait_for_broker, given)
         print("ready", flush=True)
         for _ in range(given["samples"]):
             [job] = await queue.dequeue(ENTRYPOINT, wait=WAIT)
@@ -102,7 +105,13 @@ async def measure(given: dict[str, Any]) -> dict[str, float]:
             figures["enqueue_milliseconds"] = 1000 * median(enqueueing)
         else:
             taken = await same_broker(given, queue)
-    trip = await seconds_of_a_put(given, writes.bytes // writes.commits)
+    size = writes.bytes // writes.commits
+    if given["storage"] == "file":
+        trip = 1 / bare_commits(given["folder"], size, 1.0).per_second
+    else:
+        from round_trip import seconds_of_a_put
+
+        trip = await seconds_of_a_put(given, size)
     return {
         **figures,
         "start_milliseconds": 1000 * median(taken),

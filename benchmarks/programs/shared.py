@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -162,3 +163,62 @@ def bare_commits(folder: str, size: int, seconds: float) -> Rate:
     elapsed = time.perf_counter() - start
     path.unlink()
     return Rate(done, elapsed)
+
+
+class Process:
+    """A program that runs beside this one.
+
+    Args:
+        program: its file.
+        given: its arguments.
+    """
+
+    def __init__(self, program: str, given: dict[str, Any]) -> None:
+        command, pipe = [sys.executable, program, json.dumps(given)], subprocess.PIPE
+        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        self.pid = self._process.pid
+
+    def line(self) -> str:
+        """The next line that it prints."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def wait_for(self, line: str) -> None:
+        """Wait until it prints this as its next line."""
+        if (printed := self.line()) != line:
+            raise RuntimeError(f"a process did not start: {printed}")
+
+    def say(self, line: str) -> None:
+        """Give it a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    def communicate(self) -> str:
+        """All that it prints until its end."""
+        return self._process.communicate()[0]
+
+    def end(self) -> None:
+        """Kill it."""
+        self._process.kill()
+        self._process.communicate()
+
+
+async def serve(given: dict[str, Any]) -> None:
+    """Serve the queue for other processes until this one is killed. Print when it may be waited for."""
+    from jqueue import BrokerQueue
+
+    async with BrokerQueue(storage_of(given)) as queue:
+        await queue.read_state()
+        queue.offer()
+        print("offers", flush=True)
+        await asyncio.Event().wait()
+
+
+def wait_for_broker(given: dict[str, Any]) -> None:
+    """Wait until a process serves the queue in the file of the arguments."""
+    give_up = time.monotonic() + 30
+    while not Path(given["folder"], "queue.json.broker").exists():
+        if time.monotonic() > give_up:
+            raise RuntimeError("no process serves the queue")
+        time.sleep(0.01)
