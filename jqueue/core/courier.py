@@ -180,7 +180,6 @@ class Courier:
         self._moved, self._alone_until = False, 0.0
         self._open: Sent | None = None
         self._parked = {}
-        self._claiming: dict[Request, str] = {}
         self._lost_calls: set[str] = set()
         self._stops: set[asyncio.Task[Any]] = set()
 
@@ -192,7 +191,6 @@ class Courier:
     @property
     def owes_claims(self) -> bool:
         """True if claims may have been made whose answers were lost."""
-        self._note_lost()
         return bool(self._lost_calls)
 
     def waits(self, request: Request) -> bool:
@@ -204,7 +202,6 @@ class Courier:
 
         A dequeue is answered later. The other calls are answered when this returns, as far as the broker answers.
         """
-        self._note_lost()
         while True:
             if not self.serving and (link := await self._linked()) is not None:
                 try:
@@ -380,10 +377,9 @@ class Courier:
 
     def _park(self, link: Link, request: Request, operation: Dequeue) -> None:
         """Send a dequeue, and answer it when the broker does."""
-        call = self._claiming.get(request)
-        if call is None:
+        if operation.call is None:
             self._calls += 1
-            call = self._claiming[request] = f"{self.client}/{self._calls}"
+            call = f"{self.client}/{self._calls}"
             request.operations = (operation := replace(operation, call=call),)
             request.failing = self._caller_left
             self._engine.observers.sent(call, [request])
@@ -402,7 +398,6 @@ class Courier:
         self._parked[request] = asyncio.get_running_loop().create_task(work, name="jqueue-dequeue"), link
 
     async def _wait_for_jobs(self, link: Link, request: Request, operation: Dequeue, message: bytes) -> None:
-        call = self._claiming[request]
         try:
             answer = self._read(link, await link.exchange(message))
             failure = None if answer.error is None else error_of(answer.error)
@@ -415,18 +410,16 @@ class Courier:
                 [jobs] = _results([operation], answer)
                 request.waits_for_jobs = False
                 self._settle_claim(request, jobs)
-            self._claiming.pop(request, None)
         except LinkError as error:
             if self.only:
                 request.last_error = error
                 if isinstance(error, LinkRefusedError):
                     request.fail(error.error)
             if error.sent:
-                request.operations = (replace(operation, again=True),)
-                request.open_writes = 1  # until this process or another broker has looked for claims of this call
-                if not request.awaited:
-                    self._claiming.pop(request, None)
-                    self._lost_calls.add(call)
+                assert operation.call is not None
+                self._lost_calls.add(operation.call)  # a late copy may claim under this name, which is not used again
+                request.operations = (replace(operation, call=None),)
+                request.open_writes = 1
             request.in_flight = False
             self._drop(link, error)
         finally:
@@ -449,9 +442,11 @@ class Courier:
 
     def _caller_left(self, request: Request) -> None:
         """End the wait of a dequeue whose caller has gone."""
-        call = self._claiming.get(request)
-        if call is not None and request in self._parked:
-            self._stop(self._parked[request][1], call)
+        if request in self._parked:
+            [operation] = request.operations
+            assert isinstance(operation, Dequeue)
+            assert operation.call is not None
+            self._stop(self._parked[request][1], operation.call)
 
     def _stop(self, link: Link, call: str) -> None:
         async def stop() -> None:
@@ -463,14 +458,6 @@ class Courier:
         task = asyncio.get_running_loop().create_task(stop(), name="jqueue-stop")
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
-
-    def _note_lost(self) -> None:
-        """Find the dequeues whose callers have gone before it was known what they claimed."""
-        for request, call in [*self._claiming.items()]:
-            if request not in self._parked and not request.awaited:
-                del self._claiming[request]
-                if request.open_writes and request.verdict is not Verdict.LANDED:
-                    self._lost_calls.add(call)
 
     def _hand_back_here(self, callers: Callers) -> Request:
         """Return the call that hands back what was claimed for calls whose answers were lost."""

@@ -130,7 +130,10 @@ class Service:
         """Refuse a client that knows another queue at this place."""
         engine = self._engine
         if known and not engine.queue_id:
-            await self.look()
+            try:
+                await self.look()
+            except DeadlineExceededError as error:  # the client may have more time, and reach the store
+                raise QueueClosedError("this process does not reach the store") from error
         if known and known != engine.queue_id:
             if engine.queue_id:
                 raise StorageFatalError("the queue's object now holds another queue: make a new queue object")

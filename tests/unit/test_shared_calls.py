@@ -25,7 +25,7 @@ class GatedMemory(SharedMemory):
 
     def __init__(self):
         super().__init__(clock=VirtualClock())
-        self.messages = 0
+        self.messages, self.deaf = 0, False
         self.gate, self.read_gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
         self.read_gate.set()
@@ -33,7 +33,7 @@ class GatedMemory(SharedMemory):
     async def take_seat(self, handle):
         async def counted(message):
             self.messages += 1
-            await asyncio.sleep(60 * (self.messages > MOST))
+            await asyncio.sleep(60 * (self.messages > MOST) + 600 * self.deaf)
             return await handle(message)
 
         return await super().take_seat(counted)
@@ -185,6 +185,42 @@ async def test_a_broker_that_is_closed_before_the_store_answers_leaves_the_call_
         assert 1 == len(await waiting)
     with pytest.raises(UnknownOutcomeError):
         await stuck
+
+
+@in_virtual_time
+async def test_a_late_copy_of_a_dequeue_that_was_sent_again_takes_no_claim_from_its_caller():
+    storage = GatedMemory()
+    async with serving(storage) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
+        await broker.enqueue("b", b"")
+        storage.deaf = True
+        waiting = asyncio.create_task(client.dequeue("a", wait=60))
+        for _ in range(2):
+            await asyncio.sleep(3)
+            storage.links[-1].close()
+        storage.deaf = False
+        await asyncio.sleep(10)
+        await broker.enqueue("a", b"")
+        [job] = await waiting
+        assert storage.handle is not None
+        copies = [each for link in storage.links for each in link.messages if b'"do":"claim"' in each]
+        assert len(copies) > 1
+        for each in copies:
+            late = asyncio.ensure_future(storage.handle(each))
+            await asyncio.sleep(1)
+            late.cancel()
+        await client.ack(job)
+
+
+@in_virtual_time
+async def test_a_broker_that_cannot_look_which_queue_it_serves_leaves_the_call_to_its_client():
+    storage = GatedMemory()
+    async with BrokerQueue(storage, clock=VirtualClock()) as broker, BrokerQueue(storage) as client:
+        await client.enqueue("a", b"")
+        await storage.take_seat(broker.service().handle)
+        await asyncio.sleep(1)
+        storage.read_gate.clear()
+        asyncio.get_running_loop().call_later(12, storage.read_gate.set)
+        await client.enqueue("a", b"", deadline=20)
 
 
 def test_an_error_of_a_deadline_keeps_its_text_on_its_way():

@@ -18,7 +18,6 @@ from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.operations.base import GivenNames, Operation, Preparation
-from jqueue.domain.operations.ends import hand_back_calls
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.operations.rules import fire_due
 from jqueue.domain.rules import with_claim
@@ -103,7 +102,6 @@ class Dequeue(Claims, frozen=True):
         entrypoints: the entrypoints of the jobs: one name, several, or None for all.
         batch_size: largest number of jobs to claim.
         call: the call of another process for which a broker does it; kept with the claims.
-        again: True if it may have been done before for this call. The claims of then are handed back first.
     """
 
     hands_out_jobs = True
@@ -111,7 +109,6 @@ class Dequeue(Claims, frozen=True):
     entrypoints: GivenNames | None = None
     batch_size: Count = 1
     call: CallName | None = None
-    again: bool = False
 
     def prepared(self, preparation: Preparation) -> Dequeue:
         """Return the operation, checked, with the entrypoints as a tuple and the timeout in seconds."""
@@ -130,8 +127,6 @@ class Dequeue(Claims, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Remove expired jobs, enqueue the jobs of cron entries that are due, then claim."""
-        if self.again and self.call is not None:
-            hand_back_calls(draft, (self.call,), now)
         self.tidy(draft, now)
         return self.claim(draft, now)
 
@@ -167,7 +162,7 @@ class Dequeue(Claims, frozen=True):
 
     def search_key(self) -> Hashable | None:
         """Return what it looks for; None if it always finds nothing, or may find what another one would not."""
-        return _SEARCHED(self) if self.batch_size and not self.again else None
+        return _SEARCHED(self) if self.batch_size else None
 
     def rest(self, claimed: int) -> Dequeue:
         """Return the dequeue of the jobs that are left."""
@@ -178,7 +173,7 @@ class Dequeue(Claims, frozen=True):
         return len(result) < self.batch_size
 
 
-_SEARCHED = attrgetter(*(name for name in Dequeue.__struct_fields__ if name not in ("batch_size", "call", "again")))
+_SEARCHED = attrgetter(*(name for name in Dequeue.__struct_fields__ if name not in ("batch_size", "call")))
 
 
 def count_claims(draft: Draft, entrypoint: str, now: datetime, claims: int) -> None:
