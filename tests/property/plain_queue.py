@@ -261,8 +261,6 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
             wanted: ids of jobs, in order, that may be claimed although jobs in `unsure` come before them.
             unsure: ids of jobs that need not be found.
         """
-        if asked.again:
-            self.hand_back_calls([asked.call])
         self.drop_outlived()
         self.fire()
         claimed: list[JobFields] = []

@@ -6,10 +6,9 @@ The model is loaded anew from a version that a person or jqueue 1.0.0 has made.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 from jqueue import JQueueError
@@ -296,8 +295,8 @@ class ModelAudit:
                 self._check_sweep(operation, after)
             elif isinstance(operation, HandBack):
                 self._check_hand_back(operation, after)
-            elif calls := _looks_for(operation):
-                self._check_calls_handed_back(calls, after)
+            elif isinstance(operation, HandBackCalls):
+                self._check_calls_handed_back(operation.calls, after)
             elif isinstance(operation, Nack) and SET_ASIDE in str(operation.error):
                 continue
             elif not isinstance(operation, Fence | Configure | Attend | LastSequence) and call is None:
@@ -379,15 +378,9 @@ class ModelAudit:
                     for share, its in self._shares(applied, call, version):
                         if its is not None:
                             self.answers[its].append(Answer(version, share, landed=False))
-                        self._note_looked(chain.from_iterable(map(_looks_for, share.operations)), record.at)
+                        for operation in share.operations:
+                            self._note_looked(getattr(operation, "calls", ()), record.at)
             self._model.restore(before)
-
-
-def _looks_for(operation: Operation) -> Sequence[str]:
-    """Return the calls whose claims an operation hands back, if there are any."""
-    if isinstance(operation, HandBackCalls):
-        return operation.calls
-    return (operation.call,) if isinstance(operation, Dequeue) and operation.again and operation.call else ()
 
 
 def claims_told(call: Call) -> set[Claim]:

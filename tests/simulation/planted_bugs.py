@@ -416,10 +416,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/codec.py", "record is not None and record.sequence > self.sequence", "False"
         ),
         "Nobody hands back the claims of a dequeue whose answer was lost": Bug(
-            "core/courier.py",
-            "is not Verdict.LANDED:\n                    self._lost_calls.add(call)",
-            "is not Verdict.LANDED:\n                    pass",
-            also=Bug("core/courier.py", "None)\n                    self._lost_calls.add(call)", "None)"),
+            "core/courier.py", "self._lost_calls.add(operation.call)", "pass"
         ),
         "The last batch of a client is forgotten, and `clients_evicted` does not record it": Bug(
             "domain/commits.py", "*(clients.pop(client).version for", "*(0 * clients.pop(client).version for"
