@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from jqueue.server.access import TokenFile
     from jqueue.server.serving import Settings
 
+EVERY_ADDRESS = ("0.0.0.0", "::")
+
 URL = Annotated[
     str,
     typer.Argument(metavar="URL", help="URL or path of the queue. JQUEUE_URL can name it.", show_default=False),
@@ -50,6 +52,16 @@ def serve(
     ] = False,
     host: Annotated[
         list[str] | None, typer.Option(help="Name under which clients may reach the broker; can be repeated.")
+    ] = None,
+    public_url: Annotated[
+        str | None,
+        typer.Option(
+            "--url",
+            metavar="URL",
+            help="Where clients on other machines reach the broker, such as https://host:8470. It stands in the queue. "
+            "By default that is the first --host, or the address.",
+            show_default=False,
+        ),
     ] = None,
     create: Create = False,
 ) -> None:
@@ -85,21 +97,21 @@ def serve(
         address, port = address_of(listen)
         check_address(address, tls_cert, tls_key, has_tokens=token_file is not None or insecure, insecure=insecure)
         tokens = None if token_file is None else TokenFile(token_file)
-        queue = connect_queue(url, create=create)
+        queue = connect_queue(url, create=create, insecure=insecure)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error)) from None
     if not isinstance(queue, BrokerQueue):
         raise refusal("the format of this queue cannot be served: `jqueue migrate` moves its jobs to a queue that can")
     settings = Settings(host=address, port=port, certificate=tls_cert, key=tls_key, names=tuple(host or ()))
     try:
-        asyncio.run(_serve(queue, settings, tokens))
+        asyncio.run(_serve(queue, settings, tokens, public_url))
     except OSError as error:
         raise refusal(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
         raise refusal(str(error)) from None
 
 
-async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None) -> None:
+async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None, public_url: str | None) -> None:
     from jqueue.server.serving import broker_until_stopped
 
     name = describe(queue.storage)
@@ -108,11 +120,16 @@ async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | Non
             await queue.stats(deadline=FIRST_CALL_DEADLINE)
         except QueueMissingError:
             note(f"there is no queue at {name} yet: the first job creates it")
-        queue.offer()
         gc.freeze()
 
         def show(link: str) -> None:
             typer.echo(f"serving {name} at {link}")
+            place = public_url or link.rstrip("/")
+            if public_url is None and not settings.names and settings.host in EVERY_ADDRESS:
+                note("programs on other machines do not find this broker in the queue: give its --url")
+                queue.offer()
+            else:
+                queue.offer(place)
 
         await broker_until_stopped(queue, settings, tokens, show, queue.stop)
 

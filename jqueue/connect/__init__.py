@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from jqueue.connect.parsed_url import EXAMPLES, parse_url, url_error
@@ -43,16 +44,27 @@ def connect(
 
 
 def connect(
-    url: str | os.PathLike[str], kind: Callable[..., Any] | None = None, *, create: bool = False, **settings: Any
+    url: str | os.PathLike[str],
+    kind: Callable[..., Any] | None = None,
+    *,
+    create: bool = False,
+    token: str | None = None,
+    ca_file: str | None = None,
+    insecure: bool = False,
+    **settings: Any,
 ) -> Any:
     """Return the storage for a URL, or a queue on it. Nothing is sent before it is used.
 
     Args:
         url: `s3://bucket/key`, `gs://bucket/object`, `az://account@container/blob`, `file:///path` or `memory://`, with
             options of the storage after it as `?name=value&name=value`; or a bare path, which is used as it is. A URL
-            for the folder or file of an older queue, such as `vsqs:///folder`, always gives a queue.
+            for the folder or file of an older queue, such as `vsqs:///folder`, always gives a queue. A process that
+            cannot reach the store names its broker: `jqueue+https://host:8470/queue`.
         kind: the class of the queue, for example `BrokerQueue`; None for the storage itself.
         create: True if the folder of a file or of an older queue may be missing: the first job creates it.
+        token: for the broker of the queue, on a store that several machines use; None: what `JQUEUE_TOKEN` has.
+        ca_file: file with the certificates to trust of the broker, in PEM; None: those of the system.
+        insecure: True to reach a broker on another machine without TLS.
         settings: settings of the queue.
 
     Returns:
@@ -65,7 +77,7 @@ def connect(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: there are settings, but no class of a queue; or the URL is neither text nor a path.
     """
-    found, is_older = _found(url, create)
+    found, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
     if is_older:
         from jqueue.formats.queue import StoreQueue
 
@@ -93,7 +105,14 @@ def connect_queue(
 
 
 def connect_queue(
-    url: str | os.PathLike[str], kind: Callable[..., Any] | None = None, *, create: bool = False, **settings: Any
+    url: str | os.PathLike[str],
+    kind: Callable[..., Any] | None = None,
+    *,
+    create: bool = False,
+    token: str | None = None,
+    ca_file: str | None = None,
+    insecure: bool = False,
+    **settings: Any,
 ) -> Any:
     """Return a queue for any URL: a `StoreQueue` for the URL of an older queue, else a queue of the class `kind`.
 
@@ -101,6 +120,9 @@ def connect_queue(
         url: see `connect`.
         kind: the class of a queue on a storage; `BrokerQueue` by default.
         create: see `connect`.
+        token: see `connect`.
+        ca_file: see `connect`.
+        insecure: see `connect`.
         settings: settings of the queue.
 
     Raises:
@@ -109,7 +131,7 @@ def connect_queue(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    found, is_older = _found(url, create)
+    found, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
     if is_older:
         from jqueue.formats.queue import StoreQueue
 
@@ -144,7 +166,7 @@ def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> Obj
     return storage
 
 
-def _found(url: str | os.PathLike[str], create: bool) -> tuple[Any, bool]:
+def _found(url: str | os.PathLike[str], create: bool, **access: Any) -> tuple[Any, bool]:
     """Return a storage and False; or the store of an older queue and True."""
     match = _SCHEME.match(url) if isinstance(url, str) else None
     if match is None:
@@ -160,4 +182,5 @@ def _found(url: str | os.PathLike[str], create: bool) -> tuple[Any, bool]:
         )
     if match[2] is None:
         raise url_error(scheme, "has no // after its scheme")
-    return build(parse_url(scheme, match.string, match.end(), create=create)), scheme in FORMATS
+    parsed = replace(parse_url(scheme, match.string, match.end(), create=create), **access)
+    return build(parsed), scheme in FORMATS

@@ -25,6 +25,8 @@ EXAMPLES = {
     "az": "az://account@container/queue.json",
     "file": "file:///var/lib/app/queue.json",
     "memory": "memory://",
+    "jqueue+https": "jqueue+https://host:8470/queue",
+    "jqueue+http": "jqueue+http://127.0.0.1:8470/queue",
     "vsqs": "vsqs:///var/spool/app/queue",
     "dirq": "dirq:///var/spool/app/messages",
     "textq": "textq:///var/lib/app/queue.tq",
@@ -60,6 +62,7 @@ class ParsedURL:
         name: the object in it. Bytes that are not UTF-8 are surrogates, as in file names.
         options: the options after the question mark, by name.
         create: True if a missing folder may be created.
+        token, ca_file, insecure: how a broker of the queue is reached: see `connect`.
     """
 
     scheme: str
@@ -69,6 +72,9 @@ class ParsedURL:
     user: str | None = None
     secret: str | None = None
     create: bool = False
+    token: str | None = None
+    ca_file: str | None = None
+    insecure: bool = False
 
     def option_values(self, **known: OptionType) -> dict[str, Any]:
         """Return the values of the options.

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from jqueue.connect.parsed_url import (
@@ -27,6 +28,7 @@ from jqueue.connect.parsed_url import (
 from jqueue.domain.errors import InvalidURLError
 
 if TYPE_CHECKING:
+    from jqueue.adapters.storage._remote import RemoteStorage
     from jqueue.adapters.storage.memory import InMemoryStorage
     from jqueue.formats.port import JobStorePort
     from jqueue.ports.storage import ObjectStoragePort
@@ -80,7 +82,7 @@ def _s3(url: ParsedURL) -> ObjectStoragePort:
     storage = S3Storage(url.host, url.name, **keys, **options)
     if profile and or_none(lambda _: storage.open_session(), profile, BotoCoreError) is None:
         raise url_error("s3", "names a profile that is not in the AWS configuration, or that cannot be read there")
-    return storage
+    return _dialing(url, storage)
 
 
 def _gs(url: ParsedURL) -> ObjectStoragePort:
@@ -89,7 +91,7 @@ def _gs(url: ParsedURL) -> ObjectStoragePort:
     options = url.option_values(endpoint_url=ENDPOINT, project=TEXT, kms_key_name=TEXT, timeout=DURATION)
     from jqueue.adapters.storage.gcs import GCSStorage
 
-    return GCSStorage(url.host, url.name, **options)
+    return _dialing(url, GCSStorage(url.host, url.name, **options))
 
 
 def _az(url: ParsedURL) -> ObjectStoragePort:
@@ -119,7 +121,7 @@ def _az(url: ParsedURL) -> ObjectStoragePort:
     storage = or_none(partial(AzureBlobStorage, url.host, **options), url.name)
     if storage is None:
         raise url_error("az", "names no account, and AZURE_STORAGE_CONNECTION_STRING is not set")
-    return storage
+    return _dialing(url, storage)
 
 
 def _file(url: ParsedURL) -> ObjectStoragePort:
@@ -150,12 +152,45 @@ def _memory(url: ParsedURL) -> ObjectStoragePort:
         return _in_memory.setdefault(name, InMemoryStorage())
 
 
+def _dialing(url: ParsedURL, storage: RemoteStorage[Any]) -> ObjectStoragePort:
+    """Return a storage whose clients find a broker by the header of the queue, if the packages for that are here."""
+    try:
+        from jqueue.adapters.http_link import BrokerDialer
+    except ImportError:
+        return storage
+    storage.dial_url = BrokerDialer(url.token, ca_file=url.ca_file, insecure=url.insecure)
+    return storage
+
+
+def _broker(url: ParsedURL) -> ObjectStoragePort:
+    url.check_no_user()
+    scheme = url.scheme.removeprefix("jqueue+")
+    place = or_none(ENDPOINT.convert, f"{scheme}://{url.host}")
+    if place is None or not url.name.isascii() or "//" in url.name:
+        raise url_error(url.scheme, "names no host, or has another port or path than a broker has")
+    options = url.option_values(ca_file=TEXT, insecure=BOOLEAN)
+    insecure, ca_file = options.get("insecure", url.insecure), options.get("ca_file", url.ca_file)
+    try:
+        from jqueue.adapters.http_link import BrokerDialer, BrokerStorage
+    except ImportError:
+        raise ImportError('a client of a broker needs more packages: pip install "jqueue[client]"') from None
+    dialer = BrokerDialer(url.token, ca_file=ca_file, insecure=insecure)
+    place = f"{place}/{quote(url.name)}".rstrip("/")
+    if dialer.reason_against(place) is not None:
+        raise url_error(
+            url.scheme, "would send jobs to another machine without TLS (use jqueue+https://, or insecure=True)"
+        )
+    return BrokerStorage(place, dialer)
+
+
 STORES: dict[str, Callable[[ParsedURL], ObjectStoragePort]] = {
     "s3": _s3,
     "gs": _gs,
     "az": _az,
     "file": _file,
     "memory": _memory,
+    "jqueue+https": _broker,
+    "jqueue+http": _broker,
 }
 
 

@@ -88,6 +88,8 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         From now on, this queue commits its calls itself, together with theirs.
         """
         if self._writer.courier is not None:
+            if self._writer.courier.only:
+                raise InvalidJobError("a process that reaches the queue only through its broker cannot serve it")
             self._writer.courier.serving = True
         return self._answering()
 

@@ -178,6 +178,7 @@ class Courier:
         self._seat: BrokerSeat | None = None
         self._moves: list[float] = []
         self._moved, self._alone_until = False, 0.0
+        self._why: Exception | None = None
         self._open: Sent | None = None
         self._parked = {}
         self._lost_calls: set[str] = set()
@@ -212,6 +213,10 @@ class Courier:
                         request.last_error = error
             if not self.only:
                 return self._left_to_us(requests, callers)
+            for request in requests if self._why is not None else ():
+                request.last_error = self._why
+                if isinstance(self._why, StorageFatalError):
+                    request.fail(self._why)
             waiting = [request for request in requests if request.awaited and request not in self._parked]
             if not waiting:
                 return []
@@ -509,9 +514,9 @@ class Courier:
                 return self._link
             if now < self._alone_until or (now < self._next_dial and engine.draft.header.broker == self._seat):
                 return None
-            self._link = await self._dial()
-        except (StorageError, *TRANSIENT):  # a commit of this process gets the error, too
-            pass
+            self._link, self._why = await self._dial(), None
+        except (StorageError, *TRANSIENT) as error:  # a commit of this process gets the error, too
+            self._why = error
         self._seat = engine.draft.header.broker
         if self._link is None:
             self._next_dial = self._clock.monotonic() + FIRST_PAUSE

@@ -419,6 +419,7 @@ class Writer:
         self._fail_all(None)
         if self.courier is not None:
             self.courier.close()
+            await asyncio.sleep(0)  # the connection begins to end now, also if the event loop ends with the queue
         await self.engine.finish(until - loop.time())
         await self._files.ended()
 

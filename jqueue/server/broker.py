@@ -12,9 +12,12 @@ from starlette.types import ASGIApp
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.server.access import TokenFile
 from jqueue.server.api import Api
-from jqueue.server.calls import Calls
+from jqueue.server.calls import Calls, WholeObject
 from jqueue.server.intake import Gate, Intake
 from jqueue.server.openapi import openapi
+
+NAMES = ("", "/{name}")
+"""The beginnings of the paths for clients of jqueue: their URL may name the queue, `jqueue+https://host:8470/queue`."""
 
 
 def broker(queue: BlobQueue, tokens: TokenFile | None = None, hosts: Collection[str] = ()) -> ASGIApp:
@@ -26,8 +29,10 @@ def broker(queue: BlobQueue, tokens: TokenFile | None = None, hosts: Collection[
         hosts: names of this host that clients may use, besides addresses and `localhost`.
     """
     intake = Intake()
+    calls, whole = Calls(queue, intake), WholeObject(queue)
     routes = [
-        Route("/v1/calls", Calls(queue, intake), methods=["POST"]),
+        *(Route(f"{name}/v1/calls", calls, methods=["POST"]) for name in NAMES),
+        *(Route(f"{name}/v1/object", whole, methods=["GET"]) for name in NAMES),
         Route("/v1/openapi.json", _description, methods=["GET"]),
         *Api(queue, intake).routes(),
     ]

@@ -21,13 +21,17 @@ call at a time: a client needs a second one beside that of a dequeue that waits.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable
 from typing import Any
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.service import read_message
+from jqueue.ports.storage import ObjectStoragePort
+from jqueue.server.access import Role
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.problems import Problem
 from jqueue.server.rights import NotAllowedError, check_rights
@@ -79,6 +83,31 @@ class Calls:
                 await send({"type": "http.response.body", "body": work.result()})
             finally:
                 await end(work, gone)
+
+
+class WholeObject:
+    """`GET /v1/object`: the queue's object, for clients of jqueue that list jobs or look at figures.
+
+    The answer has its `ETag`; or no content and the header `Jqueue-Absent: yes`, if there is no queue yet. The object
+    has the payloads of jobs, so only a worker and an operator may read it.
+
+    Args:
+        queue: the queue, which is open.
+    """
+
+    def __init__(self, queue: BlobQueue) -> None:
+        self._queue = queue
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the object, as an ASGI application."""
+        role = caller_of(scope).role
+        if role not in (Role.WORKER, Role.OPERATOR):
+            raise Problem(403, "NotAllowed", f"a {role} may not read the object of the queue, which has all payloads")
+        storage: ObjectStoragePort = self._queue.storage
+        content, etag = await unless_gone(receive, storage.read())
+        headers = {"Jqueue-Absent": "yes"} if etag is None else {"ETag": json.dumps(etag)}
+        response = Response(content, 200, {**headers, "Cache-Control": "no-store"}, "application/json")
+        await response(scope, receive, send)
 
 
 async def is_gone(receive: Receive) -> None:

@@ -33,6 +33,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
     StorageThrottledError,
 )
+from jqueue.ports.sharing import DialURL
 from jqueue.ports.storage import Listed
 from jqueue.runtime.system import SystemClock
 
@@ -140,6 +141,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     Attributes:
         listed_at_once: largest number of objects in one answer of the store to `list_beside`.
         content_type: the content type to write with.
+        dial_url: makes connections to brokers whose URL stands in the queue; None: they are not used.
         name_field: the attribute that holds the object's name in its bucket.
         authority_variable: the environment variable that names a file of certificates for the client.
         meanings: meanings of the store's error codes. For other codes, the HTTP status decides.
@@ -158,6 +160,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
     malformed: tuple[type[Exception], ...] = (KeyError, json.JSONDecodeError, http.client.BadStatusLine)
     listed_at_once = 1000
     content_type = "application/json"
+    dial_url: DialURL | None = None
 
     def __init__(self, url: str, timeout: Duration) -> None:
         self.url = url

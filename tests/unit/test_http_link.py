@@ -1,0 +1,211 @@
+"""A client's connection to a broker by HTTP: what it sends, and what it makes of servers and proxies that misbehave."""
+
+import asyncio
+import logging
+import pickle
+import socket
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from jqueue import BrokerQueue, connect
+from jqueue.adapters.http_link import BrokerDialer, HTTPLink
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, StorageFatalError
+from jqueue.ports.sharing import LinkError, LinkRefusedError
+
+TOKEN = "a-token-of-the-tests"
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def piece(data):
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def problem(status, detail="why", headers=""):
+    body = f'{{"title":"Some","detail":"{detail}"}}'.encode()
+    head = f"HTTP/1.1 {status} No\r\nContent-Type: application/problem+json\r\nContent-Length: {len(body)}\r\n{headers}"
+    return head.encode() + b"\r\n" + body
+
+
+@asynccontextmanager
+async def server(*script):
+    """Serve connections by a script: bytes to send and seconds to wait, after the request has come."""
+    requests, handling = list[tuple[bytes, bytes]](), set[Any]()
+
+    async def connected(reader, writer):
+        handling.add(asyncio.current_task())
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            size = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0] or 0)
+            requests.append((head, await reader.readexactly(size)))
+            for step in script:
+                if isinstance(step, bytes):
+                    writer.write(step)
+                else:
+                    await asyncio.sleep(step)
+        finally:
+            writer.close()
+
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", requests
+    finally:
+        listening.close()
+        for task in handling:
+            task.cancel()
+
+
+async def failure(url, message=b"{}", **options):
+    link = HTTPLink(url, TOKEN, silence=0.3, **options)
+    try:
+        with pytest.raises(LinkError) as raised:
+            await link.exchange(message)
+        assert TOKEN not in str(raised.value)
+        return raised.value
+    finally:
+        link.close()
+
+
+async def test_a_broker_that_sends_signs_of_life_is_waited_for():
+    steps = [each for _ in range(8) for each in (0.1, piece(b" "))]
+    async with server(OK, *steps, piece(b'{"version":3}'), piece(b"")) as (url, requests):
+        link = HTTPLink(url, TOKEN, silence=0.3)
+        assert (await link.exchange(b"x" * 200_000)).strip() == b'{"version":3}'
+        link.close()
+    [(head, body)] = requests
+    assert head.startswith(b"POST /v1/calls HTTP/1.1")
+    assert f"Authorization: Bearer {TOKEN}".encode() in head
+    assert b"application/json" in head
+    assert len(body) == 200_000
+
+
+@pytest.mark.parametrize(
+    ("script", "what"),
+    [
+        ([OK, 9], "silent"),
+        ([9], "silent"),
+        ([1.0, OK, piece(b"{}"), piece(b"")], "a proxy holds back its answers"),
+        ([OK, piece(b' {"version"')], "no whole answer"),
+        ([], "no whole answer"),
+        ([b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n"], "502"),
+        ([b"HTTP/1.1 503 Unavailable\r\nContent-Length: 0\r\n\r\n"], "503"),
+        ([problem(500)], "why"),
+        ([b"nonsense\r\n\r\n"], "no whole answer"),
+    ],
+)
+async def test_a_message_without_a_whole_answer_may_have_arrived(script, what):
+    async with server(*script) as (url, _):
+        error = await failure(url)
+    assert what in str(error)
+    assert (error.sent, isinstance(error, LinkRefusedError)) == (True, False)
+
+
+async def test_a_refused_connection_has_sent_nothing():
+    async with server() as (url, _):
+        pass
+    error = await failure(url)
+    assert "cannot be reached" in str(error)
+    assert not error.sent
+
+
+async def test_a_broker_that_takes_no_message_is_silent():
+    """The message is larger than what the kernel holds back for it."""
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # the kernel takes the connection
+        error = await failure(f"http://127.0.0.1:{listening.getsockname()[1]}", b"x" * (40 << 20))
+    assert ("silent" in str(error), error.sent) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (problem(401), "refuses the token"),
+        (problem(403, "a producer may not do Pause"), "a producer may not do Pause"),
+        (problem(413, "too large"), "too large"),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "there is no broker"),
+        (b"HTTP/1.1 302 Found\r\nLocation: http://elsewhere/\r\nContent-Length: 0\r\n\r\n", "there is no broker"),
+    ],
+)
+async def test_a_refusal_is_final_and_nothing_was_done(answer, what):
+    async with server(answer) as (url, requests):
+        error = await failure(url)
+    assert what in str(error)
+    assert isinstance(error, LinkRefusedError)
+    assert isinstance(error.error, StorageFatalError)
+    assert (error.sent, len(requests)) == (False, 1)
+
+
+async def test_a_wrong_value_is_the_error_of_the_queue():
+    answer = problem(422).replace(b'"Some"', b'"InvalidJobError"').replace(b"Content-Length: 31", b"Content-Length: 42")
+    async with server(answer) as (url, _):
+        error = await failure(url)
+    assert isinstance(error, LinkRefusedError)
+    assert isinstance(error.error, InvalidJobError)
+
+
+@pytest.mark.parametrize(("header", "seconds"), [("Retry-After: 7\r\n", 7), ("Retry-After: soon\r\n", 1), ("", 1)])
+async def test_a_broker_with_too_much_to_do_is_left_alone_for_as_long_as_it_says(header, seconds):
+    async with server(problem(429, headers=header)) as (url, _):
+        error = await failure(url)
+    assert (error.sent, error.pause) == (False, seconds)
+
+
+async def test_closing_ends_exchanges_under_way():
+    async with server(OK, 60) as (url, _):
+        link = HTTPLink(url)
+        waiting = asyncio.create_task(link.exchange(b"{}"))
+        await asyncio.sleep(0.1)
+        link.close()
+        with pytest.raises(LinkError) as raised:
+            await waiting
+        assert raised.value.sent
+        with pytest.raises(LinkError):
+            await link.exchange(b"{}")
+
+
+async def test_the_environment_has_no_proxy_and_a_token(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("JQUEUE_TOKEN", TOKEN)
+    async with server(OK, piece(b"{}"), piece(b"")) as (url, requests):
+        link = await BrokerDialer()(url)
+        assert link is not None
+        assert await link.exchange(b"{}") == b"{}"
+        link.close()
+    assert TOKEN.encode() in requests[0][0]
+
+
+@pytest.mark.parametrize(
+    "url", ["http://broker.example:8470", "ftp://127.0.0.1", "http://user@127.0.0.1", "no url", "https://", "http://[x"]
+)
+async def test_nothing_is_sent_to_a_url_that_is_not_safe(url, caplog):
+    """Whoever can write the queue's object can write the URL there."""
+    dial = BrokerDialer(TOKEN)
+    with caplog.at_level(logging.WARNING):
+        assert await dial(url) is None
+        assert await dial(url) is None
+    assert len(caplog.records) == 1
+
+
+async def test_a_token_is_in_no_repr_and_no_pickle():
+    dial = BrokerDialer(TOKEN, insecure=True)
+    link = await dial("http://broker.example:8470")
+    queue = connect("jqueue+https://broker.example:8470/queue", BrokerQueue, token=TOKEN)
+    assert link is not None
+    link.close()
+    for each in (dial, link, queue, queue.storage):
+        assert TOKEN not in repr(each)
+    assert TOKEN.encode() not in pickle.dumps(queue)
+    assert repr(pickle.loads(pickle.dumps(queue)).storage) == repr(queue.storage)
+    with pytest.raises(InvalidJobError) as raised:
+        BrokerDialer("two words")
+    assert "two words" not in str(raised.value)
+
+
+def test_urls_of_brokers():
+    for url in ("jqueue+https://host:8470/queue", "jqueue+https://host", "jqueue+http://127.0.0.1:8470/queue"):
+        assert connect(url).url == url.removeprefix("jqueue+")
+    assert connect("jqueue+http://host:1/q", insecure=True).url == connect("jqueue+http://host:1/q?insecure=true").url
+    for wrong in ("jqueue+http://host:1/q", "jqueue+https://", "jqueue+https://a@host/q", "jqueue+https://host/q?x=1"):
+        with pytest.raises(InvalidURLError):
+            connect(wrong)
