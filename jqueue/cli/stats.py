@@ -67,6 +67,8 @@ def _extent(info: QueueInfo) -> str:
             segments = counted(figures.segments, "segment")
             jobs = counted(figures.segment_jobs, "waiting job")
             said += f"\n{jobs} in {segments} beside it, {size(figures.segment_bytes)}"
+        if info.broker is not None:
+            said += f"\nserved at {printable(info.broker)}"
         return said
     return f"{size(figures.size)} of payloads"
 

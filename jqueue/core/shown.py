@@ -233,6 +233,7 @@ class ShownStats(ShownFigures):
     warnings: list[str]
     workers: int
     workers_lost: int
+    broker: str | None
     holders: dict[str, int]
     entrypoints: dict[str, ShownEntrypoint]
     schedules: list[ShownSchedule]
@@ -253,6 +254,7 @@ class QueueInfo:
         why_waiting: the reasons why ready jobs are not claimed, by entrypoint.
         now: the time by the queue's clock.
         one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
+        broker: URL of the broker whose seat stands in the queue; None if there is none.
     """
 
     name: str
@@ -263,6 +265,7 @@ class QueueInfo:
     why_waiting: Mapping[str, str]
     now: datetime
     one_object: bool
+    broker: str | None
 
     @classmethod
     def of(cls, name: str, header: Header, stats: QueueStats, now: datetime, *, one_object: bool = True) -> Self:
@@ -277,6 +280,7 @@ class QueueInfo:
             settings=header.settings,
             schedules=sorted(schedules, key=lambda schedule: (schedule.next_at, schedule.name)),
             now=now,
+            broker=(header.broker.url or None) if header.broker is not None else None,
         )
 
     @property
@@ -301,6 +305,7 @@ class QueueInfo:
             **_figures(figures),
             "workers": sum(not record.lost for record in figures.workers),
             "workers_lost": sum(record.lost for record in figures.workers),
+            "broker": self.broker,
             "holders": dict(figures.holders or {}),
             "entrypoints": {
                 name: {

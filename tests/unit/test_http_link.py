@@ -3,7 +3,10 @@
 import asyncio
 import logging
 import pickle
+import shutil
 import socket
+import ssl
+import subprocess
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -29,7 +32,7 @@ def problem(status, detail="why", headers=""):
 
 
 @asynccontextmanager
-async def server(*script):
+async def server(*script, **options):
     """Serve connections by a script: bytes to send and seconds to wait, after the request has come."""
     requests, handling = list[tuple[bytes, bytes]](), set[Any]()
 
@@ -47,7 +50,7 @@ async def server(*script):
         finally:
             writer.close()
 
-    listening = await asyncio.start_server(connected, "127.0.0.1", 0)
+    listening = await asyncio.start_server(connected, "127.0.0.1", 0, **options)
     try:
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", requests
     finally:
@@ -173,6 +176,35 @@ async def test_the_environment_has_no_proxy_and_a_token(monkeypatch):
         assert await link.exchange(b"{}") == b"{}"
         link.close()
     assert TOKEN.encode() in requests[0][0]
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+async def test_certificates_are_checked_against_the_given_file(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
+    subprocess.run([*request.split(), *names], capture_output=True, check=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    async with server(OK, piece(b"{}"), piece(b""), ssl=context) as (url, requests):
+        port = url.rpartition(":")[2]
+        for host, ca_file, is_trusted in (
+            ("localhost", str(certificate), True),
+            ("127.0.0.1", str(certificate), False),  # another name than that of the certificate
+            ("localhost", None, False),
+        ):
+            link = await BrokerDialer(TOKEN, ca_file=ca_file)(f"https://{host}:{port}")
+            assert link is not None
+            if is_trusted:
+                assert await link.exchange(b"{}") == b"{}"
+            else:
+                with pytest.raises(LinkError, match=r"cannot be reached.*certificate") as raised:
+                    await link.exchange(b"{}")
+                assert not raised.value.sent
+            link.close()
+        assert len(requests) == 1, "the token went to a server that is not trusted"
+    with pytest.raises(StorageFatalError, match="the file of certificates"):
+        await BrokerDialer(ca_file=str(tmp_path / "missing.pem"))("https://localhost:1")
 
 
 @pytest.mark.parametrize(
