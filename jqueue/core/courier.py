@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -33,7 +33,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.header import BrokerSeat
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, decode_result, error_of
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, decode_result, encode_operation, error_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.operator import Attend, Fence
@@ -52,6 +52,9 @@ OWN_SECONDS = 30.0
 MOST_MOVES, MOVES_WITHIN = 3, 10.0
 """Number of times that brokers may send a client on within these seconds. Then it commits its calls itself as long."""
 
+ENCODING_ERRORS = (ValueError, OverflowError)
+"""Errors for what JSON cannot say: half a character, or a number that is too large. This process does such calls."""
+
 BATCH_OPERATIONS = 4096
 """Largest number of operations in a batch."""
 
@@ -63,6 +66,16 @@ _LEFT_TO_PARENT: list[Link] = []
 """Connections from before a fork. They are never closed, nor collected: that would end them for the parent too."""
 
 
+class Parcel(NamedTuple):
+    """A call in a batch."""
+
+    request: Request
+    operations: Sequence[Operation]
+    """Its operations as they travel."""
+    encoded: list[bytes]
+    """The same, encoded."""
+
+
 @dataclass(eq=False)
 class Sent:
     """A batch that is on its way.
@@ -70,24 +83,29 @@ class Sent:
     Attributes:
         sequence: its number.
         base: the latest version that was known when it was first sent.
-        requests: the calls in it, each with its operations as they travel.
+        parcels: the calls in it.
         again: True once it may have been sent.
     """
 
     sequence: int
     base: int
-    requests: list[tuple[Request, Sequence[Operation]]]
+    parcels: list[Parcel]
     again: bool = False
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         """The operations of all calls."""
-        return tuple(each for _, operations in self.requests for each in operations)
+        return tuple(each for parcel in self.parcels for each in parcel.operations)
+
+    @property
+    def encoded(self) -> Any:
+        """The same, encoded."""
+        return tuple(msgspec.Raw(each) for parcel in self.parcels for each in parcel.encoded)
 
     def seconds(self, now: float) -> tuple[float, ...]:
         """Return the time that is left for each operation: none if its caller has gone."""
-        left = ((_left(request, now) if request.awaited else 0.0, ops) for request, ops in self.requests)
-        return tuple(round(seconds, 3) for seconds, operations in left for _ in operations)
+        left = ((_left(each.request, now) if each.request.awaited else 0.0, each.encoded) for each in self.parcels)
+        return tuple(round(seconds, 3) for seconds, encoded in left for _ in encoded)
 
 
 class CommittedHere(Request):
@@ -110,7 +128,7 @@ class CommittedHere(Request):
     def fail(self, error: BaseException) -> None:
         """Fail the calls of the batch, which the broker may still do."""
         super().fail(error)
-        for request, _ in self._sent.requests:
+        for request, *_ in self._sent.parcels:
             request.fail(request.unknown("a broker may have done the operation, and this process could not", error))
 
 
@@ -226,7 +244,7 @@ class Courier:
         """Return the calls that this process must commit itself, as no broker has answered."""
         left = [request for request in requests if request.awaited and request not in self._parked]
         if (sent := self._open) is not None:
-            there = {request for request, _ in sent.requests}
+            there = {request for request, *_ in sent.parcels}
             left = [self._here(sent, callers), *(request for request in left if request not in there)]
         if self._lost_calls:
             left.append(self._hand_back_here(callers))
@@ -235,34 +253,38 @@ class Courier:
     async def _take(self, link: Link, requests: Sequence[Request], callers: Callers) -> list[Request]:
         if self._open is not None:
             await self._send(link, self._open)
-        ours, batch, size = list[Request](), list[tuple[Request, Sequence[Operation]]](), 0
+        ours, batch = list[Request](), list[Parcel]()
         own = [self._hand_back_here(callers)] if self._lost_calls else []
         if self._engine.existed and self._engine.workers.are_due(self._clock.monotonic()):
             own.append(self._attend(callers))
-        batch += [(request, request.operations) for request in own]
+        batch += [Parcel(each, each.operations, [*map(encode_operation, each.operations)]) for each in own]
         for request in requests:
             if not request.awaited or request in self._parked:
                 continue
             operations = request.operations
             if len(operations) == 1 and type(operations[0]) is Dequeue:
-                self._park(link, request, operations[0])
+                if not self._park(link, request, operations[0]):
+                    ours.append(request)
             elif (request.claims_jobs and not (self.only and _looks(operations))) or not all(map(_travels, operations)):
                 ours.append(request)
             else:
                 if request.atomic and len(operations) > 1:
                     operations = [AllOrNothing(tuple(operations))]
-                batch.append((request, operations))
+                try:
+                    batch.append(Parcel(request, operations, [*map(encode_operation, operations)]))
+                except ENCODING_ERRORS:
+                    ours.append(request)
         alone = 0  # number of calls that are sent one by one, as the broker has refused them together
         while batch:
-            some: list[tuple[Request, Sequence[Operation]]] = []
+            some: list[Parcel] = []
             size = count = 0
             while batch and (not some or (size < BATCH_BYTES and count < BATCH_OPERATIONS and not alone)):
                 some.append(batch.pop(0))
-                count += len(some[-1][1])
-                size += sum(map(_size_of, some[-1][1]))
+                count += len(some[-1].encoded)
+                size += sum(map(len, some[-1].encoded))
             self._sequence += 1
-            self._open = Sent(self._sequence, max(self._version, self._engine.draft.header.version), some)
-            self._engine.observers.sent((self.client, self._sequence), [request for request, _ in some])
+            self._open = Sent(self._sequence, self._version or self._engine.draft.header.version, some)
+            self._engine.observers.sent((self.client, self._sequence), [request for request, *_ in some])
             try:
                 await self._send(link, self._open)
             except LinkRefusedError as refusal:
@@ -296,12 +318,12 @@ class Courier:
             queue=self._engine.queue_id,
             sequence=sent.sequence,
             base=sent.base,
-            operations=sent.operations,
+            operations=sent.encoded,
             seconds=sent.seconds(asyncio.get_running_loop().time()),
             again=sent.again,
         )
         encoded = encode(message)
-        for request, _ in sent.requests:
+        for request, *_ in sent.parcels:
             request.in_flight = True
         try:
             answer = self._read(link, await link.exchange(encoded))
@@ -316,32 +338,52 @@ class Courier:
         if answer.leaving:
             if not sent.again:
                 self._release(sent)
-            raise LinkError("the broker is leaving", sent=sent.again)
+            raise LinkError("the broker is leaving", sent=sent.again, pause=answer.pause)
         if answer.error is not None:
             failure = error_of(answer.error)
-            if isinstance(failure, BatchUnknownError) and not sent.again and sent.base < self._version:
-                sent.base = self._version  # nothing was done: the queue has forgotten too much since the old base
+            if isinstance(failure, BatchUnknownError) and not sent.again and sent.base != answer.version:
+                sent.base = answer.version  # nothing was done: too much is forgotten since, or a backup was restored
                 await self._send(link, sent)
                 return
             is_known = not sent.again and not isinstance(failure, UnknownOutcomeError)
             if not is_known and not isinstance(failure, BatchUnknownError):
                 sent.again = True
                 raise LinkError("it is not known if a broker has done the calls", sent=True)
+            try:
+                self._check_cause(failure)
+            except LinkError:
+                self._release(sent)
+                raise
             self.refused(sent, failure)
         else:
             self.answered(sent, _results(sent.operations, answer))
 
+    def _check_cause(self, failure: JQueueError | None) -> None:
+        """Check that an error, with which nothing was done, is not of this broker alone.
+
+        Raises:
+            LinkError: this process may be able to do what that one cannot: reach the store, or know a newer operation.
+        """
+        if self.only or isinstance(failure, DeadlineExceededError | BatchUnknownError):
+            return
+        if isinstance(failure, StorageError | InvalidJobError):
+            raise LinkError(f"the broker could not do the calls: {failure}", sent=False, pause=LONGEST_PAUSE)
+
     def _release(self, sent: Sent) -> None:
         """Forget a batch that no broker has taken."""
         self._open = None
-        for request, _ in sent.requests:
+        for request, *_ in sent.parcels:
             request.in_flight = False
+
+    def _settled(self, sent: Sent) -> None:
+        if self._open is sent:  # it may have been settled before: an earlier write of it lands late
+            self._open = None
 
     def answered(self, sent: Sent, results: Sequence[Any]) -> None:
         """Answer the calls of a batch."""
-        self._open = None
+        self._settled(sent)
         rest = iter(results)
-        for request, operations in sent.requests:
+        for request, operations, _ in sent.parcels:
             own = [next(rest) for _ in operations]
             if all(isinstance(each, DeadlineExceededError) for each in own):
                 outcome: Any = own[0]
@@ -360,8 +402,8 @@ class Courier:
 
     def refused(self, sent: Sent, error: JQueueError) -> None:
         """Fail the calls of a batch that was refused as a whole, or whose fate can no longer be known."""
-        self._open = None
-        for request, _ in sent.requests:
+        self._settled(sent)
+        for request, *_ in sent.parcels:
             request.in_flight = False
             if isinstance(error, BatchUnknownError):
                 request.last_error = error
@@ -380,14 +422,12 @@ class Courier:
         request.due = base + max([1.0, *seconds])
         return request
 
-    def _park(self, link: Link, request: Request, operation: Dequeue) -> None:
-        """Send a dequeue, and answer it when the broker does."""
-        if operation.call is None:
+    def _park(self, link: Link, request: Request, operation: Dequeue) -> bool:
+        """Send a dequeue, and answer it when the broker does. Return False if it cannot travel."""
+        is_new = operation.call is None
+        if is_new:
             self._calls += 1
-            call = f"{self.client}/{self._calls}"
-            request.operations = (operation := replace(operation, call=call),)
-            request.failing = self._caller_left
-            self._engine.observers.sent(call, [request])
+            operation = replace(operation, call=f"{self.client}/{self._calls}")
         now = asyncio.get_running_loop().time()
         left = _left(request, now)
         wait = max(0.0, min(left, request.wait_until - now)) if request.waits_for_jobs else None
@@ -398,16 +438,28 @@ class Courier:
             seconds=round(left - (wait or 0.0), 3),
             wait=None if wait is None else round(wait, 3),
         )
+        try:
+            encoded = encode(message)
+        except ENCODING_ERRORS:
+            return False
+        if is_new:
+            assert operation.call is not None
+            request.operations, request.failing = (operation,), self._caller_left
+            self._engine.observers.sent(operation.call, [request])
         request.in_flight = True
-        work = self._wait_for_jobs(link, request, operation, encode(message))
+        work = self._wait_for_jobs(link, request, operation, encoded)
         self._parked[request] = asyncio.get_running_loop().create_task(work, name="jqueue-dequeue"), link
+        return True
 
     async def _wait_for_jobs(self, link: Link, request: Request, operation: Dequeue, message: bytes) -> None:
         try:
             answer = self._read(link, await link.exchange(message))
             failure = None if answer.error is None else error_of(answer.error)
             if answer.leaving or isinstance(failure, UnknownOutcomeError):
-                raise LinkError("the broker is leaving", sent=failure is not None)
+                raise LinkError("the broker is leaving", sent=failure is not None, pause=answer.pause)
+            if failure is not None and request.open_writes:
+                raise LinkError(f"an earlier broker may have claimed jobs: {failure}", sent=False)
+            self._check_cause(failure)
             request.in_flight = False
             if failure is not None:
                 request.fail(failure)
@@ -487,7 +539,7 @@ class Courier:
             self._sent_on(answer)
         self._pause = FIRST_PAUSE
         if answer.queue:
-            self._version = max(self._version, answer.version)
+            self._version = answer.version
             if not self._engine.queue_id:
                 self._engine.queue_id, self._engine.existed = answer.queue, True
         return answer
@@ -585,14 +637,6 @@ def _travels(operation: Operation) -> bool:
 def _looks(operations: Sequence[Operation]) -> bool:
     """Return True if a call only looks: a wait for a result is asked again and again, where there is no store."""
     return all(isinstance(operation, lookups.TRAVELLING) for operation in operations)
-
-
-def _size_of(operation: Operation) -> int:
-    """Return about how many bytes an operation takes in a message."""
-    if isinstance(operation, AllOrNothing):
-        return sum(map(_size_of, operation.operations))
-    payload = getattr(operation, "payload", None) or b""
-    return len(payload) * 4 // 3 + getattr(operation, "result_bytes", 0)
 
 
 def _results(operations: Sequence[Operation], answer: Answer) -> list[Any]:

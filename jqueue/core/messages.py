@@ -17,7 +17,9 @@ LONGEST = 24 * 3600.0
 Text = Annotated[str, Meta(max_length=200)]
 
 
-class Message(msgspec.Struct, frozen=True, tag_field="do", omit_defaults=True, kw_only=True):
+class Message(
+    msgspec.Struct, frozen=True, tag_field="do", omit_defaults=True, kw_only=True, forbid_unknown_fields=True
+):
     """What a client asks for.
 
     Attributes:
@@ -80,6 +82,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
         results: of each operation, as `jqueue.domain.operations.codec` encodes them.
         error: the error of the whole message. Nothing of it was done, unless the error says otherwise.
         leaving: True if this process no longer serves the queue, and nothing was done.
+        pause: seconds for which the client better commits its calls itself.
         moved: True if another process has the seat in the queue's header. The message was answered all the same.
     """
 
@@ -88,6 +91,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
     results: list[msgspec.Raw] = []
     error: Refused | None = None
     leaving: bool = False
+    pause: float = 0.0
     moved: bool = False
 
 

@@ -233,7 +233,7 @@ class Request:
         """
         self.in_flight = False
         if self.waits_for_jobs and is_empty(outcome):
-            self.seen_empty = True
+            self.seen_empty, self.last_error = True, None
             return
         self.verdict = LANDED
         self.outcome = outcome

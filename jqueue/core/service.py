@@ -41,6 +41,9 @@ logger = logger_of("jqueue")
 PATIENCE = 10.0
 """Seconds that a broker tries a batch. Then its client tries elsewhere, as the broker may be cut off from the store."""
 
+SHUNNED = 60.0
+"""Seconds for which clients better commit their calls themselves, if a broker is cut off from the store."""
+
 RETRY = 0.25
 """Seconds between two looks for a free seat."""
 
@@ -79,6 +82,8 @@ class Service:
         self._writer, self._engine = writer, engine
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
+        self._stuck: set[str] = set()  # the dequeues that had an error of the store at the last look
+        self._watch: asyncio.TimerHandle | None = None
         self._leaving = False
         self.moved: Callable[[], bool] = lambda: False  # True while another process has the seat
 
@@ -157,7 +162,7 @@ class Service:
         except DeadlineExceededError:
             if longest <= PATIENCE:
                 raise
-            return Answer(leaving=True)  # the client may reach the store
+            return Answer(leaving=True, pause=SHUNNED)  # the client may reach the store
         return self._done([encode_result(*pair) for pair in zip(carried.operations, results, strict=True)])
 
     async def _claim(self, message: Claim) -> Answer:
@@ -169,14 +174,28 @@ class Service:
             [operation], min(LONGEST, message.seconds), wait=wait, callers=self._callers, convert=list
         )
         self._waiting[operation.call] = request
+        if self._watch is None:
+            self._watch = self._callers.loop.call_later(PATIENCE, self._give_up)
         try:
             [jobs] = await request
+        except DeadlineExceededError:
+            if self._leaving or self._callers.loop.time() >= request.until:
+                raise
+            return Answer(leaving=True, pause=SHUNNED)
         finally:
             if self._waiting.get(operation.call) is request:
                 del self._waiting[operation.call]
         if self._leaving and not jobs and wait is not None:
             return Answer(leaving=True)
         return self._done([encode_result(operation, jobs)])
+
+    def _give_up(self) -> None:
+        """Leave dequeues to their clients if the store has not answered for a while, as the clients may reach it."""
+        stuck = {call for call, request in self._waiting.items() if request.last_error is not None}
+        for call in stuck & self._stuck:
+            self._waiting[call].expire()
+        self._stuck = stuck
+        self._watch = self._callers.loop.call_later(PATIENCE / 2, self._give_up) if self._waiting else None
 
     def _done(self, results: list[msgspec.Raw]) -> Answer:
         engine = self._engine

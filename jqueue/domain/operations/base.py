@@ -50,7 +50,7 @@ class Preparation(msgspec.Struct, frozen=True):
     object_bytes: int | None = None
 
 
-class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unknown_fields=True):
     """A change of the queue, as a record.
 
     `prepared` checks and completes the arguments, once, before anything is sent. Prepared, it is nothing but values,

@@ -220,12 +220,8 @@ class Carried(Operation, frozen=True):
         if header.version < self.base or header.clients_evicted > self.base:
             raise BatchUnknownError("the queue no longer has the record of the batch, which may or may not be done")
         before = draft.savepoint()
-        late = [place for place, due in enumerate(self.due) if due <= now]
-        if late:
-            given = [each for place, each in enumerate(self.operations) if place not in set(late)]
-        else:
-            given = list(self.operations)
-        results = perform(given, draft, now)
+        late = {place: None for place, due in enumerate(self.due) if due <= now}
+        results = perform([each for place, each in enumerate(self.operations) if place not in late], draft, now)
         assert isinstance(results, list)
         for place in late:
             results.insert(place, DeadlineExceededError("the deadline passed, and nothing was done"))
@@ -243,9 +239,12 @@ class Carried(Operation, frozen=True):
             return error_of(msgspec.convert(refusal, Refused))
         if record.refusals > len(kept) and place > max(map(int, kept)):
             return operation.lost_answer()
-        if isinstance(operation, lookups.TRAVELLING):
-            return operation.change(draft, now)
-        return operation.recovered(draft, datetime.fromtimestamp(record.at, UTC))
+        try:
+            if isinstance(operation, lookups.TRAVELLING):
+                return operation.change(draft, now)
+            return operation.recovered(draft, datetime.fromtimestamp(record.at, UTC))
+        except JQueueError as error:  # of this one alone: the batch has landed
+            return error if isinstance(operation, lookups.TRAVELLING) else operation.lost_answer()
 
     def job_ids(self) -> Sequence[str]:
         """Return the ids of the jobs that the operations are about."""

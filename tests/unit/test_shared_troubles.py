@@ -1,0 +1,240 @@
+"""Calls that go to a broker while answers get lost, messages come late, and backups are restored."""
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import msgspec
+import pytest
+
+from jqueue import BrokerQueue, JobNotFoundError, JobStatus, StorageError
+from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
+from jqueue.domain.draft import Draft
+from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, UnknownOutcomeError
+from jqueue.domain.header import ClientRecord
+from jqueue.domain.models import QueueState
+from jqueue.domain.operations.base import perform
+from jqueue.domain.operations.codec import Carried, refusal_of
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.lookups import AwaitResult
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from tests.shared_memory import BrokerOnly, SharedMemory
+from tests.virtual_world import in_virtual_time, now
+
+
+class Wire(SharedMemory):
+    """A storage between whose clients and brokers a test can stand.
+
+    Attributes:
+        between: takes a message and the broker's handle, and returns the answer.
+        sent: every message.
+    """
+
+    def __init__(self):
+        super().__init__(clock=VirtualClock())
+        self.between = lambda message, handle: handle(encode(message))
+        self.sent = []
+
+    async def take_seat(self, handle):
+        async def on_wire(data):
+            message = message_decoder().decode(data)
+            self.sent.append(message)
+            return await self.between(message, handle)
+
+        return await super().take_seat(on_wire)
+
+    async def lose(self):
+        """Cut all connections, before an answer comes."""
+        for link in self.links:
+            link.close()
+        await asyncio.Event().wait()
+
+
+class Elsewhere:
+    """A storage as another machine reaches it, which can be cut off from it."""
+
+    def __init__(self, storage):
+        self._storage, self.down = storage, False
+        self.dial, self.take_seat = storage.dial, storage.take_seat
+
+    async def read(self):
+        self._check()
+        return await self._storage.read()
+
+    async def write(self, content, if_match=None):
+        self._check()
+        return await self._storage.write(content, if_match)
+
+    def _check(self):
+        if self.down:
+            raise StorageError("the store cannot be reached from here")
+
+
+def queue_on(storage, **options):
+    return BrokerQueue(storage, clock=VirtualClock(), **options)
+
+
+@asynccontextmanager
+async def serving(storage, wire):
+    """Use a queue object that serves the others."""
+    async with queue_on(storage) as broker:
+        broker.offer()
+        while wire.handle is None:
+            await asyncio.sleep(0.1)
+        yield broker
+
+
+@asynccontextmanager
+async def client_of(wire):
+    """Use a queue object whose calls go to the broker."""
+    async with queue_on(wire) as client:
+        await client.enqueue("first", b"")
+        while not wire.sent:
+            await asyncio.sleep(0.1)
+            await client.enqueue("first", b"")
+        yield client
+
+
+def test_a_look_that_is_refused_later_does_not_refuse_a_batch_that_has_landed():
+    draft = Draft(QueueState())
+    draft.note(draft.header.clients, "client", ClientRecord(3, 1, EPOCH.timestamp()))
+    batch = Carried("client", 3, 0, (Enqueue("a", b"", new_id="new"), AwaitResult("gone")), again=True)
+    [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
+    assert "new" == results[0].id
+    assert isinstance(results[1], JobNotFoundError)
+
+
+@in_virtual_time
+async def test_an_error_of_the_second_broker_does_not_hide_what_the_first_one_has_claimed():
+    wire, claims = Wire(), list[Claim]()
+
+    async def between(message, handle):
+        if not isinstance(message, Claim):
+            return await handle(encode(message))
+        claims.append(message)
+        if len(claims) == 1:
+            await handle(encode(message))
+            return await wire.lose()
+        return encode(Answer(error=refusal_of(DeadlineExceededError("not done"))))
+
+    async with serving(wire, wire) as broker, queue_on(BrokerOnly(wire)) as client:
+        await broker.enqueue("a", b"")
+        wire.between = between
+        with pytest.raises(UnknownOutcomeError):
+            await client.dequeue("a", deadline=2)
+        assert len(claims) > 1
+        await client.enqueue("b", b"")
+        assert {JobStatus.QUEUED} == {job.status for job in (await broker.read_state()).jobs}
+
+
+@in_virtual_time
+async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one():
+    wire, late = Wire(), list[Claim]()
+
+    async def between(message, handle):
+        if isinstance(message, Claim) and len(late) < 3:
+            late.append(message)
+            return await wire.lose()
+        return await handle(encode(message))
+
+    async with serving(wire, wire), client_of(wire) as client:
+        await client.enqueue("a", b"")
+        wire.between = between
+        waiting = asyncio.create_task(client.dequeue("later", wait=60))
+        while len(late) < 3:
+            await asyncio.sleep(1)
+        await client.enqueue("later", b"")
+        [job] = await waiting
+        answer = wire.handle
+        assert answer is not None
+        for message in late:
+            await answer(encode(msgspec.structs.replace(message, wait=None)))
+        await client.ack(job)
+
+
+@in_virtual_time
+async def test_a_client_goes_on_after_a_backup_was_restored():
+    wire = Wire()
+    async with serving(wire, wire), client_of(wire) as client:
+        backup, _ = await wire.read()
+        for number in range(5):
+            await client.enqueue("a", b"%d" % number)
+        _, etag = await wire.read()
+        await wire.write(backup, etag)
+        with pytest.raises(UnknownOutcomeError):
+            await client.enqueue("c", b"")  # in flight when the broker sees the backup
+        await asyncio.sleep(1)
+        wire.sent.clear()
+        for number in range(5):
+            await client.enqueue("b", b"%d" % number)
+        assert 5 == len(wire.sent)
+        assert 5 == sum(job.entrypoint == "b" for job in (await client.read_state()).jobs)
+
+
+@in_virtual_time
+async def test_an_operation_that_cannot_travel_as_json_fails_no_other_one():
+    wire = Wire()
+    async with serving(wire, wire), client_of(wire) as client:
+        half = "\ud800"
+        outcomes = await asyncio.gather(
+            client.enqueue("a", b""), client.dequeue(half), client.ack(half), return_exceptions=True
+        )
+        assert "a" == getattr(outcomes[0], "entrypoint", None)
+        assert [] == outcomes[1]
+        assert isinstance(outcomes[2], JobNotFoundError)
+
+
+@in_virtual_time
+async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client():
+    wire = Wire()
+
+    async def older(message, handle):
+        return encode(Answer(error=refusal_of(InvalidJobError("cannot read it"))))
+
+    async with serving(wire, wire), client_of(wire) as client:
+        wire.between = older
+        job = await client.enqueue("a", b"")
+        assert job.id in [each.id for each in (await client.read_state()).jobs]
+        [claimed] = await client.dequeue("a")
+        assert job.id == claimed.id
+
+
+@pytest.mark.parametrize("place", ["message", "operation"])
+@in_virtual_time
+async def test_a_broker_refuses_what_it_does_not_know(place):
+    """It would do something else than its client has asked for."""
+    wire = Wire()
+    async with serving(wire, wire) as broker:
+        batch = Batch(client="c", sequence=1, operations=(Enqueue("a", b"", new_id="new"),), seconds=(5.0,))
+        message = msgspec.json.decode(encode(batch))
+        (message if place == "message" else message["operations"][0])["newer"] = 1
+        with pytest.raises(msgspec.ValidationError, match="newer"):
+            message_decoder().decode(encode(message))
+        assert [] == list((await broker.read_state()).jobs)
+
+
+@in_virtual_time
+async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more():
+    wire = Wire()
+    there = Elsewhere(wire)
+    async with serving(there, wire), client_of(wire) as client:
+        there.down, began, slow = True, now(), 0
+        while now() < began + 600:
+            start = now()
+            await client.enqueue("a", b"")
+            slow += now() > start + 1
+            await asyncio.sleep(0.5)
+        assert slow <= 12
+
+
+@in_virtual_time
+async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_store():
+    wire = Wire()
+    there = Elsewhere(wire)
+    async with serving(there, wire), client_of(wire) as client:
+        waiting = asyncio.create_task(client.dequeue("a", wait=600))
+        await asyncio.sleep(1)
+        there.down, began = True, now()
+        async with queue_on(wire, share=False) as other:
+            await other.enqueue("a", b"")
+        [_] = await waiting
+        assert now() < began + 30
