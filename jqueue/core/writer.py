@@ -411,7 +411,7 @@ class Writer:
         await self._wait_for_task(until)
         await self.loading.end(until - deadline / 4 - loop.time())  # then claims can be handed back
         if self.courier is not None:
-            await self.courier.answered_all(until - deadline / 4 - loop.time())
+            await self.courier.answered_all(until - loop.time())
         await self._wait_for_task(until)
         if self._owes_claims() and loop.time() < until:
             self._start()  # the store may be available again

@@ -223,5 +223,21 @@ async def test_a_broker_that_cannot_look_which_queue_it_serves_leaves_the_call_t
         await client.enqueue("a", b"", deadline=20)
 
 
+@in_virtual_time
+async def test_a_wait_ends_that_is_stopped_while_the_broker_looks_which_queue_it_serves():
+    storage = GatedMemory()
+    async with BrokerQueue(storage, clock=VirtualClock()) as broker:
+        async with BrokerQueue(storage, clock=VirtualClock()) as client:
+            await client.enqueue("a", b"")
+            await storage.take_seat(broker.service().handle)
+            await asyncio.sleep(1)
+            storage.read_gate.clear()
+            waiting = asyncio.create_task(client.dequeue("b", wait=60))
+            await asyncio.sleep(1)
+            asyncio.get_running_loop().call_later(1, storage.read_gate.set)
+        assert [] == await waiting
+    assert asyncio.get_running_loop().time() < 10
+
+
 def test_an_error_of_a_deadline_keeps_its_text_on_its_way():
     assert "too late" == str(error_of(refusal_of(DeadlineExceededError("too late"))))
