@@ -379,7 +379,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
                 return {"id": operation.id}
             case Heartbeat():
                 before = self.copy()
-                lost = self.heartbeat([each for each in claims if each[0] not in self.ranges], True)
+                lost = self.heartbeat(claims, tolerant=True)
                 self.restore(before)
                 return lost
         return None

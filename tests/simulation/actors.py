@@ -27,6 +27,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference, Operation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
+from tests.simulation.links import SimulatedSeat
 from tests.simulation.workload import BLOB_BYTES, DEADLINE, DRAWN, OBJECT_BYTES, OVERSIZED, STAGED, Actor
 
 LARGER = 50
@@ -378,7 +379,10 @@ class Offerer(Actor):
 
     async def act(self) -> None:
         """Offer to serve, and take the steps."""
-        self.queue.offer()
+        network, name = self.world.network, self.client.process.name
+        if network.by_header and self.client.shares:
+            network.servers[name] = SimulatedSeat(network, self.queue.service().handle)
+        self.queue.offer(name)
         await super().act()
 
     async def step(self) -> None:

@@ -11,7 +11,7 @@ import contextvars
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from jqueue.ports.sharing import Handle, LinkError
+from jqueue.ports.sharing import Handle, Link, LinkError
 from tests.simulation.loop import CURRENT, SimulatedProcess
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ class LinkFault(Enum):
 FAULTS = (*(kind for kind in LinkFault if kind is not LinkFault.REFUSED_DIAL), *(LinkFault.LOST_REPLY,) * 3)
 
 
-class SharingStorage:
-    """The part of a simulated store that finds the broker. See `SupportsSharing`."""
+class RoadStorage:
+    """The part of a simulated store that knows the way to other processes."""
 
     def __init__(self, network: Network, process: str, latency: float) -> None:
         super().__init__(network, process, latency)  # type: ignore[call-arg]
@@ -63,6 +63,10 @@ class SharingStorage:
             return None
         self.roads.fired[kind.name] += 1
         return kind
+
+
+class SharingStorage(RoadStorage):
+    """The part of a simulated store that finds the broker. See `SupportsSharing`."""
 
     async def dial(self) -> SimulatedLink | None:
         """Return a link to a broker; None if there is none."""
@@ -90,6 +94,31 @@ class SharingStorage:
         seat = SimulatedSeat(roads, handle)
         roads.seats.append(seat)
         return seat
+
+
+class DialingStorage(RoadStorage):
+    """The part of a simulated store whose clients find the broker by the header of the queue. See `DialURL`."""
+
+    async def dial_url(self, url: str) -> Link:
+        """Return a link to the process of this name. It fails at the first message if that is gone."""
+        await asyncio.sleep(self.delay())
+        seat = self.roads.servers.get(url)
+        if seat is None or seat.process.dead or self.fault((LinkFault.REFUSED_DIAL,)):
+            return RefusedLink()
+        return SimulatedLink(self, seat)
+
+
+class RefusedLink:
+    """A link to a process that is gone."""
+
+    closed = False
+
+    async def exchange(self, message: bytes) -> bytes:
+        """Fail."""
+        raise LinkError("the connection was refused", sent=False)
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class SimulatedSeat:
@@ -133,14 +162,16 @@ class SimulatedSeat:
             link.hang_up()
             link.send_back(0.0, link.end)
         self.links.clear()
-        self._roads.seats.remove(self)
+        if self in self._roads.seats:
+            self._roads.seats.remove(self)
+        self._roads.servers.pop(self.process.name, None)
         self._roads.fired["seat left"] += 1
 
 
 class SimulatedLink:
     """A client's link to a broker. See `Link`."""
 
-    def __init__(self, storage: SharingStorage, seat: SimulatedSeat) -> None:
+    def __init__(self, storage: RoadStorage, seat: SimulatedSeat) -> None:
         client = CURRENT.get()
         assert client is not None
         self.client: SimulatedProcess = client

@@ -18,14 +18,14 @@ from jqueue.domain.operations.bulk import BulkAdded, EnqueueSegments
 from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Nack, Sweep
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.lookups import AwaitResult, LastSequence
-from jqueue.domain.operations.operator import Amend, Attend, Fence
+from jqueue.domain.operations.lookups import AwaitResult
+from jqueue.domain.operations.operator import Amend, Fence
 from jqueue.domain.operations.rules import RunSchedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
 from tests.property.plain_queue import EXPIRED, REMOVED
 from tests.simulation.chain import COMPLETED, NOTHING, Version, status_of
-from tests.simulation.history import Call, Evidence, Record, Violation
+from tests.simulation.history import BY_ITSELF, Call, Evidence, Record, Violation
 from tests.simulation.modelled import Model, Shown, first_difference, load
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.replay import Difference, Replay
@@ -299,7 +299,7 @@ class ModelAudit:
                 self._check_calls_handed_back(operation.calls, after)
             elif isinstance(operation, Nack) and SET_ASIDE in str(operation.error):
                 continue
-            elif not isinstance(operation, Fence | Configure | Attend | LastSequence) and call is None:
+            elif not isinstance(operation, (*BY_ITSELF, Configure)) and call is None:
                 raise Violation(9, f"{type(operation).__name__} landed, and nobody had called", version=after)
         if call is None or isinstance(applied.operations[0], AwaitResult | Dequeue | HandBack | Fence):
             return

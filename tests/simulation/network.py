@@ -20,7 +20,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.ports.storage import Listed, ObjectStoragePort
 from jqueue.testing.virtual_time import EPOCH
-from tests.simulation.links import STORE, SharingStorage, SimulatedSeat
+from tests.simulation.links import STORE, DialingStorage, SharingStorage, SimulatedSeat
 from tests.simulation.schedule import Schedule
 
 Answer = Callable[[Any], None]
@@ -154,6 +154,8 @@ class Network:
         requests: number of requests sent.
         seats: the brokers that serve the queue, and those that died while they did.
         exclusive: True if one process at a time has the seat.
+        by_header: True if the seat is in the header of the queue.
+        servers: what answers at each URL, which is the name of its process, if the seat is in the header.
         cuts: the pairs of parties that cannot reach each other, each with the end of that.
     """
 
@@ -165,6 +167,8 @@ class Network:
     requests: int = 0
     seats: list[SimulatedSeat] = field(default_factory=list)
     exclusive: bool = True
+    by_header: bool = False
+    servers: dict[str, SimulatedSeat] = field(default_factory=dict)
     cuts: dict[frozenset[str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -191,7 +195,8 @@ class Network:
         kinds = (SimulatedStorage, TimedStorage, ConditionalStorage, ObjectsStorage, TimelessObjectsStorage)
         kind = kinds[abilities]
         if shares:
-            kind = cast("type[SimulatedStorage]", type(f"Sharing{kind.__name__}", (SharingStorage, kind), {}))
+            roads = DialingStorage if self.by_header else SharingStorage
+            kind = cast("type[SimulatedStorage]", type(f"Sharing{kind.__name__}", (roads, kind), {}))
         return kind(self, process, latency)
 
     def is_cut(self, one: str, other: str) -> bool:

@@ -397,7 +397,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Some processes commit the calls of others.
-    Settings(rate=0.3, processes=4, short_table=1.0, segments=0.0, shared=1.0): {
+    Settings(rate=0.2, processes=6, short_table=1.0, segments=0.0, shared=1.0): {
         "A broker answers a batch before the commit": Bug(
             "core/engine.py",
             "await self._write(applied)",
@@ -427,7 +427,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "self._open = None",
         ),
         "A batch does a call whose deadline has passed": Bug(
-            "domain/operations/codec.py", "enumerate(self.due) if due <= now]", "enumerate(self.due) if False]"
+            "domain/operations/codec.py", "enumerate(self.due) if due <= now}", "enumerate(self.due) if False}"
         ),
         "A call that waits here wakes for jobs that a dequeue at the broker will get": Bug(
             "core/writer.py",

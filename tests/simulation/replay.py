@@ -15,6 +15,7 @@ from pydantic_core import from_json
 
 from jqueue import JQueueError, StorageError
 from jqueue.domain.errors import DeadlineExceededError
+from jqueue.domain.header import BrokerSeat
 from jqueue.domain.models import AnyJob, for_callers
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
@@ -378,6 +379,8 @@ def _is_same(expected: Any, told: Any) -> bool:
         names = expected.keys() - apart - {"place", "range"}
         is_there = "place" not in expected or expected["place"] == told.sequence
         return is_there and all(expected[name] == getattr(told, name, None) for name in names)
+    if isinstance(told, BrokerSeat):
+        return bool(expected == (told.writer, told.url, told.term))
     if isinstance(told, QueueSettings | Schedule):
         return all(value == getattr(told, name) for name, value in expected.items())
     if isinstance(told, list | tuple) and isinstance(expected, list):

@@ -252,7 +252,7 @@ class Simulation:
             sharing = self.schedule.dice("sharing")
             if self.world.tells_time or not self.world.large:  # a broker's clock may take an object of a client for old
                 self.world.shared = sharing.random() < settings.shared
-            network.exclusive = sharing.random() < 0.6
+            network.exclusive, network.by_header = sharing.random() < 0.6, sharing.random() < 0.4
             await self._disturbed_life(loop, network)
         network.rate = 0.0
         await asyncio.sleep(LONGEST_DELAY * 2)  # until the last request has arrived

@@ -243,6 +243,7 @@ class Client:
         clock: the process's own clock; it can be set wrong.
         queue: a direct or a broker queue.
         offers: True if it serves other processes.
+        shares: True if its calls go to a broker if there is one.
     """
 
     def __init__(self, world: World, process: SimulatedProcess, latency: float) -> None:
@@ -257,7 +258,7 @@ class Client:
             abilities = world.with_objects
         storage = world.network.client(process.name, latency, abilities=abilities, shares=world.shared)
         sharing = world.schedule.dice(f"sharing of {process.name}")
-        self.offers = world.shared and sharing.random() < OFFERS
+        self.offers, self.shares = world.shared and sharing.random() < OFFERS, sharing.random() < SHARES
         options: dict[str, Any] = {
             "clock": self.clock,
             "entropy": SeededEntropy(world.schedule.dice(f"jitter of {process.name}"), process.name),
@@ -266,7 +267,7 @@ class Client:
             "poll_interval": dice.choice([1.0, 5.0]),
             "stale_timeout": dice.choice([1.0, 30.0, 300.0]),
             "holder": process.name,
-            "share": sharing.random() < SHARES,
+            "share": self.shares,
             "limits": Limits(
                 blob_bytes=BLOB_BYTES, result_bytes=2 * BLOB_BYTES, object_bytes=OBJECT_BYTES if world.large else None
             ),
@@ -291,6 +292,8 @@ class Client:
                     await asyncio.wait(tasks, timeout=self._patience())
                     left = loop.time()
                     self.world.exits[self.process.name] = (left, NEVER)
+                if server := self.world.network.servers.get(self.process.name):
+                    await server.leave()
                 self.world.exits[self.process.name] = (left, loop.time())
         except* JQueueError as errors:
             self.world.errors.extend(errors.exceptions)
