@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
 
@@ -19,11 +19,11 @@ from jqueue.domain.commits import CommitId
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import TRAVELLING, decode_operation, encode_operation
-from jqueue.ports.observer import AppliedCall, AppliedCalls
+from jqueue.ports.observer import AppliedCall, AppliedCalls, SentName
 from jqueue.ports.storage import SupportsObjects
 from tests.simulation.answers_audit import AnswersAudit
 from tests.simulation.chain import NOTHING, read_chain
-from tests.simulation.history import Call, Calls, Evidence, History, Record, Recorder, Violation
+from tests.simulation.history import Call, Calls, Evidence, History, Record, Recorder, SentCalls, Violation
 from tests.simulation.model_audit import ModelAudit
 from tests.simulation.network import Landing
 
@@ -44,7 +44,7 @@ class Journal:
 
     def __init__(self, process: str, write: Callable[[bytes], object]) -> None:
         self.process = process
-        self.recorder = Recorder(process, self)  # type: ignore[arg-type] # it appends
+        self.recorder = Recorder(process, self, self)  # type: ignore[arg-type] # it appends, and sets items
         self._write = write
         self._history = History()
         self._numbers: dict[Call, int] = {}
@@ -73,11 +73,18 @@ class Journal:
         """Note what was applied for calls: see `Recorder`."""
         applied, calls = record.applied, list[Any]()
         for each, call in zip(applied.calls, record.calls, strict=True):
-            self._known[id(each.operations)] = each.operations
-            encoded = tuple(map(_encoded, each.operations))
-            number = None if call is None else self._numbers[call]
-            calls.append((id(each.operations), encoded, each.outcome, number))
+            token, encoded, number = self._entry(each.operations, call)
+            calls.append((token, encoded, each.outcome, number))
         self.note("applied", record.at, applied._replace(calls=calls))
+
+    def __setitem__(self, name: SentName, calls: Sequence[tuple[Sequence[Operation], Call | None]]) -> None:
+        """Note what is sent to a broker: see `Recorder`."""
+        self.note("sent", name, [self._entry(*each) for each in calls])
+
+    def _entry(self, operations: Sequence[Operation], call: Call | None) -> tuple[int, tuple[Any, ...], int | None]:
+        """Return a token of the operations, their encoded form, and the number of the call."""
+        self._known[id(operations)] = operations
+        return id(operations), tuple(map(_encoded, operations)), None if call is None else self._numbers[call]
 
     def of(self, storage: Any) -> Any:
         """Return the storage, which now notes each object before it is written or created."""
@@ -157,6 +164,7 @@ class Journals:
         self.audit: ModelAudit
         self._objects = {suffix: (0.0, content) for suffix, content in (objects or {}).items()}
         self._records: list[Record] = []
+        self._sent: SentCalls = {}
         self._writes: dict[tuple[int, str, int], tuple[str, bytes]] = {}
         for process, data in journals.items():
             self._read(process, read_entries(data))
@@ -164,6 +172,12 @@ class Journals:
     def _read(self, process: str, entries: Iterable[tuple[Any, ...]]) -> None:
         calls: dict[int, Call] = {}
         known: dict[int, tuple[Operation, ...]] = {}
+
+        def operations_of(token: int, encoded: Iterable[Any]) -> tuple[Operation, ...]:
+            if token not in known:
+                known[token] = tuple(map(_decoded, encoded))
+            return known[token]
+
         for kind, *rest in entries:
             if kind == "call":
                 number, call = rest
@@ -174,13 +188,18 @@ class Journals:
                         setattr(there, name, getattr(call, name))
             elif kind == "applied":
                 at, applied = rest
-                made = []
-                for token, encoded, outcome, _ in applied.calls:
-                    if token not in known:
-                        known[token] = tuple(map(_decoded, encoded))
-                    made.append(AppliedCall(known[token], outcome, None))
+                made = [
+                    AppliedCall(operations_of(token, encoded), outcome, None)
+                    for token, encoded, outcome, _ in applied.calls
+                ]
                 whose = tuple(None if number is None else calls[number] for *_, number in applied.calls)
                 self._records.append(Record(process, at, AppliedCalls(*applied)._replace(calls=made), whose))
+            elif kind == "sent":
+                name, entries_of_calls = rest
+                self._sent[name] = [
+                    (operations_of(token, encoded), None if number is None else calls[number])
+                    for token, encoded, number in entries_of_calls
+                ]
             elif kind == "write":
                 version, commit, _ = _commits_of(rest[0])
                 if commit is not None:
@@ -209,7 +228,17 @@ class Journals:
         versions = read_chain(landings, self._objects)
         self.last = next(reversed(versions), NOTHING)
         evidence = Evidence(
-            versions, Calls(self.calls), self._records, self._objects, frozenset(), True, {}, {}, False, frozenset()
+            versions,
+            Calls(self.calls),
+            self._records,
+            self._objects,
+            damaged=frozenset(),
+            tells_time=True,
+            pauses={},
+            exits={},
+            calm=False,
+            jumped=frozenset(),
+            sent=self._sent,
         )
         self.audit = ModelAudit(evidence)
         self.audit.check()

@@ -126,8 +126,10 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         if service is not None:
             service.leave()
         await super()._close(reason, seconds)
-        if offer is not None:
+        if isinstance(offer, Offer):
             await offer.left()
+        if service is not None and self._writer.courier is not None:
+            self._writer.courier.serving = False
 
     def observe(self, observer: Observer) -> None:
         self._engine.observers.add(observer)

@@ -199,7 +199,7 @@ class Courier:
         self._why: Exception | None = None
         self._open: Sent | None = None
         self._parked = {}
-        self._lost_calls: set[str] = set()
+        self._lost_calls: dict[str, Request] = {}
         self._stops: set[asyncio.Task[Any]] = set()
 
     @property
@@ -465,7 +465,6 @@ class Courier:
                 request.fail(failure)
             else:
                 [jobs] = _results([operation], answer)
-                request.waits_for_jobs = False
                 self._settle_claim(request, jobs)
         except LinkError as error:
             if self.only:
@@ -474,9 +473,9 @@ class Courier:
                     request.fail(error.error)
             if error.sent:
                 assert operation.call is not None
-                self._lost_calls.add(operation.call)  # a late copy may claim under this name, which is not used again
+                self._lost_calls[operation.call] = request  # a late copy may claim for this call, which ends here
                 request.operations = (replace(operation, call=None),)
-                request.open_writes = 1
+                request.open_writes += 1  # until the claims are handed back
             request.in_flight = False
             self._drop(link, error)
         finally:
@@ -519,7 +518,14 @@ class Courier:
     def _hand_back_here(self, callers: Callers) -> Request:
         """Return the call that hands back what was claimed for calls whose answers were lost."""
         calls = tuple(sorted(self._lost_calls))
-        return OwnCall(HandBackCalls(calls), callers, lambda: self._lost_calls.difference_update(calls))
+
+        def landed() -> None:
+            for call in calls:
+                if (request := self._lost_calls.pop(call, None)) is not None:
+                    request.open_writes -= 1
+                    request.release(Verdict.NOT_DONE)
+
+        return OwnCall(HandBackCalls(calls), callers, landed)
 
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""

@@ -41,7 +41,7 @@ logger = logger_of("jqueue")
 PATIENCE = 10.0
 """Seconds that a broker tries a batch. Then its client tries elsewhere, as the broker may be cut off from the store."""
 
-SHUNNED = 60.0
+SHUNNED = 30.0
 """Seconds for which clients better commit their calls themselves, if a broker is cut off from the store."""
 
 RETRY = 0.25
@@ -113,8 +113,9 @@ class Service:
                 if (waiting := self._waiting.get(message.call)) is not None:
                     waiting.stop_waiting()
                 return self._done([])
-            if self._leaving:
-                return Answer(leaving=True)
+            courier = self._writer.courier
+            if self._leaving or (courier is not None and courier.client == message.client):
+                return Answer(leaving=True)  # a process that begins to serve may find itself, and would wait for itself
             await self._check_queue(message.queue)
             done = self._commit(message) if isinstance(message, Batch) else self._claim(message)
             return await done
@@ -246,8 +247,6 @@ class Offer:
         """Free the seat."""
         if self._seat is not None:
             await self._seat.leave()
-            assert self._writer.courier is not None
-            self._writer.courier.serving = False
 
 
 class HeaderOffer:
@@ -325,8 +324,3 @@ class HeaderOffer:
         self._service.moved = lambda: False
         if self._own.url:
             self._writer.enter([LeaveSeat(self._own.writer, self._own.term)], self._writer.deadline, convert=list)
-
-    async def left(self) -> None:
-        """Commit as any process again."""
-        assert self._writer.courier is not None
-        self._writer.courier.serving = False

@@ -1,7 +1,7 @@
 """The soak: processes work on one queue while answers get lost and processes are killed, and every call is audited.
 
     python -m tests.soak --store seaweedfs --seconds 600
-    python -m tests.soak --store file --kills 2000 --segments
+    python -m tests.soak --store file --kills 2000 --segments --shared
 
 The journals of the processes are compared with the plain model, which the simulation uses. The exit code is 0 if all is
 well, 1 if a promise was not kept, and 2 if the server cannot be started here.
@@ -49,6 +49,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=0.05, help="the share of broken requests (default: 0.05)")
     parser.add_argument("--seed", type=int, help="of all dice; what happens is the machine's choice as well")
     parser.add_argument("--segments", action="store_true", help="keep waiting jobs in segments beside the queue")
+    parser.add_argument(
+        "--shared", action="store_true", help="let processes commit for others, and stop some for a while"
+    )
     chosen = parser.parse_args(arguments)
     if not 1 <= chosen.processes <= 8 or chosen.seconds <= 0 or chosen.kills < 0 or not 0 <= chosen.rate <= 1:
         parser.error("--processes must be 1 to 8, --seconds more than 0, --kills 0 or more, and --rate 0 to 1")
@@ -63,7 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(highlight=False)
     seed = random.randrange(1 << 32) if chosen.seed is None else chosen.seed
     console.print(f"seed {seed}")
-    settings = Settings(chosen.seconds, chosen.kills, chosen.processes, chosen.rate, seed, chosen.segments)
+    settings = Settings(
+        chosen.seconds, chosen.kills, chosen.processes, chosen.rate, seed, chosen.segments, shared=chosen.shared
+    )
     folder = Path(tempfile.mkdtemp(prefix="jqueue-soak-journals-"))
     try:
         with place_in(chosen.store) as place:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import multiprocessing
+import os
 import random
+import signal
 import socket
 import time
 from collections import Counter
@@ -54,6 +56,9 @@ LEAVING_SECONDS = 90.0
 
 STARTING_SECONDS = 120.0
 DRAIN_SECONDS = 120.0
+STOPPED, LONGEST_STOP = 0.3, 4.0
+"""Share of the workers that are stopped for up to so many seconds before they are killed."""
+
 _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.soak.worker"])
 
@@ -70,6 +75,8 @@ class Settings:
         seed: seed of all dice; what happens is the machine's choice as well.
         segments: True to keep waiting jobs in segments beside the queue.
         session: approximate seconds that a worker keeps a queue object.
+        shared: True if workers may commit for others. Then some of those to be killed are stopped first, and work on
+            for a while after another has taken their place.
     """
 
     seconds: float = 60.0
@@ -79,6 +86,7 @@ class Settings:
     seed: int = 0
     segments: bool = False
     session: float = 25.0
+    shared: bool = False
 
 
 class Member:
@@ -214,7 +222,12 @@ class Soak:
         if self._proxy is not None:
             place = place._replace(url=self._proxy.url)
         orders = Orders(
-            place, name, self._dice.randrange(1 << 32), session=settings.session, segments=settings.segments
+            place,
+            name,
+            self._dice.randrange(1 << 32),
+            session=settings.session,
+            segments=settings.segments,
+            shared=settings.shared,
         )
         return orders._replace(claim_timeout=0.5, thought=0.0) if self._proxy is None else orders
 
@@ -238,6 +251,11 @@ class Soak:
         if not busy:
             return
         victim = self._dice.choice(busy)
+        if self.settings.shared and self._dice.random() < STOPPED:
+            os.kill(victim.process.pid, signal.SIGSTOP)
+            await asyncio.sleep(self._dice.uniform(0.0, LONGEST_STOP))
+            os.kill(victim.process.pid, signal.SIGCONT)
+            await asyncio.sleep(self._dice.uniform(0.0, longest))
         victim.process.kill()
         await self._gone(victim)
         self._members.remove(victim)
@@ -295,6 +313,7 @@ class Soak:
     def _check_folder(self, file: Path) -> None:
         """Check that killed processes have left nothing beside the file for ever."""
         expected = {file.name, f"{file.name}.lock", f"{file.name}.lock.lock", f"{file.name}.segments"}
+        expected |= {f"{file.name}.broker", f"{file.name}.broker.lock"}  # the next broker takes them away
         if left := {path.name for path in file.parent.iterdir()} - expected:
             self.violations.append(f"something was left beside the file: {', '.join(sorted(left))}")
         if (size := Path(f"{file}.lock").stat().st_size) > LARGEST_SIDECAR:

@@ -30,6 +30,16 @@ async def test_processes_killed_at_random_moments_lose_no_acknowledged_call(tmp_
     assert verbs <= {call.verb for call in soak.journals.calls if call.succeeded}
 
 
+@pytest.mark.parametrize("segments", [False, True], ids=["in the file", "in segments"])
+@pytest.mark.wide
+async def test_brokers_and_clients_that_are_stopped_and_killed_do_each_call_once(tmp_path, segments):
+    (tmp_path / "queue").mkdir()
+    place = Place(FILE, str(tmp_path / "queue" / "queue.json"), {}, None)
+    settings = Settings(kills=25, seed=7, segments=segments, session=4.0, shared=True)
+    soak = await run(settings, place, tmp_path / "journals")
+    assert soak.journals.audit.seen["batch of a client landed"] > 100
+
+
 @pytest.mark.wide
 async def test_processes_with_lost_answers_get_true_outcomes(request, tmp_path):
     settings = Settings(seconds=2.0, processes=2, rate=0.1, seed=7, session=1.0)

@@ -36,6 +36,9 @@ LOOK_EVERY = 3.0
 SHORT, SHORT_SHARE = (0.2, 2.0), 0.25
 """Range of deadlines in seconds that often pass before the answer, and the share of calls with one."""
 
+SHARES, OFFERS = 0.85, 0.5
+"""Shares of the queue objects that use a broker, and that offer to be one."""
+
 RESOLVE_SECONDS = 15.0
 AGAIN_SECONDS = 5.0
 """Deadline of a repeated enqueue in seconds: the queue does not remember finished jobs for ever."""
@@ -53,6 +56,7 @@ class Orders(NamedTuple):
         seed: seed of its dice.
         repeats: jobs whose enqueue a killed worker got no answer to; they are enqueued again first.
         segments: True to keep jobs in segments, to claim ranges of them, and to cancel jobs.
+        shared: True if most of its queue objects use a broker if there is one, and many offer to be one.
         call_timeout: call timeout of its queues and storages.
         deadline: deadline of its calls.
         claim_timeout: timeout of its claims.
@@ -65,6 +69,7 @@ class Orders(NamedTuple):
     seed: int
     repeats: Sequence[str] = ()
     segments: bool = False
+    shared: bool = False
     call_timeout: float = 1.5
     deadline: float = 20.0
     claim_timeout: float = 6.0
@@ -106,9 +111,12 @@ class Worker:
             deadline=self._orders.deadline,
             call_timeout=self._orders.call_timeout,
             limits=Limits(hot_bytes=hot),
+            share=self._orders.shared and self._dice.random() < SHARES,
         )
         queue.observe(self._journal.recorder)
         await queue.__aenter__()
+        if self._orders.shared and self._dice.random() < OFFERS:
+            queue.offer()
         self._is_over = False
         for job_id in repeats:
             await self._enqueue(queue, [job_id])
