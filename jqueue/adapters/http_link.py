@@ -106,7 +106,14 @@ class BrokerDialer:
             host, _ = parts.hostname or "", parts.port
         except ValueError:
             host = ""
-        if not host or not url.isprintable() or parts.scheme not in ("http", "https") or "@" in url or parts.query:
+        if (
+            not host
+            or not url.isprintable()
+            or parts.scheme not in ("http", "https")
+            or "@" in url
+            or parts.query
+            or parts.fragment
+        ):
             return "this is not the URL of a broker"
         if parts.scheme == "http" and not self._insecure and not _is_own(host):
             return "its connections are not encrypted (insecure=True allows that)"
@@ -250,13 +257,14 @@ class HTTPLink:
             hint = (
                 "refuses the token" if self._has_token else f"needs a token: connect(..., token=...), {TOKEN_VARIABLE}"
             )
-            return LinkRefusedError(StorageFatalError(f"{what} {hint}"))
+            return LinkRefusedError(StorageFatalError(f"{what} {hint}"), everything=True)
         if problem is not None and status == 422:
             return LinkRefusedError(error_of(Refused(problem.title, problem.detail)))
         if status == 403 or (problem is not None and status < 500 and status != 408):
             return LinkRefusedError(StorageFatalError(f"{what} refuses{detail}"))
         if 300 <= status < 500 and problem is None:
-            return LinkRefusedError(StorageFatalError(f"there is no broker at {self._url}: it answers{detail}"))
+            missing = f"there is no broker at {self._url}: it answers{detail}"
+            return LinkRefusedError(StorageFatalError(missing), everything=True)
         return LinkError(f"{what} failed{detail}", sent=sent and status != 408)
 
 

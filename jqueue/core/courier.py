@@ -231,10 +231,11 @@ class Courier:
                         request.last_error = error
             if not self.only:
                 return self._left_to_us(requests, callers)
-            for request in requests if self._why is not None else ():
-                request.last_error = self._why
-                if isinstance(self._why, StorageFatalError):
-                    request.fail(self._why)
+            for request in requests if (why := self._why) is not None else ():
+                request.last_error = why
+                if isinstance(why, StorageFatalError):
+                    is_open = request.in_flight or request.open_writes
+                    request.fail(request.unknown("a broker may have done the operation", why) if is_open else why)
             waiting = [request for request in requests if request.awaited and request not in self._parked]
             if not waiting:
                 return []
@@ -251,8 +252,13 @@ class Courier:
         return left
 
     async def _take(self, link: Link, requests: Sequence[Request], callers: Callers) -> list[Request]:
-        if self._open is not None:
-            await self._send(link, self._open)
+        if (sent := self._open) is not None:
+            try:
+                await self._send(link, sent)
+            except LinkRefusedError as refusal:
+                if not self.only:
+                    raise
+                self.refused(sent, BatchUnknownError(f"a broker may have done it, and refuses it now: {refusal}"))
         ours, batch = list[Request](), list[Parcel]()
         own = [self._hand_back_here(callers)] if self._lost_calls else []
         if self._engine.existed and self._engine.workers.are_due(self._clock.monotonic()):
@@ -290,10 +296,11 @@ class Courier:
             except LinkRefusedError as refusal:
                 if not self.only:
                     raise
-                if len(some) > 1:
+                if len(some) > 1 and not refusal.everything:
                     batch[:0], alone = some, len(some)
                     continue
-                some[0][0].fail(refusal.error)
+                for request, *_ in some:
+                    request.fail(refusal.error)
             alone = max(0, alone - 1)
         return self._done_without_store(ours) if self.only else ours
 
@@ -583,7 +590,7 @@ class Courier:
     async def _follow(self) -> None:
         """Let go of the connection if another process has the seat. Dequeues wait on at the old one."""
         if not isinstance(self._store, SupportsDialing):
-            await self._engine.refresh()
+            await self._engine.look()
         if self._engine.draft.header.broker != self._seat and (link := self._link) is not None:
             self._link = None
             self._close_unused(link)
@@ -596,7 +603,7 @@ class Courier:
         if isinstance(self._store, SupportsDialing):
             return await self._store.dial()
         if not self._engine.loaded:
-            await self._engine.refresh()
+            await self._engine.look()
         seat = self._engine.draft.header.broker
         return None if seat is None or not seat.url else await self._store(seat.url)
 

@@ -502,6 +502,11 @@ class Engine:
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
         return moved
 
+    async def look(self) -> None:
+        """Read the blob if it has changed, between two commits: see `refresh`."""
+        self.draft.rollback()
+        await self.refresh()
+
     async def view(self, known: str | None, deadline: float) -> QueueView | None:
         """Read the queue; None if its etag is the known one. A store that can tells so without sending the object.
 

@@ -275,7 +275,8 @@ class HeaderOffer:
         self._task = asyncio.get_running_loop().create_task(self._keep(), name="jqueue-offer")
 
     def _is_others(self, seat: BrokerSeat | None) -> bool:
-        return seat is not None and bool(seat.url) and seat.writer != self._engine.writer_id
+        """Return True if clients that look for the broker go elsewhere. Two processes may share one URL."""
+        return seat is not None and seat.url not in ("", self._url)
 
     async def _keep(self) -> None:
         while True:
@@ -288,11 +289,12 @@ class HeaderOffer:
         engine = self._engine
         seat = engine.draft.header.broker
         if seat is not None and engine.loaded and seat.url:
-            if seat.writer == engine.writer_id:
-                return  # every commit of this process shows if another one has taken it
-            if seat.url != self._url or self._taken:  # else this process was started again
-                if await self._answers(seat.url):
-                    return
+            if not self._is_others(seat):
+                if self._taken:
+                    return  # every commit of this process shows if another one has taken it
+            elif await self._answers(seat.url):
+                return
+            else:
                 await asyncio.sleep(self._entropy.jitter(LOOK))
         await self._service.look()
         now = engine.draft.header.broker

@@ -30,11 +30,13 @@ class LinkRefusedError(LinkError):
 
     Attributes:
         error: the reason, for the caller of an operation in the message.
+        everything: True if it would refuse any message of this process, and not just this one.
     """
 
-    def __init__(self, error: JQueueError) -> None:
+    def __init__(self, error: JQueueError, *, everything: bool = False) -> None:
         super().__init__(str(error), sent=False)
         self.error = error
+        self.everything = everything
 
 
 class Link(Protocol):

@@ -228,7 +228,51 @@ async def test_a_client_whom_the_broker_refuses_commits_itself():
         storage.brokers[HERE] = refuse
         for _ in range(5):
             await client.enqueue("work")
+            await asyncio.sleep(1)
         assert ((await client.stats()).ready, len(refused)) == (5, 1)
+
+
+@in_virtual_time
+async def test_a_broker_that_asks_for_a_pause_gets_it():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage), queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        asked = []
+
+        async def busy(message):
+            asked.append(now())
+            raise LinkError("too much to do", sent=False, pause=30.0)
+
+        storage.brokers[HERE] = busy
+        for _ in range(40):
+            await client.enqueue("work")
+            await asyncio.sleep(1)
+        assert len(asked) == 2
+        assert asked[1] - asked[0] >= 30
+
+
+@in_virtual_time
+async def test_a_broker_creates_no_queue_and_serves_the_one_that_a_client_creates():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with queue_on(storage) as broker, queue_on(storage) as client:
+        storage.brokers[HERE] = broker.service().handle
+        broker.offer(HERE)
+        await asyncio.sleep(10)
+        assert await storage.read() == (b"", None)
+        await client.enqueue("work")
+        await seat_at(storage, HERE)
+
+
+@in_virtual_time
+async def test_two_brokers_behind_one_url_do_not_take_the_seat_in_turns():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage), broker_on(storage):
+        await asyncio.sleep(20)
+        seat, version = await seat_of(storage), (await storage.read())[1]
+        assert seat is not None
+        assert seat.term <= 2
+        await asyncio.sleep(60)
+        assert version == (await storage.read())[1]
 
 
 # Clients without a store
@@ -308,6 +352,31 @@ async def test_a_call_that_a_dead_broker_may_have_done_has_an_unknown_outcome():
         storage.handle = handle
         job = await raised.value.resolve(10)
         assert job.id in {each.id for each in (await client.read_state()).jobs}
+
+
+@in_virtual_time
+async def test_a_lost_batch_that_is_refused_now_holds_up_no_later_call():
+    async with client_without_store() as (storage, client):
+        await client.enqueue("work")
+        handle, lost = storage.handle, []
+
+        async def strict(message):
+            batch = message_decoder().decode(message)
+            if isinstance(batch, Batch) and any(type(each).__name__ == "Pause" for each in batch.operations):
+                lost.append(message)
+                if len(lost) == 1:
+                    raise LinkError("cut", sent=True)
+                raise LinkRefusedError(StorageFatalError("an operator may, and no longer you"))
+            return await handle(message)
+
+        storage.handle = strict
+        for link in storage.links:
+            link.close()
+        with pytest.raises(UnknownOutcomeError):
+            await client.pause("work")
+        begun = now()
+        await client.enqueue("work")
+        assert (now() - begun < 1, len(lost)) == (True, 2)
 
 
 @in_virtual_time
