@@ -188,10 +188,9 @@ class Courier:
         self.client = self._entropy.new_id()[:18]
         self.serving = False
         self._sequence = self._calls = self._version = 0
-        _LEFT_TO_PARENT.extend(link for _, link in self._parked.values())
-        if self._link is not None:
-            _LEFT_TO_PARENT.append(self._link)
-            self._link = None
+        links = [self._link, *(link for _, link in self._parked.values())]
+        _LEFT_TO_PARENT.extend(link for link in links if link is not None and not link.closed)
+        self._link = None
         self._next_dial, self._pause = 0.0, FIRST_PAUSE
         self._seat: BrokerSeat | None = None
         self._moves: list[float] = []

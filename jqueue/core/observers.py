@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import ParamSpec, TypeVar
 
 from jqueue.core.requests import Outcome, Request
 from jqueue.domain.commits import CommitId
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import AllOrNothing, Carried
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
-from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer, SentCall, SentName
+from jqueue.ports.observer import AppliedCall, AppliedCalls, CallOutcome, LandedCommit, Observer, SentCall, SentName
 
 logger = logger_of("jqueue")
 
@@ -112,7 +113,7 @@ class Observers:
     ) -> None:
         """Tell the observers of a commit that has landed: see `LandedCommit`."""
         if self._present:
-            calls = [(request.operations, outcome) for request, outcome in outcomes]
+            calls = [call for request, outcome in outcomes for call in _calls(request.operations, outcome)]
             landed = LandedCommit(commit.base_version + 1, calls, seconds, recognised)
             self._tell(lambda observer: observer.committed(landed))
 
@@ -122,3 +123,15 @@ class Observers:
                 tell(observer)
             except Exception:
                 logger.exception("the observer %s of a queue failed", type(observer).__name__)
+
+
+def _calls(operations: Sequence[Operation], outcome: Outcome) -> Iterator[CallOutcome]:
+    """Yield a call with its outcome; or those of a batch that came from another process."""
+    if not isinstance(operations[0], Carried) or not isinstance(outcome, list):
+        yield operations, outcome
+        return
+    for operation, result in zip(operations[0].operations, outcome[0], strict=True):
+        if isinstance(operation, AllOrNothing) and isinstance(result, list):
+            yield operation.operations, result
+        else:
+            yield (operation,), [result]

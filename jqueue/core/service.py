@@ -109,14 +109,17 @@ class Service:
     async def _answer(self, message: Batch | Claim | Stop) -> Answer:
         try:
             if isinstance(message, Stop):
-                await self._check_queue(message.queue)  # after its dequeue, which may look now, too
+                if message.queue and not self._engine.queue_id:
+                    await self._reaches_store()  # after its dequeue, which may look now, too
                 if (waiting := self._waiting.get(message.call)) is not None:
                     waiting.stop_waiting()
                 return self._done([])
             courier = self._writer.courier
             if self._leaving or (courier is not None and courier.client == message.client):
                 return Answer(leaving=True)  # a process that begins to serve may find itself, and would wait for itself
-            await self._check_queue(message.queue)
+            if message.queue and not self._engine.queue_id and not await self._reaches_store():
+                return Answer(leaving=True, pause=SHUNNED)  # the client may have more time, and reach the store
+            self._check_queue(message.queue)
             done = self._commit(message) if isinstance(message, Batch) else self._claim(message)
             return await done
         except QueueClosedError:
@@ -133,16 +136,16 @@ class Service:
         """Read the queue, so that it is known which one it is."""
         await self._writer.enter([LastSequence()], PATIENCE, callers=self._callers, convert=list)
 
-    async def _check_queue(self, known: str) -> None:
+    async def _reaches_store(self) -> bool:
+        with suppress(DeadlineExceededError):
+            await self.look()
+            return True
+        return False
+
+    def _check_queue(self, known: str) -> None:
         """Refuse a client that knows another queue at this place."""
-        engine = self._engine
-        if known and not engine.queue_id:
-            try:
-                await self.look()
-            except DeadlineExceededError as error:  # the client may have more time, and reach the store
-                raise QueueClosedError("this process does not reach the store") from error
-        if known and known != engine.queue_id:
-            if engine.queue_id:
+        if known and known != self._engine.queue_id:
+            if self._engine.queue_id:
                 raise StorageFatalError("the queue's object now holds another queue: make a new queue object")
             raise BlobMissingError("the queue's object has disappeared: restore it, or make a new queue object")
 

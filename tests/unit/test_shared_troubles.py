@@ -16,6 +16,7 @@ from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.codec import Carried, refusal_of
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult
+from jqueue.ports.observer import Observer
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import BrokerOnly, SharedMemory
 from tests.virtual_world import in_virtual_time, now
@@ -304,3 +305,36 @@ async def test_a_queue_object_that_has_served_is_a_client_again():
     async with serving(wire, wire), first:
         await first.enqueue("a", b"")
         assert wire.sent
+
+
+@in_virtual_time
+async def test_an_observer_of_a_broker_sees_the_calls_of_its_clients_one_by_one():
+    class Seen(Observer):
+        calls = 0
+
+        def committed(self, commit):
+            self.calls += len(commit.calls)
+
+    wire, seen = Wire(), Seen()
+    async with serving(wire, wire) as broker, client_of(wire) as client:
+        broker.observe(seen)
+        await asyncio.gather(
+            client.apply(Enqueue("a", b""), Enqueue("a", b"")), *(client.enqueue("a", b"") for _ in range(3))
+        )
+        assert 4 == seen.calls
+
+
+@in_virtual_time
+async def test_a_broker_that_has_never_reached_the_store_soon_delays_calls_no_more():
+    wire = Wire()
+    there = Elsewhere(wire)
+    there.down, slow = True, 0
+    async with queue_on(wire) as client:
+        await client.enqueue("a", b"")
+        async with serving(there, wire):
+            while now() < 300:
+                start = now()
+                await client.enqueue("a", b"")
+                slow += now() > start + 1
+                await asyncio.sleep(0.5)
+            assert 1 <= slow <= 9
