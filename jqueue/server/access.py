@@ -18,6 +18,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.ports.clock import Entropy
 
 
 class Role(StrEnum):
@@ -182,6 +183,15 @@ class TokenFile:
                 found = caller
         return found
 
+    def roles(self) -> list[tuple[bytes, Role]]:
+        """Return the hash of each token with its role.
+
+        Raises:
+            InvalidJobError: the file cannot be read now.
+        """
+        self.read()
+        return [(known, caller.role) for known, caller in self._callers]
+
     @staticmethod
     def add(path: Path, role: Role, name: str, token: str) -> None:
         """Append the hash of a token to a file, which is made if it does not exist.
@@ -194,6 +204,38 @@ class TokenFile:
             os.write(descriptor, f"{role} {_hash(token)} {name}\n".encode())
         finally:
             os.close(descriptor)
+
+
+class FileTokens(Tokens):
+    """The tokens of the broker for users of the page.
+
+    The value of a cookie is made with a secret of this process: it cannot be computed from the file.
+
+    Args:
+        tokens: the tokens.
+        cookie: name of the cookie.
+        entropy: draws the secret.
+    """
+
+    def __init__(self, tokens: TokenFile, cookie: str, entropy: Entropy) -> None:
+        super().__init__({}, cookie)
+        self._tokens = tokens
+        self._secret = (entropy.new_id() + entropy.new_id()).encode()
+
+    def session(self, token: str) -> str | None:
+        """Return the value of the cookie for a token; None if the token is wrong, or not for the page."""
+        value = self._value(_hash(token).encode())
+        return value if self._role(value) is not None else None
+
+    def _role(self, value: str) -> Role | None:
+        found = None
+        for known, role in self._tokens.roles():
+            if hmac.compare_digest(self._value(known).encode(), value.encode()) and role in OF_THE_PAGE:
+                found = role
+        return found
+
+    def _value(self, known: bytes) -> str:
+        return hmac.digest(self._secret, known, "sha256").hex()
 
 
 _HASH = re.compile("[0-9a-f]{64}")

@@ -26,12 +26,13 @@ MOST_OF_ONE = MOST_BYTES // 2
 """Bytes of those of one caller, so that others are served, too."""
 
 SLOWEST = 64 << 10
-"""Bytes of a body that must arrive in a second, after `PATIENCE`."""
+"""Bytes of a body that must arrive in a second, after the first seconds."""
 
 PATIENCE = 20.0
-"""Seconds that every body may take."""
+"""Seconds in which a client must go on with its request, and with reading its answer."""
 
 _CALLER = "jqueue.caller"
+_CLOSE = {"Connection": "close"}  # the rest of the body is not read
 
 
 def caller_of(scope: Scope) -> Caller:
@@ -107,9 +108,14 @@ class Gate:
 
 
 class Intake:
-    """Reads the bodies of requests within bounds."""
+    """Reads the bodies of requests within bounds.
 
-    def __init__(self) -> None:
+    Args:
+        patience: seconds that every body may take.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
         self._taken: Counter[str] = Counter()
 
     @asynccontextmanager
@@ -130,13 +136,13 @@ class Intake:
         taken, data, more = declared, bytearray(), True
         self._take(name, declared, most)
         try:
-            until = asyncio.get_running_loop().time() + PATIENCE
+            until = asyncio.get_running_loop().time() + self._patience
             while more:
                 try:
                     async with asyncio.timeout_at(until + len(data) / SLOWEST):
                         message = await receive()
                 except TimeoutError:
-                    raise Problem(408, "TooSlow", "the body did not arrive in time") from None
+                    raise Problem(408, "TooSlow", "the body did not arrive in time", headers=_CLOSE) from None
                 if message["type"] == "http.disconnect":
                     raise Problem(400, "Disconnected", "the body is not complete")
                 data += message.get("body", b"")
@@ -159,9 +165,10 @@ class Intake:
         if size > most:
             raise _too_large(most)
         if self._taken.total() + size > MOST_BYTES or self._taken[name] + size > MOST_OF_ONE:
-            raise Problem(429, "TooMuchAtOnce", "the broker has too many requests at work", retry_after=1)
+            detail = "the broker has too many requests at work"
+            raise Problem(429, "TooMuchAtOnce", detail, retry_after=1, headers=_CLOSE)
         self._taken[name] += size
 
 
 def _too_large(most: int) -> Problem:
-    return Problem(413, "TooLarge", f"the body of a request may have at most {most} bytes")
+    return Problem(413, "TooLarge", f"the body of a request may have at most {most} bytes", headers=_CLOSE)

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -22,6 +23,7 @@ from jqueue.server.access import Role, TokenFile, Tokens
 from jqueue.server.app import dashboard
 from jqueue.server.broker import broker
 from jqueue.server.calls import KEEP_ALIVE
+from jqueue.server.intake import PATIENCE
 from jqueue.worker.signals import handle_signals
 
 if TYPE_CHECKING:
@@ -39,9 +41,6 @@ MOST_CONNECTIONS = 4096
 HEADER_BYTES = 32 << 10
 """Bytes of the largest head of a request."""
 
-PATIENCE = 20.0
-"""Seconds in which a client must go on with the head of its request, and with reading its answer."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -53,6 +52,7 @@ class Settings:
         tokens: the role of each token of the dashboard; None for one random token, whose holder is an operator.
         certificate, key: files for TLS; None for none.
         names: names of this host that browsers may use, besides addresses and `localhost`.
+        patience: seconds in which a client must go on with its request, and with reading its answer.
     """
 
     host: str = "127.0.0.1"
@@ -61,6 +61,7 @@ class Settings:
     certificate: Path | None = None
     key: Path | None = None
     names: tuple[str, ...] = ()
+    patience: float = PATIENCE
 
 
 def is_own_address(host: str) -> bool:
@@ -74,12 +75,16 @@ def is_own_address(host: str) -> bool:
 class _Protocol(H11Protocol):
     """Ends the connections of clients that send their requests, or read their answers, too slowly."""
 
+    def __init__(self, *args: Any, patience: float, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._patience = patience
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As in uvicorn."""
         super().connection_made(transport)
         self._paused = self._was_paused = self._was_waiting = False
         self._last: tuple[object, int] = (None, 0)
-        self._timer = self.loop.call_later(PATIENCE, self._look)
+        self._timer = self.loop.call_later(self._patience, self._look)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """As in uvicorn."""
@@ -106,7 +111,7 @@ class _Protocol(H11Protocol):
             self.transport.abort()
             return
         self._was_paused, self._was_waiting, self._last = self._paused, waiting, now
-        self._timer = self.loop.call_later(PATIENCE, self._look)
+        self._timer = self.loop.call_later(self._patience, self._look)
 
 
 class _Server(uvicorn.Server):
@@ -171,8 +176,11 @@ async def broker_until_stopped(
         OSError: the address cannot be used.
     """
     with _listening(settings.host, settings.port) as listener:
-        link = _link(settings, listener.getsockname()[1], "")
-        app = broker(queue, tokens, settings.names)
+        port = listener.getsockname()[1]
+        link, app = (
+            _link(settings, port, ""),
+            broker(queue, tokens, settings.names, settings.patience, f"jqueue-{port}"),
+        )
         await _run(_config(app, settings, LAST_CALLS), listener, lambda: show(link), leave)
 
 
@@ -201,7 +209,7 @@ async def _run(
 def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=cast(Any, partial(_Protocol, patience=settings.patience)),
         ws="none",
         log_config=None,
         access_log=False,  # addresses of requests name jobs

@@ -2,7 +2,11 @@
 
 import asyncio
 import base64
+import hashlib
 import json
+import signal
+import socket
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +24,7 @@ from jqueue.server.openapi import PROBLEMS, openapi
 from jqueue.server.problems import STATUSES, Problem
 from tests.server.served import TOKENS, serving, token_file
 
+FILES = Path("/proc/self/fd")
 OPENAPI = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
 
@@ -277,3 +282,68 @@ async def test_without_tokens_every_program_of_the_machine_is_an_operator(path):
     async with BrokerQueue(LocalFileSystemStorage(path)) as queue, serving(queue) as served:
         assert 200 == (await served.post("/v1/jobs", {"entrypoint": "mail"}, None)).status
         assert json.loads(OPENAPI.read_bytes()) == (await served.get("/v1/openapi.json", None)).values
+
+
+async def test_the_dashboard_is_beside_it_for_viewers_and_operators(served):
+    assert b"<html" in (await served.get("/", None)).body
+    assert 401 == (await served.get("/api/overview", None)).status
+    proof = {"X-Jqueue-Dashboard": "1"}
+    for role in (Role.PRODUCER, Role.WORKER):
+        assert 403 == (await served.post("/api/session", {"token": TOKENS[role]}, None, **proof)).status
+    answer = await served.post("/api/session", {"token": TOKENS[Role.VIEWER]}, None, **proof)
+    assert "HttpOnly" in answer.headers["Set-Cookie"]
+    overview = await served.get("/api/overview", None, Cookie=answer.headers["Set-Cookie"].partition(";")[0])
+    assert "viewer" == overview.values["role"]
+    forged = hashlib.sha256(TOKENS[Role.OPERATOR].encode()).hexdigest()
+    name = answer.headers["Set-Cookie"].partition("=")[0]
+    assert 401 == (await served.get("/api/overview", None, Cookie=f"{name}={forged}")).status
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET /v1/stats HTTP/1.1\r\nHost: localh",
+        b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+        b"",
+    ],
+    ids=["head", "body", "nothing"],
+)
+async def test_a_client_that_sends_too_slowly_is_left(path, sent):
+    queue = BrokerQueue(LocalFileSystemStorage(path))
+    async with queue, serving(queue, patience=0.2) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+        writer.write(sent)
+        answer = await asyncio.wait_for(reader.read(), 20)
+        assert answer == b"" or b" 408 " in answer.partition(b"\r\n")[0]
+        writer.close()
+
+
+@pytest.mark.skipif(not FILES.exists(), reason="only Linux lists the open files of a process there")
+async def test_a_client_that_does_not_read_its_answer_is_left(path):
+    queue = BrokerQueue(LocalFileSystemStorage(path))
+    async with queue, serving(queue, patience=0.2) as served:
+        large = {"entrypoint": "mail", "id": "one", "text": "x" * (8 << 20)}
+        assert 200 == (await served.post("/v1/jobs", large)).status
+        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as client:
+            before = len([*FILES.iterdir()])
+            client.sendall(b"GET /v1/jobs/one HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            async with asyncio.timeout(30):
+                while len([*FILES.iterdir()]) <= before:  # the server accepts it
+                    await asyncio.sleep(0.01)
+                while len([*FILES.iterdir()]) > before:  # and gives it up
+                    await asyncio.sleep(0.01)
+            size = 0
+            with suppress(ConnectionResetError):
+                while data := await asyncio.to_thread(client.recv, 1 << 20):
+                    size += len(data)
+            assert size < 8 << 20
+
+
+async def test_sigterm_answers_a_waiting_claim(path):
+    queue = BrokerQueue(LocalFileSystemStorage(path))
+    async with queue, serving(queue) as served:
+        waiting = asyncio.create_task(served.post("/v1/claims?wait=30", {}))
+        await asyncio.sleep(0.3)
+        signal.raise_signal(signal.SIGTERM)
+        assert (200, {"jobs": []}) == ((await waiting).status, (await waiting).values)
+        await served.running
