@@ -1,5 +1,6 @@
-"""`jqueue dashboard` and `jqueue metrics`: servers on this machine, and what they refuse to do for others."""
+"""`jqueue dashboard`, `serve` and `metrics`: servers on this machine, and what they refuse to do for others."""
 
+import base64
 import http.client
 import json
 import os
@@ -29,7 +30,7 @@ def running(*arguments, command="dashboard"):
         assert process.stdout is not None
         assert process.stderr is not None
         try:
-            line = process.stdout.readline() if command == "dashboard" else process.stderr.readline()
+            line = process.stdout.readline() if command != "metrics" else process.stderr.readline()
             yield process, line.split()[-1]
         finally:
             if process.poll() is None:
@@ -85,11 +86,18 @@ def tokens(tmp_path):
     return file
 
 
-@pytest.mark.wide
-def test_a_token_file_and_tls_let_others_in(path, queue, tokens, tmp_path):
+@pytest.fixture
+def certified(tmp_path):
+    """A private key and its certificate."""
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     request = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
     subprocess.run([*request.split(), "-keyout", key, "-out", certificate], capture_output=True, check=True)
+    return key, certificate
+
+
+@pytest.mark.wide
+def test_a_token_file_and_tls_let_others_in(path, queue, tokens, certified):
+    key, certificate = certified
     options = ("--host", "0.0.0.0", "--token-file", tokens, "--tls-cert", certificate, "--tls-key", key)
     with running(path, *options) as (_, link):
         assert link.startswith("https://")
@@ -109,6 +117,58 @@ def test_a_token_file_and_tls_let_others_in(path, queue, tokens, tmp_path):
 )
 def test_options_that_would_show_the_queue_to_strangers_are_refused(path, queue, tokens, options, reason):
     assert reason in refused("dashboard", path, *options.replace("TOKENS", str(tokens)).split())
+
+
+# The broker
+
+
+def test_the_broker_has_tls_tokens_and_an_end_that_says_nothing_of_either(path, certified, tmp_path):
+    key, certificate = certified
+    file = tmp_path / "new" / "tokens"
+    file.parent.mkdir()
+    token = run("serve", "--token-file", file, "--new-token", "operator", "--token-name", "me").stdout.strip()
+    assert (0o600, 64, False) == (file.stat().st_mode & 0o777, len(token), token in file.read_text())
+    options = ("--listen", "0.0.0.0:0", "--token-file", file, "--tls-cert", certificate, "--tls-key", key)
+    with running(path, *options, command="serve") as (process, link):
+        link = link.replace("0.0.0.0", "127.0.0.1")
+        signed = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+        assert 401 == call(link, "GET", "/v1/jobs/one")[0]
+        job = {"entrypoint": "mail", "id": "one", "text": SECRET}
+        assert 200 == call(link, "POST", "/v1/jobs", job, **signed)[0]
+        assert SECRET.encode() in call(link, "GET", "/v1/jobs/one", **signed)[2]
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert (0, "") == (process.returncode, out)
+        assert errors.count("\n") == errors.count("there is no queue at") == 1
+    assert SECRET in path.read_text() or base64.b64encode(SECRET.encode()).decode() in path.read_text()
+    assert token not in path.read_text()
+
+
+def test_a_program_on_the_same_file_finds_the_broker(path):
+    with running(path, "--listen", "127.0.0.1:0", command="serve") as (_, link):
+        assert link.startswith("http://127.0.0.1:")
+        assert any(each.is_socket() for each in path.parent.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ("--listen 0.0.0.0:0", "needs --token-file"),
+        ("--listen 0.0.0.0:0 --token-file HASHED", "needs --tls-cert and --tls-key"),
+        ("--listen nowhere", "an address to listen on is HOST:PORT"),
+        ("--token-file TOKENS", "line 1 of the token file is wrong"),
+        ("--token-file nothing", "the token file cannot be read"),
+        ("--tls-cert HASHED", "give both --tls-cert and --tls-key"),
+        ("--new-token worker", "--new-token needs --token-file"),
+        ("--new-token boss --token-file HASHED", "--new-token takes a role: producer, worker, viewer, operator"),
+    ],
+)
+def test_options_that_would_let_strangers_in_are_refused(path, tokens, tmp_path, options, reason):
+    hashed = tmp_path / "hashed"
+    run("serve", "--token-file", hashed, "--new-token", "viewer")
+    given = options.replace("TOKENS", str(tokens)).replace("HASHED", str(hashed)).split()
+    assert reason in (message := refused("serve", path, *given))
+    assert TOKEN not in message
 
 
 # Metrics
