@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -114,6 +115,11 @@ def serve(
 async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None, public_url: str | None) -> None:
     from jqueue.server.serving import broker_until_stopped
 
+    with suppress(ImportError, OSError, ValueError):  # each client has a connection
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     name = describe(queue.storage)
     async with queue:
         try:

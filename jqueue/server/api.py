@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import (
+    Instant,
     QueueInfo,
     ShownEvent,
     ShownJob,
@@ -155,10 +156,10 @@ class Failed(_Body, frozen=True):
 class Choice(_Body, frozen=True):
     """The query of a history."""
 
-    id: str | None = None
-    entrypoint: str | None = None
-    since: Moment | None = None
-    until: Moment | None = None
+    id: str | UnsetType = UNSET
+    entrypoint: str | UnsetType = UNSET
+    since: Instant | UnsetType = UNSET
+    until: Instant | UnsetType = UNSET
     limit: Annotated[int, Meta(ge=1, le=MOST_EVENTS)] = 100
 
 
@@ -376,8 +377,14 @@ class Api:
 
     async def history(self, call: Call) -> Any:
         """List events."""
-        query = msgspec.structs.asdict(call.query)
-        most, query["job_id"] = query.pop("limit"), query.pop("id")
+        query = {name: value for name, value in msgspec.structs.asdict(call.query).items() if value is not UNSET}
+        most, query["job_id"] = query.pop("limit"), query.pop("id", None)
+        for name in ("since", "until"):
+            if name in query:
+                try:
+                    query[name] = msgspec.convert(query[name], Moment)
+                except msgspec.ValidationError:
+                    raise InvalidJobError(f"{name} must be a time such as 2026-11-23T08:00:00Z") from None
         events, more, missing = await events_of(self._queue, most, **query)
         return {"events": list(map(event_values, events)), "more": more, "missing": missing}
 

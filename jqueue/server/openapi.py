@@ -65,14 +65,8 @@ def _parameters(endpoint: Endpoint) -> list[dict[str, Any]]:
             for name in ("id", "attempt")
             if f"{{{name}}}" in endpoint.path
         ),
-        *({"name": name, "in": "query", "schema": _given(schema)} for name, schema in fields.items()),
+        *({"name": name, "in": "query", "schema": schema} for name, schema in fields.items()),
     ]
-
-
-def _given(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of a field that is left out instead of being null."""
-    first: dict[str, Any] = schema["anyOf"][0] if "anyOf" in schema else schema
-    return first
 
 
 def _operation(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
