@@ -416,7 +416,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/codec.py", "record is not None and record.sequence > self.sequence", "False"
         ),
         "Nobody hands back the claims of a dequeue whose answer was lost": Bug(
-            "core/courier.py", "self._lost_calls.add(operation.call)", "pass"
+            "core/courier.py", "self._lost_calls[operation.call] = request", "pass"
         ),
         "The last batch of a client is forgotten, and `clients_evicted` does not record it": Bug(
             "domain/commits.py", "*(clients.pop(client).version for", "*(0 * clients.pop(client).version for"
