@@ -5,6 +5,7 @@ Bodies and answers are JSON; `jqueue.server.openapi` describes them. Errors are 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -312,6 +313,7 @@ class Api:
         self._queue, self._intake = queue, intake
         self._viewers = Viewers(queue, queue.options.clock)
         self._view: QueueView | None = None
+        self._looking = asyncio.Lock()
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -335,7 +337,8 @@ class Api:
     async def find(self, call: Call) -> Any:
         """Look at a job."""
         queue, job_id = self._queue, call.path["id"]
-        self._view = view = await queue.view(self._view)
+        async with self._looking:  # one at a time: each reads the whole object if it has changed
+            self._view = view = await queue.view(self._view)
         if view.absent:
             raise QueueMissingError(queue.storage)
         job = await view.find(job_id)

@@ -9,7 +9,7 @@ can give the broker up. An answer that ends early, or a connection that breaks, 
 
 Every other status is that of a problem document (`jqueue.server.problems`), and nothing was done:
 
-- 400, 408, 413, 415, 422: the request cannot be read. Sending it again is in vain.
+- 400, 408, 413, 415, 422: the request cannot be read, and will not be the next time.
 - 401, 403, 421: the token, the role of the token, or the name of the host is wrong.
 - 429, 503: the broker has too much to do, or no connection free; `Retry-After` has the seconds.
 

@@ -1,4 +1,4 @@
-"""What every request to the broker passes: its host, its origin, its token, and the bounds for its body."""
+"""The gate of the broker, which checks the host, the origin and the token of a request, and the bounds of bodies."""
 
 from __future__ import annotations
 
