@@ -7,14 +7,16 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
-from jqueue.adapters.storage._unix_socket import HEAD, LARGEST_MESSAGE, MOST_BYTES
-from jqueue.domain.errors import BlobMissingError, StorageFatalError
+from jqueue.adapters.storage._unix_socket import HEAD, LARGEST_MESSAGE, MOST_BYTES, SILENCE
+from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
 
 ROOT = Path(__file__).parents[2]
@@ -197,6 +199,8 @@ async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(tmp_path)
     path = tmp_path / "queue.json"
     async with served(path) as (broker, _, client, _):
         path.unlink()
+        with pytest.raises(UnknownOutcomeError, match="has disappeared"):  # as without a broker: it was sent
+            await client.enqueue("work", b"")
         with pytest.raises(BlobMissingError):
             await client.enqueue("work", b"")
         with pytest.raises(BlobMissingError):
@@ -383,3 +387,34 @@ async def test_a_connection_from_before_a_fork_is_not_used_by_the_child(tmp_path
         _, status = await asyncio.to_thread(os.waitpid, child, 0)
         assert (0, 0) == (status, commits.count)
         assert 200 == len(await payloads(client))
+
+
+async def test_a_client_that_stood_still_itself_does_not_give_its_broker_up(tmp_path):
+    """A handler that blocks the event loop, or a pause of the machine: the frames of meanwhile are there, not read."""
+    storage, ready, over = LocalFileSystemStorage(tmp_path / "queue.json"), threading.Event(), threading.Event()
+
+    async def answer(message):
+        await asyncio.sleep(SILENCE + 1)
+        return message
+
+    async def serve():
+        seat = await storage.take_seat(answer)
+        assert seat is not None
+        ready.set()
+        await asyncio.to_thread(over.wait, SECONDS)
+        await seat.leave()
+
+    broker = threading.Thread(target=asyncio.run, args=(serve(),))
+    broker.start()
+    try:
+        await asyncio.to_thread(ready.wait, SECONDS)
+        link = await storage.dial()
+        assert link is not None
+        answered = asyncio.create_task(link.exchange(b"message"))
+        await asyncio.sleep(0.1)
+        time.sleep(SILENCE + 0.2)
+        assert b"message" == await answered
+        link.close()
+    finally:
+        over.set()
+        broker.join()

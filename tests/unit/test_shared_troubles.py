@@ -54,7 +54,7 @@ class Elsewhere:
     """A storage as another machine reaches it, which can be cut off from it."""
 
     def __init__(self, storage):
-        self._storage, self.down = storage, False
+        self._storage, self.down, self.slow = storage, False, 0
         self.dial, self.take_seat = storage.dial, storage.take_seat
 
     async def read(self):
@@ -63,6 +63,7 @@ class Elsewhere:
 
     async def write(self, content, if_match=None):
         self._check()
+        await asyncio.sleep(self.slow)
         return await self._storage.write(content, if_match)
 
     def _check(self):
@@ -92,6 +93,14 @@ async def client_of(wire):
         while not wire.sent:
             await asyncio.sleep(0.1)
             await client.enqueue("first", b"")
+        yield client
+
+
+@asynccontextmanager
+async def client_of_offer(broker, wire):
+    """Have a queue object serve, and use a client of it."""
+    broker.offer()
+    async with client_of(wire) as client:
         yield client
 
 
@@ -155,19 +164,18 @@ async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one(
 @in_virtual_time
 async def test_a_client_goes_on_after_a_backup_was_restored():
     wire = Wire()
-    async with serving(wire, wire), client_of(wire) as client:
+    async with serving(wire, wire) as broker, client_of(wire) as client:
         backup, _ = await wire.read()
         for number in range(5):
             await client.enqueue("a", b"%d" % number)
         _, etag = await wire.read()
         await wire.write(backup, etag)
         with pytest.raises(UnknownOutcomeError):
-            await client.enqueue("c", b"")  # in flight when the broker sees the backup
-        await asyncio.sleep(1)
+            await broker.enqueue("c", b"")  # in flight when the broker sees the backup
         wire.sent.clear()
         for number in range(5):
             await client.enqueue("b", b"%d" % number)
-        assert 5 == len(wire.sent)
+        assert 6 == len(wire.sent), "the first is sent again, with the version of the backup"
         assert 5 == sum(job.entrypoint == "b" for job in (await client.read_state()).jobs)
 
 
@@ -338,3 +346,19 @@ async def test_a_broker_that_has_never_reached_the_store_soon_delays_calls_no_mo
                 slow += now() > start + 1
                 await asyncio.sleep(0.5)
             assert 1 <= slow <= 9
+
+
+@in_virtual_time
+async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_the_broker():
+    wire = Wire()
+    there = Elsewhere(wire)
+    async with queue_on(there, max_pending=2) as broker, client_of_offer(broker, wire) as client:
+        [job] = await client.dequeue("first")
+        there.slow = 3
+        full = [asyncio.create_task(broker.enqueue("a", b"")) for _ in range(20)]
+        await asyncio.sleep(0.1)
+        began = now()
+        await asyncio.gather(client.enqueue("b", b""), client.heartbeat(job))
+        assert now() < began + 7
+        there.slow = 0
+        await asyncio.gather(*full, return_exceptions=True)

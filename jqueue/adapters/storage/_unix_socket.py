@@ -113,16 +113,22 @@ class SocketLink:
             if not future.done():
                 future.set_exception(LinkError("the broker is gone, or does not answer", sent=True))
 
-    def _listen(self) -> None:
-        """Give the broker up if it has been silent for too long."""
+    def _listen(self, before: float = 0.0) -> None:
+        """Give the broker up if it has been silent for too long. If this process stood still itself, it looks again.
+
+        Args:
+            before: the time at which the broker was last heard, if that was too long ago at the last look.
+        """
         self._watch = None
         if not self._exchanges:
             return
         left = self._heard + SILENCE - self._loop.time()
-        if left <= 0:
-            self.close()
-        else:
+        if left > 0:
             self._watch = self._loop.call_later(left, self._listen)
+        elif before != self._heard:  # what came meanwhile may not be read yet
+            self._watch = self._loop.call_later(BEAT / 5, self._listen, self._heard)
+        else:
+            self.close()
 
     async def _read(self) -> None:
         try:
