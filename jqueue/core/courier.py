@@ -26,6 +26,7 @@ from jqueue.domain.errors import (
     DeadlineExceededError,
     InvalidJobError,
     JQueueError,
+    QueueFullError,
     StorageError,
     StorageFatalError,
     UnknownOutcomeError,
@@ -368,11 +369,11 @@ class Courier:
         """Check that an error, with which nothing was done, is not of this broker alone.
 
         Raises:
-            LinkError: this process may be able to do what that one cannot: reach the store, or know a newer operation.
+            LinkError: this process may reach the store, know a newer operation, or have room for a call.
         """
         if self.only or isinstance(failure, DeadlineExceededError | BatchUnknownError):
             return
-        if isinstance(failure, StorageError | InvalidJobError):
+        if isinstance(failure, StorageError | InvalidJobError | QueueFullError):
             raise LinkError(f"the broker could not do the calls: {failure}", sent=False, pause=LONGEST_PAUSE)
 
     def _release(self, sent: Sent) -> None:
@@ -487,7 +488,7 @@ class Courier:
         finally:
             self._parked.pop(request, None)
             self._close_unused(link)
-            self._wake()
+        self._wake()
 
     def _settle_claim(self, request: Request, jobs: Any) -> None:
         """Answer a dequeue. A job whose payload this process cannot read goes back."""
@@ -630,10 +631,14 @@ class Courier:
             await asyncio.wait(tasks, timeout=max(0.0, seconds))
 
     def close(self) -> None:
-        """End the connection."""
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+        """End the connections, and what still waits for an answer."""
+        links = [self._link, *(link for _, link in self._parked.values())]
+        for task in (*(task for task, _ in self._parked.values()), *self._stops):
+            task.cancel()
+        for link in links:
+            if link is not None:
+                link.close()
+        self._link = None
 
 
 def _left(request: Request, now: float) -> float:

@@ -395,6 +395,8 @@ class Writer:
             reason: error message for later calls.
             deadline: in seconds.
         """
+        if self._forks != forks():
+            self._join_running_loop()  # the calls and connections of the parent go on there
         self.closed = reason
         for request in self._in_line:
             request.fail(QueueClosedError(reason))

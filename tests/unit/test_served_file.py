@@ -389,6 +389,26 @@ async def test_a_connection_from_before_a_fork_is_not_used_by_the_child(tmp_path
         assert 200 == len(await payloads(client))
 
 
+async def test_a_child_that_closes_the_queue_leaves_the_connection_to_its_parent(tmp_path):
+    async with served(tmp_path / "queue.json", DirectQueue) as (_, _, client, commits):
+        waiting = asyncio.create_task(client.dequeue("work", wait=SECONDS))
+        await asyncio.sleep(0.1)
+        child = os.fork()
+        if not child:
+            code = 1
+            with suppress(BaseException):
+                asyncio.run(client.aclose())
+                code = 0
+            os._exit(code)
+        _, status = await asyncio.to_thread(os.waitpid, child, 0)
+        for _ in range(3):
+            await client.enqueue("other", b"")
+        await client.enqueue("work", b"")
+        [job] = await waiting
+        await client.ack(job)
+        assert (0, 0) == (status, commits.count)
+
+
 async def test_a_client_that_stood_still_itself_does_not_give_its_broker_up(tmp_path):
     """A handler that blocks the event loop, or a pause of the machine: the frames of meanwhile are there, not read."""
     storage, ready, over = LocalFileSystemStorage(tmp_path / "queue.json"), threading.Event(), threading.Event()
