@@ -277,7 +277,8 @@ class Problem(msgspec.Struct, frozen=True):
 
 def _shown(error: Exception) -> str:
     """Return the text of an error of the network."""
-    return printable(str(error) or type(error).__name__)[:200]
+    reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return printable(str(reason))[:200]
 
 
 class BrokerStorage:
