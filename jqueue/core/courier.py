@@ -609,11 +609,14 @@ class Courier:
 
     def _drop(self, link: Link, error: LinkError) -> None:
         """End a connection that failed. A broker that fails again and again is asked less and less."""
+        is_refused = isinstance(error, LinkRefusedError)
+        if is_refused and self.only:
+            return  # the caller has the error, and other calls may be allowed
         if self._link is link:
             self._link = None
-            refused = LONGEST_PAUSE if isinstance(error, LinkRefusedError) else 0.0
-            self._next_dial = self._clock.monotonic() + max(self._pause, error.pause, refused)
-            if refused and not self.only and self._warned != str(error):
+            pause = max(self._pause, error.pause, LONGEST_PAUSE if is_refused else 0.0)
+            self._next_dial = self._clock.monotonic() + pause
+            if is_refused and self._warned != str(error):
                 self._warned = str(error)
                 logger.warning("this process commits its calls itself: %s", error)
             self._pause = min(LONGEST_PAUSE, 2 * self._pause)

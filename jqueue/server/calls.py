@@ -42,6 +42,9 @@ LARGEST_MESSAGE = 64 << 20
 BEAT = 0.5
 """Seconds between the spaces."""
 
+AT_ONCE = 4
+"""Number of clients that the whole object is read for at a time: each has a copy of it."""
+
 KEEP_ALIVE = 60
 """Seconds after which a connection without a request is closed."""
 
@@ -97,6 +100,7 @@ class WholeObject:
 
     def __init__(self, queue: BlobQueue) -> None:
         self._queue = queue
+        self._free = asyncio.Semaphore(AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the object, as an ASGI application."""
@@ -104,10 +108,11 @@ class WholeObject:
         if role not in (Role.WORKER, Role.OPERATOR):
             raise Problem(403, "NotAllowed", f"a {role} may not read the object of the queue, which has all payloads")
         storage: ObjectStoragePort = self._queue.storage
-        content, etag = await unless_gone(receive, storage.read())
-        headers = {"Jqueue-Absent": "yes"} if etag is None else {"ETag": json.dumps(etag)}
-        response = Response(content, 200, {**headers, "Cache-Control": "no-store"}, "application/json")
-        await response(scope, receive, send)
+        async with self._free:
+            content, etag = await unless_gone(receive, storage.read())
+            headers = {"Jqueue-Absent": "yes"} if etag is None else {"ETag": json.dumps(etag)}
+            response = Response(content, 200, {**headers, "Cache-Control": "no-store"}, "application/json")
+            await response(scope, receive, send)
 
 
 async def is_gone(receive: Receive) -> None:

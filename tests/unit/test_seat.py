@@ -355,6 +355,28 @@ async def test_a_call_that_a_dead_broker_may_have_done_has_an_unknown_outcome():
 
 
 @in_virtual_time
+async def test_a_refused_dequeue_delays_no_other_call():
+    async with client_without_store() as (storage, client):
+        await client.enqueue("work")
+        handle = storage.handle
+
+        async def for_producers(message):
+            if not isinstance(message_decoder().decode(message), Batch):
+                raise LinkRefusedError(StorageFatalError("a producer may not claim jobs"))
+            return await handle(message)
+
+        storage.handle = for_producers
+        for link in storage.links:
+            link.close()
+        for wait in (None, 5.0):
+            begun = now()
+            with pytest.raises(StorageFatalError, match="may not claim"):
+                await client.dequeue("work", wait=wait)
+            await client.enqueue("work")
+            assert now() - begun < 1
+
+
+@in_virtual_time
 async def test_a_lost_batch_that_is_refused_now_holds_up_no_later_call():
     async with client_without_store() as (storage, client):
         await client.enqueue("work")
