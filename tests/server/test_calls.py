@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 
 import pytest
 
@@ -156,3 +157,13 @@ async def test_one_service_answers_for_a_queue_on_any_storage():
         assert queue.service() is queue.service()
         [job] = await results(served, batch(add("one")), add("one"), role=Role.OPERATOR)
         assert "one" == job.id
+
+
+async def test_a_small_answer_is_sent_at_once(broker):
+    """In two packets, the second one would wait for 40 ms, until the client's kernel has confirmed the first."""
+    seconds = []
+    for _ in range(40):
+        begun = time.perf_counter()
+        await broker.post("/v1/calls", encode(Stop(client="c1", call="c1/1")), Role.WORKER)
+        seconds.append(time.perf_counter() - begun)
+    assert sorted(seconds)[10] < 0.03
