@@ -12,7 +12,6 @@ from typing import Any
 
 from jqueue.ports.storage import ObjectStoragePort
 from tests.simulation.many import Failed, explain, run_in_parallel
-from tests.simulation.network import FaultKind
 from tests.simulation.runner import Report, Settings
 
 SEEDS_PER_LINE = 1_000
@@ -67,8 +66,8 @@ def _show(report: Report) -> None:
         "commits": report.commits,
         "commits recognised": report.recognised,
     }
-    faults = {kind.name.lower().replace("_", " "): report.faults[kind.name] for kind in FaultKind}
-    parts: dict[str, Mapping[str, int]] = {"work": totals, "faults of the store": faults}
+    faults = {name.lower().replace("_", " "): count for name, count in report.faults.items()}
+    parts: dict[str, Mapping[str, int]] = {"work": totals, "faults of the store and of links": faults}
     parts |= {
         "what happened": dict(report.events.most_common()),
         "how calls ended": dict(report.outcomes.most_common()),

@@ -119,7 +119,7 @@ class AnswersAudit:
         is_crowd = call.verb == "dequeue" and call.operations > 1
         if call.certainly_not_done and not is_crowd:
             for answer in answers:
-                if answer.landed and has_effect(answer):
+                if answer.landed and has_effect(answer) and not self._was_handed_back(answer, call):
                     what = "took effect, although its caller was told that it did not"
                     raise Violation(2, what, call=call, version=answer.version)
         fresh = [answer for answer in answers if self._is_fresh(answer, call)]
@@ -129,6 +129,11 @@ class AnswersAudit:
             said = Counter(_atoms(call.error))
             if not any(said <= Counter(_atoms(answer.applied.outcome)) for answer in fresh):
                 raise Violation(3, f"was told {call.error!r}, and no version that was current says so", call=call)
+
+    def _was_handed_back(self, answer: Answer, call: Call) -> bool:
+        """True if a broker has claimed jobs, and the client has handed them back before it told its caller."""
+        looked = self._audit.looked_for.get(getattr(answer.applied.operations[0], "call", None) or "", NEVER)
+        return answer.version.at <= looked <= call.ended
 
     def _is_fresh(self, answer: Answer, call: Call) -> bool:
         """True if a version was made by the end of a call, or was current at some moment of it."""

@@ -55,7 +55,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/commits.py", "dict(header.commits)", "dict([*header.commits.items()][-1:])"
         ),
         "Records of writers are dropped by age, and `evicted_through` does not record it": Bug(
-            "domain/commits.py", "*(commits.pop(writer).version for", "*(0 * commits.pop(writer).version for"
+            "domain/commits.py",
+            "*(commits.pop(writer).version for",
+            "*(0 * commits.pop(writer).version for",
+            seeds=100,
         ),
         "An ack, nack or heartbeat succeeds with any claim": Bug(
             "domain/draft.py", "if job.attempt != claim.attempt:", "if False:", seeds=200

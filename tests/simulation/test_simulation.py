@@ -12,6 +12,7 @@ import pytest
 from jqueue import InMemoryStorage, LocalFileSystemStorage
 from tests.simulation import __main__ as command
 from tests.simulation.__main__ import main
+from tests.simulation.links import LinkFault
 from tests.simulation.many import run_seeds
 from tests.simulation.network import FaultKind
 from tests.simulation.runner import Report, Settings, run_seed
@@ -40,7 +41,7 @@ def test_every_fault_and_every_event_occurs():
     report = Report()
     for seed in range(SEEDS, SEEDS + 100):
         report.add(run_seed(seed))
-    assert {kind.name for kind in FaultKind} == set(report.faults)
+    assert {kind.name for kind in FaultKind} <= set(report.faults)
     events = {"crash", "pause", "clock jump", "edit by hand", "began with jqueue 1.0.0"}
     assert events <= set(report.events)
     assert {"cron entry fired", "result kept", "result dropped", "result gone"} <= set(report.events)
@@ -60,6 +61,17 @@ def test_every_fault_and_every_event_occurs():
     }
     assert errors <= set(report.outcomes)
     assert {"JobCancelledError", "JobFailedError", "ResultNotKeptError", "ResultTimeoutError"} <= set(report.outcomes)
+
+
+@pytest.mark.wide
+def test_every_fault_of_a_link_occurs():
+    report = Report()
+    for seed in range(40):
+        report.add(run_seed(seed, Settings(rate=0.2, processes=6, shared=1.0)))
+    assert {kind.name for kind in LinkFault} <= set(report.faults)
+    assert {"seat taken", "seat left", "message to an old broker"} <= set(report.faults)
+    assert report.events["batch of a client landed"] > 50
+    assert {"batch of a client recognised or idle", "claim of a lost answer handed back"} <= set(report.events)
 
 
 def test_many_callers_of_one_queue_object_claim_together():
