@@ -505,11 +505,12 @@ class Courier:
 
     def _caller_left(self, request: Request) -> None:
         """End the wait of a dequeue whose caller has gone."""
-        if request in self._parked:
+        task, link = self._parked.get(request, (None, None))
+        if task is not None and link is not None and task.get_loop().is_running():  # or it ends, and all tasks with it
             [operation] = request.operations
             assert isinstance(operation, Dequeue)
             assert operation.call is not None
-            self._stop(self._parked[request][1], operation.call)
+            self._stop(link, operation.call)
 
     def _stop(self, link: Link, call: str) -> None:
         async def stop() -> None:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from jqueue import BrokerQueue, JobNotFoundError, JobStatus, StorageError
+from jqueue import BrokerQueue, DirectQueue, JobNotFoundError, JobStatus, StorageError
 from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, UnknownOutcomeError
@@ -362,3 +362,17 @@ async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_th
         assert now() < began + 7
         there.slow = 0
         await asyncio.gather(*full, return_exceptions=True)
+
+
+def test_an_event_loop_that_ends_cancels_a_dequeue_at_a_broker_without_an_error():
+    wire, waiting = Wire(), list[asyncio.Task[object]]()
+
+    async def leave():
+        broker, client = DirectQueue(wire), DirectQueue(wire)
+        broker.offer()
+        while not any(isinstance(message, Claim) for message in wire.sent):
+            waiting[:] = [asyncio.create_task(client.dequeue("a", wait=60))]
+            await asyncio.sleep(0.01)
+
+    asyncio.run(leave())
+    assert waiting[0].cancelled()
