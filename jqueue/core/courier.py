@@ -62,6 +62,9 @@ BATCH_OPERATIONS = 4096
 BATCH_BYTES = 4 << 20
 """About the largest size of a batch."""
 
+LARGEST_CALL = 16 << 20
+"""Largest size of a call that a broker gets: a larger one would stop its event loop, and with it all of its clients."""
+
 
 _LEFT_TO_PARENT: list[Link] = []
 """Connections from before a fork. They are never closed, nor collected: that would end them for the parent too."""
@@ -277,9 +280,14 @@ class Courier:
                 if request.atomic and len(operations) > 1:
                     operations = [AllOrNothing(tuple(operations))]
                 try:
-                    batch.append(Parcel(request, operations, [*map(encode_operation, operations)]))
+                    parcel = Parcel(request, operations, [*map(encode_operation, operations)])
+                    is_ours = not self.only and sum(map(len, parcel.encoded)) > LARGEST_CALL
                 except ENCODING_ERRORS:
+                    is_ours = True
+                if is_ours:
                     ours.append(request)
+                else:
+                    batch.append(parcel)
         alone = 0  # number of calls that are sent one by one, as the broker has refused them together
         while batch:
             some: list[Parcel] = []

@@ -376,3 +376,13 @@ def test_an_event_loop_that_ends_cancels_a_dequeue_at_a_broker_without_an_error(
 
     asyncio.run(leave())
     assert waiting[0].cancelled()
+
+
+@in_virtual_time
+async def test_a_very_large_call_is_not_sent_to_a_broker():
+    wire = Wire()
+    async with serving(wire, wire), client_of(wire) as client:
+        wire.sent.clear()
+        jobs = await client.apply(*(Enqueue("a", bytes(50_000)) for _ in range(300)))
+        assert 300 == len(jobs)
+        assert [] == wire.sent
