@@ -1,6 +1,6 @@
 """A client's connection to a broker by HTTP, and the storage of a client that can reach nothing else.
 
-A message is the body of a `POST`, and the answer is JSON. While the broker works, it sends a space each half second.
+A message is the body of a `POST`, and the answer is JSON. While the broker works, it sends a space every two seconds.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ The request has one message of `jqueue.core.messages` as JSON, with `Content-Typ
 has tokens, `Authorization: Bearer TOKEN`. The message may have 64 MiB.
 
 The answer has the status 200 and one `Answer` as JSON, whose `error` refuses the whole message. While the broker works,
-it sends a space each half second: JSON ignores white space before a value. A client that hears nothing for two seconds
-can give the broker up. An answer that ends early, or a connection that breaks, leaves open what was done.
+it sends a space every two seconds: JSON ignores white space before a value. A client that hears nothing for five can
+give the broker up. An answer that ends early, or a connection that breaks, leaves open what was done.
 
 Every other status is that of a problem document (`jqueue.server.problems`), and nothing was done:
 
@@ -39,8 +39,8 @@ from jqueue.server.rights import NotAllowedError, check_rights
 LARGEST_MESSAGE = 64 << 20
 """Bytes of the largest message."""
 
-BEAT = 0.5
-"""Seconds between the spaces."""
+BEAT = 2.0
+"""Seconds between the spaces. A thousand clients that wait cost 3% of a processor; at half a second, 10%."""
 
 AT_ONCE = 4
 """Number of clients that the whole object is read for at a time: each has a copy of it."""
