@@ -8,6 +8,7 @@ import signal
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
@@ -149,7 +150,10 @@ def test_the_broker_has_tls_tokens_and_an_end_that_says_nothing_of_either(path, 
 def test_a_program_on_the_same_file_finds_the_broker(path):
     with running(path, "--listen", "127.0.0.1:0", command="serve") as (_, link):
         assert link.startswith("http://127.0.0.1:")
-        assert any(each.is_socket() for each in path.parent.iterdir())
+        until = time.monotonic() + PATIENCE
+        while not any(each.is_socket() for each in path.parent.iterdir()):
+            assert time.monotonic() < until
+            time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
