@@ -371,6 +371,7 @@ class Courier:
                 raise
             self.refused(sent, failure)
         else:
+            sent.again = True  # unless the results can be read
             self.answered(sent, _results(sent.operations, answer))
 
     def _check_cause(self, failure: JQueueError | None) -> None:

@@ -386,3 +386,22 @@ async def test_a_very_large_call_is_not_sent_to_a_broker():
         jobs = await client.apply(*(Enqueue("a", bytes(50_000)) for _ in range(300)))
         assert 300 == len(jobs)
         assert [] == wire.sent
+
+
+@in_virtual_time
+async def test_a_batch_whose_answer_cannot_be_read_is_sent_as_one_that_was_sent_before():
+    wire, sent = Wire(), list[Batch]()
+
+    async def between(message, handle):
+        answer = await handle(encode(message))
+        if isinstance(message, Batch):
+            sent.append(message)
+            return encode(Answer()) if len(sent) == 1 else answer
+        return answer
+
+    async with serving(wire, wire) as broker, queue_on(BrokerOnly(wire)) as client:
+        await client.enqueue("a", b"")
+        wire.between = between
+        await client.enqueue("a", b"")
+        assert [False, True] == [batch.again for batch in sent]
+        assert 2 == len((await broker.read_state()).jobs)
