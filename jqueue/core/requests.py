@@ -283,9 +283,10 @@ class Request:
 
 async def sleep_while_awaited(requests: Sequence[Request], seconds: float) -> None:
     """Wait this number of seconds, but only while one of these requests is awaited."""
-    loop, woken = asyncio.get_running_loop(), requests[0].callers.woken
+    loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     for request in requests:  # each is left behind once it has ended: ten thousand cost one look each
+        woken = request.callers.woken  # a broker commits for callers of other processes beside its own
         while request.awaited and (left := until - loop.time()) > 0:
             woken.clear()
             with suppress(TimeoutError):
