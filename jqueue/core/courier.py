@@ -441,19 +441,19 @@ class Courier:
             request.settle(jobs if isinstance(jobs, JQueueError) else [jobs])
 
     def _caller_left(self, request: Request) -> None:
-        """End the wait of a dequeue whose caller has gone, perhaps while no loop runs, as `asyncio.run` ends."""
+        """End the wait of a dequeue whose caller has gone."""
         call = self._claiming.get(request)
-        if call is None or request not in self._parked:
-            return
-        waiting, link = self._parked[request]
+        if call is not None and request in self._parked:
+            self._stop(self._parked[request][1], call)
 
+    def _stop(self, link: Link, call: str) -> None:
         async def stop() -> None:
             try:
                 await link.exchange(encode(Stop(client=self.client, call=call)))
             except LinkError as error:
                 self._drop(link, error)
 
-        task = waiting.get_loop().create_task(stop(), name="jqueue-stop")
+        task = asyncio.get_running_loop().create_task(stop(), name="jqueue-stop")
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
 

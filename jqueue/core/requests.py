@@ -108,7 +108,7 @@ class Request:
         last_error: the last error that kept it from being done.
         callers: wakes the caller.
         callback: called when it has ended.
-        failing: called when it fails or is cancelled.
+        failing: called after it has failed or was cancelled.
         context: the context of the callback.
     """
 
@@ -259,9 +259,9 @@ class Request:
         if self.awaited:
             self.error = error
             self.awaited = False
-            if self.failing is not None:
-                self.failing(self)
             callers = self.callers
+            if self.failing is not None:  # asyncio.run cancels the last tasks while no loop runs
+                callers.loop.call_soon(self.failing, self)
             if not callers.answered:
                 callers.loop.call_soon(callers.wake)
             callers.answered.append(self)

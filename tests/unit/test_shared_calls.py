@@ -3,9 +3,8 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from jqueue import BrokerQueue, DirectQueue, JobStatus
-from jqueue.domain.errors import ResultTimeoutError, StorageError
-from jqueue.testing.fake_clock import LongestWaits
+from jqueue import BrokerQueue, JobStatus
+from jqueue.domain.errors import ResultTimeoutError
 from jqueue.testing.virtual_time import VirtualClock
 from tests.shared_memory import SharedMemory
 from tests.virtual_world import in_virtual_time
@@ -36,9 +35,9 @@ class GatedMemory(SharedMemory):
 
 
 @asynccontextmanager
-async def serving(storage, **options):
+async def serving(storage):
     """Use a queue object that serves the others."""
-    async with BrokerQueue(storage, clock=VirtualClock(), **options) as broker:
+    async with BrokerQueue(storage, clock=VirtualClock()) as broker:
         broker.offer()
         while storage.handle is None:
             await asyncio.sleep(0.1)
@@ -80,47 +79,3 @@ async def test_a_process_leaves_only_when_a_claim_for_a_caller_that_has_gone_is_
         state = await BrokerQueue(storage, share=False).read_state()
         assert [JobStatus.QUEUED, JobStatus.QUEUED] == [job.status for job in state.jobs]
         await enqueued
-
-
-def test_a_program_may_end_while_a_call_of_it_waits_at_the_broker():
-    storage = SharedMemory()
-
-    async def leave_a_call_behind():
-        await broker.__aenter__()
-        broker.offer()
-        while storage.handle is None:
-            await asyncio.sleep(0.01)
-        waiting = asyncio.create_task(client.dequeue("mail", wait=60))
-        while not any(link.messages for link in storage.links):
-            await asyncio.sleep(0.01)
-        return waiting
-
-    broker, client = BrokerQueue(storage), DirectQueue(storage)
-    assert asyncio.run(leave_a_call_behind()).cancelled()
-
-
-class BrokenMemory(SharedMemory):
-    """A storage whose writes fail while it is broken."""
-
-    broken = False
-
-    async def write(self, content, if_match=None):
-        if self.broken:
-            raise OSError("broken")
-        return await super().write(content, if_match)
-
-
-@in_virtual_time
-async def test_a_pause_of_a_broker_ends_with_the_last_caller_of_any_process():
-    storage = BrokenMemory(clock=VirtualClock())
-    async with serving(storage, entropy=LongestWaits()) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
-        await client.enqueue("mail", b"")
-        storage.broken = True
-        first = asyncio.create_task(broker.enqueue("mail", b"", deadline=1))
-        await asyncio.sleep(0.5)  # the next commit has both calls. From 7.35 s on, it pauses for five seconds
-        calls = [broker.enqueue("mail", b"", deadline=7.5), client.enqueue("mail", b"", deadline=8.5), first]
-        errors = await asyncio.gather(*calls, return_exceptions=True)
-        assert all(isinstance(error, StorageError) for error in errors)
-        storage.broken = False
-        async with asyncio.timeout(1):
-            await broker.enqueue("mail", b"")
