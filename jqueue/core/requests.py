@@ -108,7 +108,7 @@ class Request:
         last_error: the last error that kept it from being done.
         callers: wakes the caller.
         callback: called when it has ended.
-        failing: called when it fails or is cancelled.
+        failing: called after it has failed or was cancelled.
         context: the context of the callback.
     """
 
@@ -259,9 +259,9 @@ class Request:
         if self.awaited:
             self.error = error
             self.awaited = False
-            if self.failing is not None:
-                self.failing(self)
             callers = self.callers
+            if self.failing is not None:  # asyncio.run cancels the last tasks while no loop runs
+                callers.loop.call_soon(self.failing, self)
             if not callers.answered:
                 callers.loop.call_soon(callers.wake)
             callers.answered.append(self)
@@ -283,9 +283,10 @@ class Request:
 
 async def sleep_while_awaited(requests: Sequence[Request], seconds: float) -> None:
     """Wait this number of seconds, but only while one of these requests is awaited."""
-    loop, woken = asyncio.get_running_loop(), requests[0].callers.woken
+    loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     for request in requests:  # each is left behind once it has ended: ten thousand cost one look each
+        woken = request.callers.woken  # a broker commits for callers of other processes beside its own
         while request.awaited and (left := until - loop.time()) > 0:
             woken.clear()
             with suppress(TimeoutError):

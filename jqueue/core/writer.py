@@ -261,7 +261,8 @@ class Writer:
         pending: the requests for the next commit, the oldest first.
         waiting: the requests that found no job and wait for one.
         closed: the reason why no calls are accepted; None while they are.
-        objects: the calls that store or load objects at the moment.
+        storing: the calls that store objects at the moment.
+        loading: the calls that load objects.
     """
 
     def __init__(

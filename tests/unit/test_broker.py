@@ -13,13 +13,16 @@ from jqueue.domain.errors import (
     DeadlineExceededError,
     QueueClosedError,
     QueueFullError,
+    StorageError,
     StorageFatalError,
     UnknownOutcomeError,
 )
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock
+from tests.shared_memory import SharedMemory
 from tests.virtual_world import Breakable, in_virtual_time, now
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
@@ -417,3 +420,33 @@ async def test_due_jobs_that_a_waiting_dequeue_cannot_have_do_not_delay_its_poll
         assert not waiting.done()
         await (other.resume("paused") if name == "paused" else other.enqueue("wanted"))
         assert 1 == len(await asyncio.wait_for(waiting, 3.0)), "the poll interval is one second"
+
+
+class BrokenMemory(SharedMemory):
+    """A storage whose writes fail while it is broken."""
+
+    broken = False
+
+    async def write(self, content, if_match=None):
+        if self.broken:
+            raise OSError("broken")
+        return await super().write(content, if_match)
+
+
+@in_virtual_time
+async def test_a_pause_after_a_failure_ends_with_the_last_caller_of_any_process():
+    storage = BrokenMemory(clock=VirtualClock())
+    async with queue_on(storage, entropy=LongestWaits()) as broker, queue_on(storage) as client:
+        broker.offer()
+        while storage.handle is None:
+            await asyncio.sleep(0.1)
+        await client.enqueue("work", b"")
+        storage.broken = True
+        first = asyncio.create_task(broker.enqueue("work", b"", deadline=1))
+        await asyncio.sleep(0.5)  # the next commit has both calls. From 7.35 s on, it pauses for five seconds
+        calls = [broker.enqueue("work", b"", deadline=7.5), client.enqueue("work", b"", deadline=8.5), first]
+        errors = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(error, StorageError) for error in errors)
+        storage.broken = False
+        async with asyncio.timeout(1):
+            await broker.enqueue("work", b"")

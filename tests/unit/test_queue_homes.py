@@ -16,6 +16,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, QueueClosedError
 from jqueue.domain.limits import Limits
+from tests.shared_memory import SharedMemory
 
 PATIENCE = 60
 
@@ -48,6 +49,23 @@ def test_calls_left_behind_in_a_closed_loop_do_not_disturb_the_next():
     asyncio.run(queue.enqueue("work", b"second"))
     payloads = [job.payload for job in asyncio.run(queue.read_state()).jobs]
     assert payloads in ([b"first", b"second"], [b"second"])
+
+
+def test_a_program_may_end_while_a_call_of_it_waits_at_a_broker():
+    storage = SharedMemory()
+    broker, client = BrokerQueue(storage), DirectQueue(storage)
+
+    async def leave_a_call_behind():
+        await broker.__aenter__()
+        broker.offer()
+        while storage.handle is None:
+            await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(client.dequeue("nobody", wait=3600))
+        while not any(link.messages for link in storage.links):
+            await asyncio.sleep(0.01)
+        return waiting
+
+    assert asyncio.run(leave_a_call_behind()).cancelled()
 
 
 def test_a_broker_can_be_entered_in_one_loop_after_another():

@@ -189,7 +189,6 @@ class SegmentWriter:
             self._spills.begin(partial(self._spill, hot, waiting, taken), self._spills.keep)
         if rows.segments and self._merges.is_free and (names := self._to_merge(rows)):
             segments = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
-            segments = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
             self._merges.begin(partial(self._merge, segments), self._merges.keep)
         self.under_way = self._spills.under_way or self._merges.under_way
 
