@@ -171,6 +171,7 @@ ERRORS = [
     ("POST", "/v1/jobs", b'{"json":' + b"[" * 100_000, 400, "NotJSON"),
     ("POST", "/v1/jobs", b'{"id":"\xff"}', 400, "NotJSON"),
     ("POST", "/v1/calls", b"{", 422, "InvalidJobError"),
+    ("POST", "/v1/calls", b'{"do":"\xff"}', 422, "InvalidJobError"),
     ("GET", "/v1/history?since=yesterday", None, 422, "InvalidJobError"),
     ("GET", "/v1/nothing", None, 404, "NotFound"),
     ("PUT", "/v1/jobs", {}, 405, "MethodNotAllowed"),
