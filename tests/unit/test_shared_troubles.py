@@ -113,6 +113,19 @@ def test_a_look_that_is_refused_later_does_not_refuse_a_batch_that_has_landed():
     assert isinstance(results[1], JobNotFoundError)
 
 
+def test_the_refusals_of_a_client_take_little_room_in_the_object():
+    draft, key = Draft(QueueState()), "k" * 200
+    perform([Enqueue("a", b"", unique_key=key, job_id="f" * 200)], draft, EPOCH)
+    more = [Enqueue("a", b"", unique_key=key, new_id="i" * 190 + str(each), on_conflict="raise") for each in range(90)]
+    batch = Carried("client", 1, 0, (Enqueue("a", b"", new_id="new"), *more))
+    [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
+    assert len(encode(draft.header.clients)) < 10_000
+    [again] = perform([batch], draft, EPOCH)  # type: ignore[misc]
+    assert "new" == again[0].id
+    assert str(results[1]) == str(again[1])
+    assert isinstance(again[-1], UnknownOutcomeError)
+
+
 @in_virtual_time
 async def test_an_error_of_the_second_broker_does_not_hide_what_the_first_one_has_claimed():
     wire, claims = Wire(), list[Claim]()

@@ -7,7 +7,7 @@ array with one value, whose type is what the operation's `change` returns; a ref
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, reduce
 from operator import or_
@@ -178,6 +178,22 @@ REFUSALS_KEPT = 16
 """Largest number of refusals that the header keeps of a batch. The answer of each further one may get lost."""
 
 
+REFUSALS_BYTES = 8192
+"""About the largest size of what the header keeps of the refusals of a batch. There may be a thousand clients."""
+
+
+def _first_of(refused: Mapping[str, JQueueError]) -> dict[str, Refused]:
+    """Return the refusals that the header keeps."""
+    kept, size = dict[str, Refused](), 0
+    for place in [*refused][:REFUSALS_KEPT]:
+        refusal = refusal_of(refused[place])
+        size += len(_encoder.encode(refusal))
+        if size > REFUSALS_BYTES:
+            break
+        kept[place] = refusal
+    return kept
+
+
 class Carried(Operation, frozen=True):
     """A batch of calls that one process commits for another, at most once whoever commits it.
 
@@ -224,7 +240,7 @@ class Carried(Operation, frozen=True):
             results.insert(place, DeadlineExceededError("the deadline passed, and nothing was done"))
         if self.again or draft.savepoint() != before:
             refused = {str(place): each for place, each in enumerate(results) if isinstance(each, JQueueError)}
-            kept = {place: refusal_of(refused[place]) for place in [*refused][:REFUSALS_KEPT]}
+            kept = _first_of(refused)
             entry = ClientRecord(self.sequence, header.version + 1, now.timestamp(), len(refused), kept)
             draft.note(header.clients, self.client, entry)
         return results
@@ -234,7 +250,7 @@ class Carried(Operation, frozen=True):
         operation, kept = self.operations[place], record.refused
         if (refusal := kept.get(str(place))) is not None:
             return error_of(msgspec.convert(refusal, Refused))
-        if record.refusals > len(kept) and place > max(map(int, kept)):
+        if record.refusals > len(kept) and place > max(map(int, kept), default=-1):
             return operation.lost_answer()
         try:
             if isinstance(operation, lookups.TRAVELLING):
