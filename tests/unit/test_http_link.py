@@ -241,3 +241,15 @@ def test_urls_of_brokers():
     for wrong in ("jqueue+http://host:1/q", "jqueue+https://", "jqueue+https://a@host/q", "jqueue+https://host/q?x=1"):
         with pytest.raises(InvalidURLError):
             connect(wrong)
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/key", "gs://bucket/key", "az://account@box/key"])
+async def test_a_queue_in_a_remote_store_finds_its_broker_with_the_token_of_connect(url):
+    queue: Any = connect(url, BrokerQueue, token=TOKEN)
+    assert TOKEN not in repr(queue)
+    assert TOKEN.encode() not in pickle.dumps(queue)
+    async with server(OK, piece(b"{}"), piece(b"")) as (place, requests):
+        link = await queue.storage.dial_url(place)
+        assert await link.exchange(b"{}") == b"{}"
+        link.close()
+    assert TOKEN.encode() in requests[0][0]
