@@ -212,6 +212,8 @@ def load(url: str, script: Path, connections: int, seconds: float) -> dict[str, 
     number, taken = re.search(r"(\d+) requests in ([\d.]+)s", told).groups()  # type: ignore[union-attr]
     requests += int(number)
     latencies = {int(share): milliseconds(time) for share, time in re.findall(r"^ +(\d+)% +(\S+)$", told, re.M)}
+    if 99 not in latencies:
+        raise RuntimeError(told)
     return {
         "requests_per_second": int(number) / float(taken),
         "median_ms": latencies[50],
