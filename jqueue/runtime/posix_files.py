@@ -234,11 +234,16 @@ def create_folder(path: str) -> None:
         flush_folder(descriptor)
 
 
-def give_to_owner_of(status: os.stat_result, descriptor: int) -> None:
+def give_to_owner_of(status: os.stat_result, file: int | str) -> None:
     """Give a file written by root to the owner of the replaced file, who could otherwise no longer open it."""
     if status.st_uid != 0 and os.geteuid() == 0:
         with suppress(OSError):  # in a container, root may lack this right; then root stays the owner
-            os.fchown(descriptor, status.st_uid, status.st_gid)
+            _change_owner(file, status.st_uid, status.st_gid)
+
+
+def _change_owner(file: int | str, user: int, group: int) -> None:
+    """Change the owner of a descriptor's file, or of what has this path, even if that is a link."""
+    os.chown(file, user, group, follow_symlinks=isinstance(file, int))
 
 
 def readers_and_writers(status: os.stat_result) -> int:
@@ -246,39 +251,39 @@ def readers_and_writers(status: os.stat_result) -> int:
     return (status.st_mode & 0o666) | PRIVATE
 
 
-def share_alike(like: os.stat_result, descriptor: int, status: os.stat_result | None = None) -> None:
+def share_alike(like: os.stat_result, file: int | str, status: os.stat_result | None = None) -> None:
     """Give a file the owner, group and mode of another one, as far as this process may.
 
     If the group cannot be set, group members get the same rights as all users, so that no other group gains access.
 
     Args:
         like: status of the other file.
-        descriptor: of the file.
+        file: its descriptor, or the path of a socket, whose descriptor has rights of its own.
         status: of the file; looked up by default.
     """
-    own = os.fstat(descriptor) if status is None else status
+    own = os.stat(file, follow_symlinks=isinstance(file, int)) if status is None else status
     mode = readers_and_writers(like)
     if own.st_uid != like.st_uid:
-        give_to_owner_of(like, descriptor)
+        give_to_owner_of(like, file)
     if own.st_gid != like.st_gid:
         try:
-            os.fchown(descriptor, -1, like.st_gid)
+            _change_owner(file, -1, like.st_gid)
         except PermissionError:  # this process is not a member of the group
             mode &= 0o606 | (mode & 0o006) << 3
     with suppress(PermissionError):  # a file of another user; that user's next write sets it
-        set_mode(descriptor, mode, own)
+        set_mode(file, mode, own)
 
 
-def set_mode(descriptor: int, mode: int, status: os.stat_result | None = None) -> None:
+def set_mode(file: int | str, mode: int, status: os.stat_result | None = None) -> None:
     """Set the permissions of a file. Readers of a folder may also search it, and its setgid bit stays.
 
     Args:
-        descriptor: of the file or folder.
+        file: descriptor of the file or folder, or a path.
         mode: bits to read and write.
         status: of the file; looked up by default.
     """
-    own = os.fstat(descriptor) if status is None else status
+    own = os.stat(file) if status is None else status
     if stat.S_ISDIR(own.st_mode):
         mode |= (mode & 0o444) >> 2 | own.st_mode & 0o7000
     if stat.S_IMODE(own.st_mode) != mode:
-        os.fchmod(descriptor, mode)
+        os.chmod(file, mode)

@@ -6,6 +6,7 @@ import pickle
 import shutil
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from jqueue.domain.errors import StorageFatalError
 from jqueue.testing.storage_contract import count_up
 
 GROUP = 54321
-WEB, WORKER = 54001, 54002
+WEB, WORKER, STRANGER = 54001, 54002, 54003
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users"),
@@ -114,6 +115,44 @@ def test_a_file_that_the_operator_opens_to_a_group_stays_open_to_it(path, folder
     run_as(WORKER, written(path, b"worker's"))
     run_as(WEB, written(path, b"web's again"))
     assert (b"web's again", {(0o660, GROUP)}) == (path.read_bytes(), modes_and_groups(path))
+
+
+@pytest.mark.parametrize(("mode", "connects"), [(0o660, True), (0o640, False)])
+def test_who_may_write_a_file_and_nobody_else_reaches_its_broker(path, folder, mode, connects):
+    """No setgid bit: a new socket belongs to the own group of the user that serves."""
+    folder.chmod(0o777)
+    run_as(WEB, written(path, b"", mode=mode))
+    os.chown(path, -1, GROUP)
+    path.chmod(mode)
+
+    async def answer(message):
+        return message
+
+    async def serve():
+        seat = await LocalFileSystemStorage(path, mode=mode).take_seat(answer)
+        assert seat is not None
+        users = [os.stat(f"{path}.broker{end}") for end in ("", ".lock")]
+        assert {(mode, GROUP)} == {(stat.S_IMODE(each.st_mode), each.st_gid) for each in users}
+        while not Path(f"{path}.done").exists():
+            await asyncio.sleep(0.01)
+        await seat.leave()
+
+    async def dial():
+        link = await LocalFileSystemStorage(path).dial()
+        if link is not None:
+            link.close()
+        return link is not None
+
+    serving = begin_as(WEB, serve)
+    try:
+        give_up = time.monotonic() + 20
+        while not run_as(WEB, dial):
+            assert time.monotonic() < give_up
+        assert connects == run_as(WORKER, dial)
+        assert not run_as(STRANGER, dial, groups=(WEB,))
+    finally:
+        Path(f"{path}.done").touch()
+        end(serving)
 
 
 def test_a_group_that_may_only_read_cannot_write(path):

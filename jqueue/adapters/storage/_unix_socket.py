@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 
 from jqueue.ports.sharing import Handle, LinkError
+from jqueue.runtime.posix_files import set_mode, share_alike
 
 try:
     import fcntl
@@ -147,30 +148,31 @@ class SocketLink:
             self.close()
 
 
-async def take_seat(path: str, mode: int, handle: Handle) -> SocketSeat | None:
+async def take_seat(path: str, like: os.stat_result | None, mode: int, handle: Handle) -> SocketSeat | None:
     """Begin to serve the clients of a queue in a file; return None if another process serves them.
 
     Args:
         path: of the socket. The lock is beside it.
-        mode: permissions of the queue's file.
+        like: status of the queue's file: who may write it may connect, and may serve later. None if there is none yet.
+        mode: permissions that it will then have.
         handle: answers messages.
 
     Raises:
         OSError: the socket or its lock cannot be made here.
     """
-    lock = _lock(f"{path}.lock", mode)
+    lock = _lock(f"{path}.lock", like, mode)
     if lock is None:
         return None
     seat = SocketSeat(path, lock, handle)
     try:
-        await seat.open(mode)
+        await seat.open(like, mode)
     except BaseException:
         os.close(lock)
         raise
     return seat
 
 
-def _lock(path: str, mode: int) -> int | None:
+def _lock(path: str, like: os.stat_result | None, mode: int) -> int | None:
     """Return the descriptor of the locked file; None if another process has the lock."""
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
@@ -178,6 +180,8 @@ def _lock(path: str, mode: int) -> int | None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
+                    if like is not None:
+                        share_alike(like, descriptor)
                     return descriptor  # and not a file that the last broker has removed meanwhile
         except BlockingIOError:
             os.close(descriptor)
@@ -243,7 +247,7 @@ class SocketSeat:
         self._server: asyncio.Server
         self._beat: asyncio.TimerHandle | None = None
 
-    async def open(self, mode: int) -> None:
+    async def open(self, like: os.stat_result | None, mode: int) -> None:
         """Make the socket, and begin to listen."""
         with suppress(FileNotFoundError):
             os.unlink(self._path)  # of a broker that was killed
@@ -252,7 +256,9 @@ class SocketSeat:
             listening.setblocking(False)
             with _short(self._path) as short:
                 listening.bind(short)
-            os.chmod(self._path, mode)  # before it listens
+            set_mode(self._path, mode)  # before it listens
+            if like is not None:
+                share_alike(like, self._path)
             self._server = await asyncio.start_unix_server(self._connected, sock=listening, backlog=1024)
         except BaseException:
             listening.close()

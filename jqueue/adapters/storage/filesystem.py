@@ -179,7 +179,7 @@ class LocalFileSystemStorage(ObjectFiles):
     async def take_seat(self, handle: Handle) -> SocketSeat | None:
         """Serve the queue for other processes of this machine: see `SupportsSharing`."""
         with storage_errors("make the broker's socket", self._socket):
-            return await take_seat(self._socket, self._mode, handle)
+            return await take_seat(self._socket, file_status(self._file), self._mode, handle)
 
     async def remove(self) -> None:
         """Delete the file and its sidecar. They need not exist. Links are neither followed nor removed.
