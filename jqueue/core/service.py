@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -16,6 +16,7 @@ from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode, me
 from jqueue.core.requests import Callers, Request
 from jqueue.core.writer import Writer
 from jqueue.domain.errors import (
+    BatchUnknownError,
     BlobMissingError,
     DeadlineExceededError,
     InvalidJobError,
@@ -27,8 +28,10 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.header import BrokerSeat
 from jqueue.domain.job import JobRecord
+from jqueue.domain.limits import CLIENTS_KEPT
+from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import Carried, encode_result, refusal_of
+from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, encode_result, refusal_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
 from jqueue.domain.operations.operator import LeaveSeat, TakeSeat
@@ -82,6 +85,7 @@ class Service:
         self._writer, self._engine = writer, engine
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
+        self._begun: dict[str, int] = {}  # the number of each client's last batch
         self._stuck: set[str] = set()  # the dequeues that had an error of the store at the last look
         self._watch: asyncio.TimerHandle | None = None
         self._leaving = False
@@ -152,6 +156,16 @@ class Service:
     async def _commit(self, message: Batch) -> Answer:
         if len(message.seconds) != len(message.operations):
             raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
+        if any(map(_claims, message.operations)):
+            raise InvalidJobError("a batch takes no operations that claim jobs: send each dequeue as a claim")
+        before = self._begun.pop(message.client, 0)
+        self._begun[message.client] = max(before, message.sequence)
+        if (
+            message.sequence <= before and not message.again
+        ):  # its first copy may have changed nothing, and left no record
+            raise UnknownOutcomeError("a batch came twice, and only its first copy is done")
+        if len(self._begun) > CLIENTS_KEPT:
+            del self._begun[next(iter(self._begun))]
         engine = self._engine
         now, longest = engine.now(), max([AGAIN * message.again, *message.seconds])
         carried = Carried(
@@ -164,6 +178,9 @@ class Service:
         )
         try:
             [results] = await self._writer.enter([carried], min(PATIENCE, longest), callers=self._callers, convert=list)
+        except BatchUnknownError:
+            self._begun[message.client] = before  # the client sends it again, with a base that is young enough
+            raise
         except DeadlineExceededError:
             if longest <= PATIENCE:
                 raise
@@ -205,6 +222,15 @@ class Service:
     def _done(self, results: list[msgspec.Raw]) -> Answer:
         engine = self._engine
         return Answer(engine.queue_id, engine.draft.header.version, results, moved=self.moved())
+
+
+def _claims(operation: Operation) -> bool:
+    """Return True if an operation, or one that it holds, hands out claims."""
+    held: Sequence[Operation] = operation.operations if isinstance(operation, AllOrNothing | Carried) else ()
+    if isinstance(operation, Guarded):
+        held = (operation.operation,)
+    looks = isinstance(operation, lookups.TRAVELLING)  # these come last, as operations that claim
+    return (operation.claims_jobs and not looks) or any(map(_claims, held))
 
 
 def read_message(data: bytes | bytearray) -> Batch | Claim | Stop:

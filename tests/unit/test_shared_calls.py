@@ -1,6 +1,7 @@
 """Calls of a queue object that go to a broker: what the simulation of brokers has found once."""
 
 import asyncio
+import json
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -8,7 +9,7 @@ import pytest
 
 from jqueue import BrokerQueue, JobStatus, UnknownOutcomeError
 from jqueue.core.messages import Answer, decode_answer, encode
-from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
+from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, ResultTimeoutError
 from jqueue.domain.operations.codec import Carried, encode_result, error_of, refusal_of
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Fence
@@ -159,8 +160,8 @@ async def test_a_late_copy_of_a_batch_that_is_forgotten_is_not_done_and_its_clie
         await asyncio.sleep(3600)
         await broker.reprioritise(job.id, 2)
         await broker.reprioritise(job.id, 3)
-        assert storage.handle is not None
-        answer = decode_answer(await storage.handle(first))
+        async with BrokerQueue(storage, clock=VirtualClock()) as another:
+            answer = decode_answer(await another.service().handle(first))
         assert answer.error is not None
         assert "BatchUnknownError" == answer.error.error
         assert 3 == (await broker.read_state()).find(job.id).priority
@@ -241,3 +242,31 @@ async def test_a_wait_ends_that_is_stopped_while_the_broker_looks_which_queue_it
 
 def test_an_error_of_a_deadline_keeps_its_text_on_its_way():
     assert "too late" == str(error_of(refusal_of(DeadlineExceededError("too late"))))
+
+
+@in_virtual_time
+async def test_a_batch_that_comes_twice_is_done_once_even_if_its_first_copy_changed_nothing():
+    storage = SharedMemory()
+    async with serving(storage) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
+        await broker.enqueue("a", b"first", unique_key="k")
+        with pytest.raises(DuplicateJobError):
+            await client.enqueue("a", b"second", unique_key="k", on_conflict="raise")
+        [job] = await broker.dequeue("a")
+        await broker.ack(job)
+        [copy] = [each for link in storage.links for each in link.messages if b'"do":"batch"' in each]
+        assert storage.handle is not None
+        await storage.handle(copy)
+        assert () == (await broker.read_state()).jobs
+
+
+@in_virtual_time
+async def test_a_batch_with_a_dequeue_is_refused():
+    storage = SharedMemory()
+    async with serving(storage) as broker:
+        await broker.enqueue("a", b"")
+        dequeue = {"type": "Dequeue", "entrypoints": ["a"]}
+        for operation in (dequeue, {"type": "Guarded", "operation": dequeue}):
+            batch = {"do": "batch", "client": "c", "sequence": 1, "operations": [operation], "seconds": [9]}
+            assert storage.handle is not None
+            assert b"InvalidJobError" in await storage.handle(json.dumps(batch).encode())
+        assert [JobStatus.QUEUED] == [job.status for job in (await broker.read_state()).jobs]
