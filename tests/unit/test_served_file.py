@@ -295,6 +295,30 @@ async def test_messages_that_do_not_come_hold_their_room_for_a_short_time_alone(
         assert [b"afterwards", b"while there is no room"] == await payloads(client)
 
 
+@pytest.mark.wide
+async def test_messages_of_a_client_that_has_gone_give_their_room_back(tmp_path):
+    """They wait in line behind one that does not come, and their client is gone when it is their turn."""
+    path = tmp_path / "queue.json"
+    async with asyncio.timeout(SECONDS), served(path), Raw(path) as raw, AsyncExitStack() as stack:
+
+        async def lie():
+            liar = await stack.enter_async_context(Raw(path))
+            liar.writer.write(HEAD.pack(LARGEST_MESSAGE, 1) + b"[")
+            await asyncio.sleep(0.05)  # it is in line now, or nothing is shown
+            return asyncio.create_task(liar.reader.read())
+
+        ended = [await lie() for _ in range(MOST_BYTES // LARGEST_MESSAGE)]
+        async with Raw(path) as gone:
+            gone.writer.write((HEAD.pack(1, 1) + b"x") * 9_000)
+            await gone.writer.drain()
+        await asyncio.gather(*ended)
+        last = await lie()
+        raw.send(bytes(MOST_BYTES - LARGEST_MESSAGE - (LARGEST_MESSAGE >> 1)))
+        assert (await raw.answer())[1]["error"]["error"] == "InvalidJobError"
+        assert not last.done(), "there was room besides"
+        await last
+
+
 async def test_a_client_that_reads_no_answers_is_read_no_further(tmp_path):
     path = tmp_path / "queue.json"
     async with asyncio.timeout(SECONDS), served(path) as (_, _, client, commits):

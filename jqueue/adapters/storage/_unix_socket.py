@@ -14,6 +14,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 
 from jqueue.ports.sharing import Handle, LinkError
 from jqueue.runtime.posix_files import set_mode, share_alike
@@ -330,12 +331,14 @@ class SocketSeat:
                 raise
             task = asyncio.get_running_loop().create_task(self._answer(writer, number, message))
             working.add(task)
-            task.add_done_callback(working.discard)
+            task.add_done_callback(partial(self._answered, working, size))
 
     async def _answer(self, writer: asyncio.StreamWriter, number: int, message: bytes) -> None:
-        try:
-            answer = await self._handle(message)
-            if not writer.is_closing():
-                writer.write(HEAD.pack(len(answer), number) + answer)
-        finally:
-            self._room.give(len(message) + OWN_BYTES)
+        answer = await self._handle(message)
+        if not writer.is_closing():
+            writer.write(HEAD.pack(len(answer), number) + answer)
+
+    def _answered(self, working: set[asyncio.Task[None]], size: int, task: asyncio.Task[None]) -> None:
+        """Free the room of a message, even if its task was cancelled before it began."""
+        working.discard(task)
+        self._room.give(size + OWN_BYTES)
