@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from itertools import islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -196,12 +197,12 @@ class Replay:
             case Mistake():
                 raise Refused(JQueueError)
             case Enqueue():
-                if self._may_raise_floor and isinstance(told, AnyJob) and told.attempt == told.attempts_before:
-                    floor = min(told.attempt, self._after.floor)
-                    self.model.attempt_floor = max(self.model.attempt_floor, floor)
+                self._raise_floor([told])
                 return self.model.enqueue(self._with_payload(operation), operation.new_id)
             case Dequeue():
-                hints = [job.id for job in told] if isinstance(told, list) else []
+                jobs = told if isinstance(told, list) else []
+                hints = [job.id for job in jobs]
+                self._raise_floor(job for job in jobs if job.id not in self.model.table)  # of a cron entry
                 names = operation.entrypoints
                 return self.model.dequeue(operation, names, operation.claim_timeout, hints, self._unsure)
             case ClaimRange():
@@ -223,6 +224,13 @@ class Replay:
                 return self.model.perform(found, [operation.job], "", 0.0)
         claims = operation.jobs if isinstance(operation, Heartbeat) else [getattr(operation, "job", None)]
         return self.model.perform(operation, claims, "", 0.0)
+
+    def _raise_floor(self, told: Iterable[Any]) -> None:
+        """Raise the floor to where jobs begin: other operations of the commit may have raised it by whole segments."""
+        if self._may_raise_floor:
+            begun = [job.attempts_before for job in told if isinstance(job, AnyJob)]
+            floor = min(max(begun, default=0), self._after.floor)
+            self.model.attempt_floor = max(self.model.attempt_floor, floor)
 
     def _purge(self, asked: Purge, told: Any) -> int:
         """Purge jobs. An expired job goes with the others if no operation before has loaded its row."""
@@ -279,6 +287,10 @@ class Replay:
                 one = self._asked(job, job["id"] if segment.given else None, "return")
                 jobs.append((number, one, job["id"], job["created_at"]))
                 rows[number] = job
+        if isinstance(told, BulkAdded):
+            alone = ((told.one_by_one[number], number) for number, new in asked.one_by_one if new.job_id is not None)
+            begun = (job for job, number in alone if job.sequence == told.offset + number)
+            self._raise_floor(islice(begun, 1))  # the first: a job that is replaced may raise the floor of later ones
         found = self.model.enqueue_numbered(jobs, asked.jobs)
         if not isinstance(told, BulkAdded):
             return None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from jqueue import DirectQueue
+from jqueue import BrokerQueue, DirectQueue, Enqueue, Job
 from jqueue.testing.virtual_time import VirtualClock
 from tests.simulation.answers_audit import AnswersAudit
 from tests.simulation.chain import read_chain
@@ -15,6 +15,7 @@ from tests.simulation.model_audit import ModelAudit
 from tests.simulation.network import HonestStore, Network
 from tests.simulation.runner import run_seed
 from tests.simulation.schedule import Schedule
+from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
 
 
@@ -87,6 +88,42 @@ def test_an_expired_job_whose_row_is_not_loaded_does_not_raise_the_attempt_of_re
 def test_an_expired_job_whose_row_is_not_loaded_is_purged_with_the_others():
     """The model removed it earlier in the commit, as a job that had expired."""
     run_seed(70010907)
+
+
+@pytest.mark.parametrize(
+    ("add", "attempt"),
+    [
+        (lambda queue: queue.enqueue("y", b"", job_id="new"), 1),
+        (lambda queue: queue.enqueue_many([Enqueue("y", b"", job_id="new")]), 1),
+        (lambda queue: queue.dequeue("cron"), 2),
+    ],
+    ids=["enqueue", "bulk enqueue", "cron entry"],
+)
+@in_virtual_time
+async def test_a_new_job_begins_above_the_attempts_of_a_segment_whose_range_ended_in_its_commit(add, attempt):
+    """The model knows the attempts of jobs, and not those by which a range of a segment raises `attempt_floor`."""
+    records, history, network = list[Record](), History(), Network(HonestStore(), Schedule(0), 0.0)
+    queue = BrokerQueue(network.client("p", 0.1, abilities=3), clock=VirtualClock())
+    in_segments(queue, hot_bytes=1000, fewest_rows=2, bulk_jobs=0).observe(Recorder("p", records))
+
+    async def do(work):
+        return await history.record(Call("p", "anything"), work)
+
+    async with queue:
+        await do(queue.schedule("often", "*/2 * * * * *", "cron"))
+        await do(queue.enqueue_many([Enqueue("x", b""), Enqueue("x", b"")]))
+        held = await do(queue.claim_range("x", 2))
+        await asyncio.sleep(60)
+        busy = asyncio.create_task(do(queue.pause("nothing")))
+        await asyncio.sleep(0.01)
+        _, added, _ = await asyncio.gather(do(queue.end_range(held)), do(add(queue)), busy)
+    job = added if isinstance(added, Job) else added[0]
+    assert job.attempt == attempt
+    assert len(records[-1].applied.calls) == 2
+
+    versions, none = read_chain(network.landings, network.created), frozenset[str]()
+    calls, objects = Calls(history.calls), network.created
+    ModelAudit(Evidence(versions, calls, records, objects, none, True, {}, {}, calm=True, jumped=none)).check()
 
 
 def test_segments_that_were_staged_too_long_ago_may_be_gone():
