@@ -416,7 +416,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/codec.py", "record is not None and record.sequence == self.sequence", "False"
         ),
         "A batch is done that is older than the last one of its client": Bug(
-            "domain/operations/codec.py", "record is not None and record.sequence > self.sequence", "False"
+            "domain/operations/codec.py",
+            "record is not None and record.sequence > self.sequence",
+            "False",
+            also=Bug("core/service.py", "message.sequence <= before and not message.again", "False"),
         ),
         "Nobody hands back the claims of a dequeue whose answer was lost": Bug(
             "core/courier.py", "self._lost_calls[operation.call] = request", "pass"
