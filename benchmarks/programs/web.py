@@ -27,6 +27,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
+from uuid import uuid4
 
 GIVEN = "JQUEUE_BENCHMARK"
 ENTRYPOINT = "work"
@@ -53,7 +54,7 @@ async def producer(given: dict[str, Any]) -> AsyncIterator[Enqueue]:
     elif given["queue"] == "saq":
         from saq import Queue
 
-        tasks = Queue.from_url(given["url"], name="web")
+        tasks = Queue.from_url(given["url"], name=given["name"])
         await tasks.connect()
         yield lambda payload: tasks.enqueue(ENTRYPOINT, payload=payload.decode(), ttl=-1, timeout=0)
         await tasks.disconnect()
@@ -61,7 +62,7 @@ async def producer(given: dict[str, Any]) -> AsyncIterator[Enqueue]:
         import asyncpg
         from pgqueuer.queries import Queries
 
-        async with asyncpg.create_pool(given["url"], min_size=5, max_size=5) as pool:
+        async with asyncpg.create_pool(given["url"], database=given["name"], min_size=5, max_size=5) as pool:
             queries = Queries.from_asyncpg_pool(pool)
             yield lambda payload: queries.enqueue(ENTRYPOINT, payload)
 
@@ -94,7 +95,7 @@ async def work(given: dict[str, Any]) -> None:
         async def task(_: dict[str, Any], *, payload: str) -> None:
             note()
 
-        queue = Queue.from_url(given["url"], name="web")
+        queue = Queue.from_url(given["url"], name=given["name"])
         await queue.connect()
         await Runner(queue, [(ENTRYPOINT, task)], concurrency=IN_FLIGHT).start()
     else:
@@ -102,7 +103,7 @@ async def work(given: dict[str, Any]) -> None:
         from pgqueuer import PgQueuer
         from pgqueuer.models import Job
 
-        async with asyncpg.create_pool(given["url"], min_size=5, max_size=5) as pool:
+        async with asyncpg.create_pool(given["url"], database=given["name"], min_size=5, max_size=5) as pool:
             queuer = PgQueuer.from_asyncpg_pool(pool)
 
             async def entrypoint(_: Job) -> None:
@@ -113,11 +114,14 @@ async def work(given: dict[str, Any]) -> None:
 
 
 async def install(given: dict[str, Any]) -> None:
-    """Make the tables of a queue that needs some."""
+    """Make a database, and the tables of the queue."""
     import asyncpg
     from pgqueuer.queries import Queries
 
-    async with asyncpg.create_pool(given["url"], min_size=1, max_size=1) as pool:
+    admin = await asyncpg.connect(given["url"])
+    await admin.execute(f"CREATE DATABASE {given['name']}")
+    await admin.close()
+    async with asyncpg.create_pool(given["url"], database=given["name"], min_size=1, max_size=1) as pool:
         await Queries.from_asyncpg_pool(pool).install()
 
 
@@ -166,6 +170,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     if shutil.which("wrk") is None:
         raise RuntimeError("wrk is not on the PATH: install the system's package of this name")
     folder = Path(given["folder"])
+    given = {**given, "name": f"web_{uuid4().hex}"}
     post = folder / "post.lua"
     post.write_text('wrk.method = "POST"\n')
     with socket.socket() as free:
@@ -211,7 +216,7 @@ def load(url: str, script: Path, connections: int, seconds: float) -> dict[str, 
         raise RuntimeError(told)
     number, taken = re.search(r"(\d+) requests in ([\d.]+)s", told).groups()  # type: ignore[union-attr]
     requests += int(number)
-    latencies = {int(share): milliseconds(time) for share, time in re.findall(r"^ +(\d+)% +(\S+)$", told, re.M)}
+    latencies = {int(share): milliseconds(time) for share, time in re.findall(r"^ +(\d+)% +(\S+) *$", told, re.M)}
     if 99 not in latencies:
         raise RuntimeError(told)
     return {
