@@ -486,8 +486,8 @@ class Draft:
             self._assign("critical", (*self.header.critical, feature))
 
     def touch(self) -> None:
-        """Ask for a commit although nothing changed."""
-        self.changed = True
+        """Ask for a commit although nothing changed. A savepoint from before differs from one after it."""
+        self._assign("version", self.header.version)
 
     # Savepoints, undo and commit
 

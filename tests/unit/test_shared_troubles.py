@@ -16,6 +16,8 @@ from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.codec import Carried, refusal_of
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult
+from jqueue.domain.operations.operator import CreateQueue
+from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import BrokerOnly, SharedMemory
@@ -124,6 +126,15 @@ def test_the_refusals_of_a_client_take_little_room_in_the_object():
     assert "new" == again[0].id
     assert str(results[1]) == str(again[1])
     assert isinstance(again[-1], UnknownOutcomeError)
+
+
+def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_has_changed_it_before():
+    draft = Draft(QueueState())
+    batch = Carried("client", 1, 0, (CreateQueue(),))
+    perform([Configure(history=60.0), batch], draft, EPOCH)
+    assert 1 == draft.header.clients["client"].sequence
+    draft.settle()
+    assert [[None]] == perform([msgspec.structs.replace(batch, again=True)], draft, EPOCH)
 
 
 @in_virtual_time
