@@ -60,6 +60,7 @@ from jqueue.ports.storage import (
     SupportsReadIfChanged,
     SupportsStoreTime,
     SupportsTurns,
+    SupportsWatching,
 )
 
 Answer = TypeVar("Answer")
@@ -153,8 +154,6 @@ class Engine:
         generation: replaced by a new object at each `reset`.
     """
 
-    watched = None  # changes of an object cannot be watched in a folder
-
     def __init__(
         self,
         storage: ObjectStoragePort,
@@ -179,6 +178,7 @@ class Engine:
         self._keeps_objects = isinstance(storage, SupportsObjects)
         self.store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else _no_time
         self._turn = storage.turn if isinstance(storage, SupportsTurns) else None
+        self.watched = storage.watched if isinstance(storage, SupportsWatching) else None
         self.commits = 0
         self.recognised = 0
         self.observers = Observers(clock)

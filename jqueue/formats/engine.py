@@ -46,10 +46,9 @@ from jqueue.formats.port import (
     ServesInOrder,
     StoredJob,
     StoreFullError,
-    SupportsWatching,
 )
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.storage import SupportsStoreTime
+from jqueue.ports.storage import SupportsStoreTime, SupportsWatching
 from jqueue.runtime.threads import in_a_thread
 
 Answer = TypeVar("Answer")

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.job import JobRecord, JobStatus
@@ -188,18 +187,6 @@ class ServesInOrder(Protocol):
 
     serves_in_order: bool
     """True if the store must be read before each claim."""
-
-
-@runtime_checkable
-class SupportsWatching(Protocol):
-    """A store in the file system: a change of its folders wakes the callers that wait for jobs."""
-
-    def watched(self) -> Sequence[Path]:
-        """Return the absolute paths of the folders where a file is added, removed or renamed when jobs change.
-
-        They need not exist yet. This is called again after one of them appears or vanishes.
-        """
-        ...
 
 
 @runtime_checkable

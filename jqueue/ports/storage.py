@@ -6,9 +6,10 @@ method. They make the queue cheaper or its timing better, never more correct.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.durations import Duration
@@ -54,6 +55,17 @@ class SupportsStoreTime(Protocol):
 
     def store_time(self) -> datetime | None:
         """Return the store's current time, UTC, as estimated from its last answer; None before the first answer."""
+
+
+@runtime_checkable
+class SupportsWatching(Protocol):
+    """A store in the file system: a change of its folders wakes the callers that wait for jobs."""
+
+    def watched(self) -> Sequence[Path]:
+        """Return the absolute paths of the folders where a file is added, removed or renamed when jobs change.
+
+        They need not exist yet. This is called again after one of them appears or vanishes.
+        """
 
 
 @runtime_checkable

@@ -172,6 +172,10 @@ class LocalFileSystemStorage(ObjectFiles):
         finally:
             turn.end()
 
+    def watched(self) -> list[pathlib.Path]:
+        """Return the folder of the file: see `SupportsWatching`."""
+        return [pathlib.Path(self._base)]
+
     async def dial(self) -> SocketLink | None:
         """Return a connection to the broker of the queue: see `SupportsSharing`."""
         return await dial(self._socket)
