@@ -397,12 +397,14 @@ def _read_log(unreadable: set[str]) -> Iterator[None]:
 
     logger, reader = logging.getLogger("jqueue"), Reader()
     before = logger.level, logger.propagate
-    logger.level, logger.propagate = logging.ERROR, False
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
     logger.addHandler(reader)
     try:
         yield
     finally:
-        logger.level, logger.propagate = before
+        logger.setLevel(before[0])  # a level that is only assigned leaves what loggers have remembered of the other
+        logger.propagate = before[1]
         logger.removeHandler(reader)
 
 
