@@ -30,6 +30,18 @@ URL = Annotated[
 ]
 
 
+PublicURL = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="Where clients on other machines reach the broker, such as https://host:8470. It stands in the queue. "
+        "By default that is the first --host, or the address.",
+        show_default=False,
+    ),
+]
+
+
 def serve(
     url: URL = "",
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = "127.0.0.1:8470",
@@ -54,16 +66,7 @@ def serve(
     host: Annotated[
         list[str] | None, typer.Option(help="Name under which clients may reach the broker; can be repeated.")
     ] = None,
-    public_url: Annotated[
-        str | None,
-        typer.Option(
-            "--url",
-            metavar="URL",
-            help="Where clients on other machines reach the broker, such as https://host:8470. It stands in the queue. "
-            "By default that is the first --host, or the address.",
-            show_default=False,
-        ),
-    ] = None,
+    public_url: PublicURL = None,
     create: Create = False,
 ) -> None:
     """Serve a queue to programs on other machines, and to programs in any language by HTTP.
@@ -80,11 +83,7 @@ def serve(
 
     Exits with 2 if the queue cannot be used, or if an option is wrong.
     """
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise refusal('the broker needs more packages: pip install "jqueue[dashboard]"') from None
+    _check_packages()
     if new_token is not None:
         typer.echo(_new_token(new_token, token_name, token_file))
         return
@@ -110,6 +109,14 @@ def serve(
         raise refusal(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
         raise refusal(str(error)) from None
+
+
+def _check_packages() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise refusal('the broker needs more packages: pip install "jqueue[dashboard]"') from None
 
 
 async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None, public_url: str | None) -> None:

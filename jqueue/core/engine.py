@@ -703,16 +703,7 @@ class Engine:
         except BaseException as error:
             if generation is not self.generation:
                 raise
-            if not (isinstance(error, StorageError) and error.nothing_written):
-                self.open_writes.append(OpenWrite(commit, outcomes))
-                for request, _ in outcomes:
-                    request.open_writes += 1
-            self._undo(outcomes)
-            self._forget_old_writes()
-            if isinstance(error, CASConflictError):
-                pacing.cycle.write(self.clock.monotonic() - started)
-            else:
-                self.watch.failed()
+            self._leave_open(OpenWrite(commit, outcomes), error, started)
             raise
         self.commits += 1
         self.observers.landed(commit, outcomes, ended - started, recognised=False)
@@ -722,6 +713,19 @@ class Engine:
             self.history.landed(before, header)
         if self.segments is not None:
             self.segments.landed(draft, claimed, len(content))
+
+    def _leave_open(self, sent: OpenWrite, error: BaseException, started: float) -> None:
+        """Take a write without a clean answer back. It stays open, unless the store is certain that it is not done."""
+        if not (isinstance(error, StorageError) and error.nothing_written):
+            self.open_writes.append(sent)
+            for request, _ in sent.outcomes:
+                request.open_writes += 1
+        self._undo(sent.outcomes)
+        self._forget_old_writes()
+        if isinstance(error, CASConflictError):
+            self.pacing.cycle.write(self.clock.monotonic() - started)
+        else:
+            self.watch.failed()
 
     async def _send(self, content: bytes) -> str:
         """Write the blob if the object is as it was read, and return the new etag."""

@@ -78,7 +78,7 @@ jobs = st.builds(
     keep_result=st.none() | seconds,
 )
 claimed = st.builds(
-    lambda job, at, timeout, attempt, told, holder, claimed_at: job.evolve(
+    lambda job, at, timeout, attempt, told, holder, claimed_at, call: job.evolve(
         status=JobStatus.IN_PROGRESS,
         heartbeat_at=at,
         claim_timeout=timeout,
@@ -86,6 +86,7 @@ claimed = st.builds(
         cancel_requested=told,
         holder=holder,
         claimed_at=at if holder is not None and claimed_at is None else claimed_at,
+        claim_call=call,
     ),
     jobs,
     st.none() | times,
@@ -94,6 +95,7 @@ claimed = st.builds(
     st.booleans(),
     st.none() | names,
     st.none() | times,
+    st.none() | names,
 )
 """A claim with a holder has a time, that of its heartbeat if the line gives none."""
 completed = st.builds(
