@@ -642,7 +642,8 @@ class Writer:
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         if self._rows_are_late:
             until_due = LATE_ROWS
-        poll = self._longest_poll if self._files.active else self._poll_interval
+        comes_here = self._files.active or (courier is not None and courier.serving)  # what others do, mostly
+        poll = self._longest_poll if comes_here else self._poll_interval
         until_poll = max(0.0, self._last_read + poll - loop.time())
         polling = until_poll <= until_due
         if (

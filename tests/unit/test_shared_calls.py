@@ -270,3 +270,24 @@ async def test_a_batch_with_a_dequeue_is_refused():
             assert storage.handle is not None
             assert b"InvalidJobError" in await storage.handle(json.dumps(batch).encode())
         assert [JobStatus.QUEUED] == [job.status for job in (await broker.read_state()).jobs]
+
+
+@in_virtual_time
+async def test_a_broker_to_which_all_calls_come_reads_the_store_once_a_second_for_those_that_wait():
+    reads = 0
+
+    class Counted(SharedMemory):
+        async def read_if_changed(self, etag):
+            nonlocal reads
+            reads += 1
+            return await super().read_if_changed(etag)
+
+    storage = Counted()
+    async with serving(storage), BrokerQueue(storage, clock=VirtualClock()) as client:
+        waiting = asyncio.create_task(client.dequeue("b", wait=60))
+        for _ in range(20):
+            await client.enqueue("a", b"")
+            await asyncio.sleep(0.5)
+        assert reads <= 12
+        await client.enqueue("b", b"")
+        assert 1 == len(await waiting)
