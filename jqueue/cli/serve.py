@@ -71,8 +71,8 @@ def serve(
 ) -> None:
     """Serve a queue to programs on other machines, and to programs in any language by HTTP.
 
-    One process commits for all of its clients, so many of them are as fast as one, and none needs access to the store.
-    Python programs on the same file find this broker by themselves.
+    One process commits for all of its clients, so they do not slow each other down. No client needs access to the
+    store. Python programs on the same file find this broker by themselves.
 
     The default address can be reached from this machine only, and needs no token. Every other address needs
     --token-file, --tls-cert and --tls-key, or --insecure. A token has a role: a producer may enqueue, a worker may
