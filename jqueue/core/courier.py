@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from jqueue.core.discovery import LONGEST_PAUSE, Discovery
 from jqueue.core.engine import Engine
-from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, decode_answer, encode
+from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode
 from jqueue.core.requests import Callers, Request, sleep_while_awaited
-from jqueue.core.tasks import TRANSIENT
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import (
     BatchUnknownError,
@@ -31,7 +31,6 @@ from jqueue.domain.errors import (
     StorageFatalError,
     UnknownOutcomeError,
 )
-from jqueue.domain.header import BrokerSeat
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, decode_result, encode_operation, error_of
@@ -39,19 +38,10 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.operator import Attend, Fence
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.log import logger_of
-from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
-
-logger = logger_of("jqueue")
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
-"""Seconds without a broker before one is looked for again: the first time, and after many silent ones."""
+from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing
 
 OWN_SECONDS = 30.0
 """Seconds for a call that a courier makes for itself."""
-
-MOST_MOVES, MOVES_WITHIN = 3, 10.0
-"""Number of times that brokers may send a client on within these seconds. Then it commits its calls itself as long."""
 
 ENCODING_ERRORS = (ValueError, OverflowError)
 """Errors for what JSON cannot say: half a character, or a number that is too large. This process does such calls."""
@@ -66,10 +56,6 @@ LARGEST_CALL = 16 << 20
 """Largest size of a call that a broker gets: a larger one would stop its event loop, and with it all of its clients."""
 
 
-_LEFT_TO_PARENT: list[Link] = []
-"""Connections from before a fork. They are never closed, nor collected: that would end them for the parent too."""
-
-
 class Parcel(NamedTuple):
     """A call in a batch."""
 
@@ -78,6 +64,14 @@ class Parcel(NamedTuple):
     """Its operations as they travel."""
     encoded: list[bytes]
     """The same, encoded."""
+
+
+class Parked(NamedTuple):
+    """A dequeue that waits at a broker."""
+
+    task: asyncio.Task[None]
+    link: Link
+    call: str
 
 
 @dataclass(eq=False)
@@ -112,51 +106,38 @@ class Sent:
         return tuple(round(seconds, 3) for seconds, encoded in left for _ in encoded)
 
 
-class CommittedHere(Request):
-    """A batch that was sent to a broker, and is now committed by this process under its number."""
-
-    __slots__ = ("_courier", "_sent")
-
-    def __init__(self, courier: Courier, sent: Sent, operation: Carried, callers: Callers) -> None:
-        super().__init__([operation], callers)
-        self._courier, self._sent = courier, sent
-
-    def settle(self, outcome: Any) -> None:
-        """Answer the calls of the batch."""
-        super().settle(outcome)
-        if isinstance(outcome, JQueueError):
-            self._courier.refused(self._sent, outcome)
-        else:
-            self._courier.answered(self._sent, outcome[0])
-
-    def fail(self, error: BaseException) -> None:
-        """Fail the calls of the batch, which the broker may still do."""
-        super().fail(error)
-        for request, *_ in self._sent.parcels:
-            request.fail(request.unknown("a broker may have done the operation, and this process could not", error))
-
-
 class OwnCall(Request):
     """A call that the courier makes for itself.
 
     Args:
         operation: prepared.
         callers: as for every call.
-        landed: called when it has landed.
+        settled: called with the outcome.
+        failed: called with the error if it is not known whether the operation was done.
     """
 
-    __slots__ = ("_landed",)
+    __slots__ = ("_failed", "_settled")
 
-    def __init__(self, operation: Operation, callers: Callers, landed: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        operation: Operation,
+        callers: Callers,
+        settled: Callable[[Any], object],
+        failed: Callable[[BaseException], object] = lambda _: None,
+    ) -> None:
         super().__init__([operation], callers)
-        self._landed = landed
+        self._settled, self._failed = settled, failed
         self.until = self.due = callers.loop.time() + OWN_SECONDS
 
     def settle(self, outcome: Any) -> None:
-        """Note that it has landed."""
+        """Tell the outcome."""
         super().settle(outcome)
-        if not isinstance(outcome, JQueueError):
-            self._landed()
+        self._settled(outcome)
+
+    def fail(self, error: BaseException) -> None:
+        """Tell the error."""
+        super().fail(error)
+        self._failed(error)
 
 
 class Courier:
@@ -180,35 +161,26 @@ class Courier:
         entropy: Entropy,
         wake: Callable[[], None],
     ) -> None:
-        self._store, self._engine, self._clock, self._entropy, self._wake = store, engine, clock, entropy, wake
-        self.only = isinstance(store, SupportsDialing) and not isinstance(store, SupportsSharing)
-        self._warned = ""
-        self._link: Link | None = None
-        self._parked: dict[Request, tuple[asyncio.Task[None], Link]] = {}
+        self._engine, self._clock, self._entropy, self._wake = engine, clock, entropy, wake
+        self._discovery = Discovery(store, engine, clock)
+        self.only = self._discovery.only
         self.reset()
 
     def reset(self) -> None:
         """Begin anew, as another client: in another event loop, or after a fork."""
         self.client = self._entropy.new_id()[:18]
         self.serving = False
-        self._sequence = self._calls = self._version = 0
-        links = [self._link, *(link for _, link in self._parked.values())]
-        _LEFT_TO_PARENT.extend(link for link in links if link is not None and not link.closed)
-        self._link = None
-        self._next_dial, self._pause = 0.0, FIRST_PAUSE
-        self._seat: BrokerSeat | None = None
-        self._moves: list[float] = []
-        self._moved, self._alone_until = False, 0.0
-        self._why: Exception | None = None
+        self._sequence = self._calls = 0
+        self._discovery.reset()
         self._open: Sent | None = None
-        self._parked = {}
+        self._parked: dict[Request, Parked] = {}
         self._lost_calls: dict[str, Request] = {}
         self._stops: set[asyncio.Task[Any]] = set()
 
     @property
     def shares(self) -> bool:
         """True if calls share commits with those of other processes."""
-        return self.serving or self._link is not None
+        return self.serving or self._discovery.current is not None
 
     @property
     def owes_claims(self) -> bool:
@@ -224,17 +196,18 @@ class Courier:
 
         A dequeue is answered later. The other calls are answered when this returns, as far as the broker answers.
         """
+        discovery = self._discovery
         while True:
-            if not self.serving and (link := await self._linked()) is not None:
+            if not self.serving and (link := await discovery.connect()) is not None:
                 try:
                     return await self._take(link, requests, callers)
                 except LinkError as error:
-                    self._drop(link, error)
+                    discovery.drop(link, error)
                     for request in requests if self.only else ():
                         request.last_error = error
             if not self.only:
                 return self._left_to_us(requests, callers)
-            for request in requests if (why := self._why) is not None else ():
+            for request in requests if (why := discovery.why) is not None else ():
                 request.last_error = why
                 if isinstance(why, StorageFatalError):
                     is_open = request.in_flight or request.open_writes
@@ -242,7 +215,7 @@ class Courier:
             waiting = [request for request in requests if request.awaited and request not in self._parked]
             if not waiting:
                 return []
-            await sleep_while_awaited(waiting, max(0.0, self._next_dial - self._clock.monotonic()))
+            await sleep_while_awaited(waiting, max(0.0, discovery.next_dial - self._clock.monotonic()))
 
     def _left_to_us(self, requests: Sequence[Request], callers: Callers) -> list[Request]:
         """Return the calls that this process must commit itself, as no broker has answered."""
@@ -261,7 +234,7 @@ class Courier:
             except LinkRefusedError as refusal:
                 if not self.only:
                     raise
-                self.refused(sent, BatchUnknownError(f"a broker may have done it, and refuses it now: {refusal}"))
+                self._refused(sent, BatchUnknownError(f"a broker may have done it, and refuses it now: {refusal}"))
         ours, batch = list[Request](), list[Parcel]()
         own = [self._hand_back_here(callers)] if self._lost_calls else []
         if self._engine.existed and self._engine.workers.are_due(self._clock.monotonic()):
@@ -297,7 +270,7 @@ class Courier:
                 count += len(some[-1].encoded)
                 size += sum(map(len, some[-1].encoded))
             self._sequence += 1
-            self._open = Sent(self._sequence, self._version or self._engine.draft.header.version, some)
+            self._open = Sent(self._sequence, self._discovery.version or self._engine.draft.header.version, some)
             self._engine.observers.sent((self.client, self._sequence), [request for request, *_ in some])
             try:
                 await self._send(link, self._open)
@@ -341,7 +314,7 @@ class Courier:
         for request, *_ in sent.parcels:
             request.in_flight = True
         try:
-            answer = self._read(link, await link.exchange(encoded))
+            answer = await self._discovery.exchange(link, encoded)
         except LinkError as error:
             sent.again = sent.again or error.sent
             if not sent.again:
@@ -369,10 +342,10 @@ class Courier:
             except LinkError:
                 self._release(sent)
                 raise
-            self.refused(sent, failure)
+            self._refused(sent, failure)
         else:
             sent.again = True  # unless the results can be read
-            self.answered(sent, _results(sent.operations, answer))
+            self._answered(sent, _results(sent.operations, answer))
 
     def _check_cause(self, failure: JQueueError | None) -> None:
         """Check that an error, with which nothing was done, is not of this broker alone.
@@ -395,7 +368,7 @@ class Courier:
         if self._open is sent:  # it may have been settled before: an earlier write of it lands late
             self._open = None
 
-    def answered(self, sent: Sent, results: Sequence[Any]) -> None:
+    def _answered(self, sent: Sent, results: Sequence[Any]) -> None:
         """Answer the calls of a batch."""
         self._settled(sent)
         rest = iter(results)
@@ -416,7 +389,7 @@ class Courier:
             else:
                 request.settle(outcome)
 
-    def refused(self, sent: Sent, error: JQueueError) -> None:
+    def _refused(self, sent: Sent, error: JQueueError) -> None:
         """Fail the calls of a batch that was refused as a whole, or whose fate can no longer be known."""
         self._settled(sent)
         for request, *_ in sent.parcels:
@@ -434,16 +407,26 @@ class Courier:
         seconds = sent.seconds(base)
         due = tuple(now + timedelta(seconds=each) for each in seconds)
         carried = Carried(self.client, sent.sequence, sent.base, sent.operations, due, again=True)
-        request = CommittedHere(self, sent, carried, callers)
+
+        def settled(outcome: Any) -> None:
+            if isinstance(outcome, JQueueError):
+                self._refused(sent, outcome)
+            else:
+                self._answered(sent, outcome[0])
+
+        def failed(error: BaseException) -> None:
+            for request, *_ in sent.parcels:
+                request.fail(request.unknown("a broker may have done the operation, and this process could not", error))
+
+        request = OwnCall(carried, callers, settled, failed)
         request.due = base + max([1.0, *seconds])
         return request
 
     def _park(self, link: Link, request: Request, operation: Dequeue) -> bool:
         """Send a dequeue, and answer it when the broker does. Return False if it cannot travel."""
         is_new = operation.call is None
-        if is_new:
-            self._calls += 1
-            operation = replace(operation, call=f"{self.client}/{self._calls}")
+        call = operation.call or f"{self.client}/{self._calls + 1}"
+        operation = replace(operation, call=call)
         now = asyncio.get_running_loop().time()
         left = _left(request, now)
         wait = max(0.0, min(left, request.wait_until - now)) if request.waits_for_jobs else None
@@ -459,17 +442,18 @@ class Courier:
         except ENCODING_ERRORS:
             return False
         if is_new:
-            assert operation.call is not None
+            self._calls += 1
             request.operations, request.failing = (operation,), self._caller_left
-            self._engine.observers.sent(operation.call, [request])
+            self._engine.observers.sent(call, [request])
         request.in_flight = True
         work = self._wait_for_jobs(link, request, operation, encoded)
-        self._parked[request] = asyncio.get_running_loop().create_task(work, name="jqueue-dequeue"), link
+        task = asyncio.get_running_loop().create_task(work, name="jqueue-dequeue")
+        self._parked[request] = Parked(task, link, call)
         return True
 
     async def _wait_for_jobs(self, link: Link, request: Request, operation: Dequeue, message: bytes) -> None:
         try:
-            answer = self._read(link, await link.exchange(message))
+            answer = await self._discovery.exchange(link, message)
             failure = None if answer.error is None else error_of(answer.error)
             if answer.leaving or isinstance(failure, UnknownOutcomeError):
                 raise LinkError("the broker is leaving", sent=failure is not None, pause=answer.pause)
@@ -493,10 +477,9 @@ class Courier:
                 request.operations = (replace(operation, call=None),)
                 request.open_writes += 1  # until the claims are handed back
             request.in_flight = False
-            self._drop(link, error)
+            self._discovery.drop(link, error)
         finally:
             self._parked.pop(request, None)
-            self._close_unused(link)
         self._wake()
 
     def _settle_claim(self, request: Request, jobs: Any) -> None:
@@ -514,19 +497,16 @@ class Courier:
 
     def _caller_left(self, request: Request) -> None:
         """End the wait of a dequeue whose caller has gone."""
-        task, link = self._parked.get(request, (None, None))
-        if task is not None and link is not None and task.get_loop().is_running():  # or it ends, and all tasks with it
-            [operation] = request.operations
-            assert isinstance(operation, Dequeue)
-            assert operation.call is not None
-            self._stop(link, operation.call)
+        if (parked := self._parked.get(request)) is None or not parked.task.get_loop().is_running():
+            return  # it ends, and all tasks with it
+        _, link, call = parked
 
-    def _stop(self, link: Link, call: str) -> None:
         async def stop() -> None:
             try:
-                await link.exchange(encode(Stop(client=self.client, queue=self._engine.queue_id, call=call)))
+                message = Stop(client=self.client, queue=self._engine.queue_id, call=call)
+                await self._discovery.exchange(link, encode(message))
             except LinkError as error:
-                self._drop(link, error)
+                self._discovery.drop(link, error)
 
         task = asyncio.get_running_loop().create_task(stop(), name="jqueue-stop")
         self._stops.add(task)
@@ -536,101 +516,24 @@ class Courier:
         """Return the call that hands back what was claimed for calls whose answers were lost."""
         calls = tuple(sorted(self._lost_calls))
 
-        def landed() -> None:
-            for call in calls:
+        def settled(outcome: Any) -> None:
+            for call in () if isinstance(outcome, JQueueError) else calls:
                 if (request := self._lost_calls.pop(call, None)) is not None:
                     request.open_writes -= 1
                     request.release(Verdict.NOT_DONE)
 
-        return OwnCall(HandBackCalls(calls), callers, landed)
+        return OwnCall(HandBackCalls(calls), callers, settled)
 
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""
         workers = self._engine.workers
         records = workers.records(self._engine.now().timestamp())
-        return OwnCall(Attend(dict(records)), callers, lambda: workers.landed(records, self._clock.monotonic()))
 
-    def _read(self, link: Link, data: bytes) -> Answer:
-        try:
-            answer = decode_answer(data)
-        except msgspec.DecodeError as error:
-            raise LinkError(f"the broker's answer cannot be read: {type(error).__name__}", sent=True) from None
-        known = self._engine.queue_id
-        if not self.only and known and answer.queue not in ("", known):  # at an address of another machine
-            raise LinkError("the broker serves another queue", sent=False)
-        if (answer.leaving or answer.moved) and link is self._link and not (self._moved or self.only):
-            self._sent_on(answer)
-        self._pause = FIRST_PAUSE
-        if answer.queue:
-            self._version = answer.version
-            if not self._engine.queue_id:
-                self._engine.queue_id, self._engine.existed = answer.queue, True
-        return answer
+        def settled(outcome: Any) -> None:
+            if not isinstance(outcome, JQueueError):
+                workers.landed(records, self._clock.monotonic())
 
-    def _sent_on(self, answer: Answer) -> None:
-        """Note that the broker sends this client on. If that happens too often, nothing is followed for a while."""
-        now = self._clock.monotonic()
-        self._moves = [at for at in self._moves if at > now - MOVES_WITHIN] + [now]
-        self._moved = len(self._moves) <= MOST_MOVES
-        if answer.leaving and not self._moved:
-            self._alone_until = now + MOVES_WITHIN
-
-    async def _linked(self) -> Link | None:
-        """Return the connection to the broker, perhaps a new one.
-
-        A broker that has failed is asked again later and later; one that has the seat now, and had not then, at once.
-        """
-        engine, now = self._engine, self._clock.monotonic()
-        try:
-            if self._moved:
-                self._moved = False
-                await self._follow()
-            if self._link is not None and not self._link.closed:
-                return self._link
-            if now < self._alone_until or (now < self._next_dial and engine.draft.header.broker == self._seat):
-                return None
-            self._link, self._why = await self._dial(), None
-        except (StorageError, *TRANSIENT) as error:  # a commit of this process gets the error, too
-            self._why = error
-        self._seat = engine.draft.header.broker
-        if self._link is None:
-            self._next_dial = self._clock.monotonic() + FIRST_PAUSE
-        return self._link
-
-    async def _follow(self) -> None:
-        """Let go of the connection if another process has the seat. Dequeues wait on at the old one."""
-        if not isinstance(self._store, SupportsDialing):
-            await self._engine.look()
-        if self._engine.draft.header.broker != self._seat and (link := self._link) is not None:
-            self._link = None
-            self._close_unused(link)
-
-    def _close_unused(self, link: Link) -> None:
-        if link is not self._link and all(link is not other for _, other in self._parked.values()):
-            link.close()
-
-    async def _dial(self) -> Link | None:
-        if isinstance(self._store, SupportsDialing):
-            return await self._store.dial()
-        if not self._engine.loaded:
-            await self._engine.look()
-        seat = self._engine.draft.header.broker
-        return None if seat is None or not seat.url else await self._store(seat.url)
-
-    def _drop(self, link: Link, error: LinkError) -> None:
-        """End a connection that failed. A broker that fails again and again is asked less and less."""
-        is_refused = isinstance(error, LinkRefusedError)
-        if is_refused and self.only:
-            return  # the caller has the error, and other calls may be allowed
-        if self._link is link:
-            self._link = None
-            pause = max(self._pause, error.pause, LONGEST_PAUSE if is_refused else 0.0)
-            self._next_dial = self._clock.monotonic() + pause
-            if is_refused and self._warned != str(error):
-                self._warned = str(error)
-                logger.warning("this process commits its calls itself: %s", error)
-            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
-        link.close()
+        return OwnCall(Attend(dict(records)), callers, settled)
 
     def stop_waiting(self) -> None:
         """Have the broker answer every dequeue that waits."""
@@ -639,19 +542,15 @@ class Courier:
 
     async def answered_all(self, seconds: float) -> None:
         """Wait until no dequeue is at the broker: jobs that it claims for a caller that has left must go back."""
-        tasks = [*(task for task, _ in self._parked.values()), *self._stops]
+        tasks = [*(parked.task for parked in self._parked.values()), *self._stops]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, seconds))
 
     def close(self) -> None:
         """End the connections, and what still waits for an answer."""
-        links = [self._link, *(link for _, link in self._parked.values())]
-        for task in (*(task for task, _ in self._parked.values()), *self._stops):
+        for task in (*(parked.task for parked in self._parked.values()), *self._stops):
             task.cancel()
-        for link in links:
-            if link is not None:
-                link.close()
-        self._link = None
+        self._discovery.close()
 
 
 def _left(request: Request, now: float) -> float:

@@ -1,0 +1,163 @@
+"""Finds the broker of a queue, and keeps the connection to it.
+
+The store knows the broker, or the seat in the queue's header has its URL. A broker that is silent is asked again later
+and later.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from jqueue.core.engine import Engine
+from jqueue.core.messages import Answer, decode_answer
+from jqueue.core.tasks import TRANSIENT
+from jqueue.domain.errors import StorageError
+from jqueue.domain.header import BrokerSeat
+from jqueue.ports.clock import Clock
+from jqueue.ports.log import logger_of
+from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
+
+logger = logger_of("jqueue")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+"""Seconds without a broker before one is looked for again: the first time, and after many silent ones."""
+
+MOST_MOVES, MOVES_WITHIN = 3, 10.0
+"""Number of times that brokers may send a client on within these seconds. Then none is followed for as long."""
+
+_LEFT_TO_PARENT: list[Link] = []
+"""Connections from before a fork. They are never closed, nor collected: that would end them for the parent too."""
+
+
+class Discovery:
+    """Finds the broker of the queue, and keeps the connection to it.
+
+    Args:
+        store: knows the broker, or dials the one that has the seat in the queue's header.
+        engine: knows the header.
+        clock: times the pauses.
+
+    Attributes:
+        only: True if the queue can only be reached through its broker.
+        current: the connection; None if there is no broker.
+        next_dial: time of the clock before which no broker is looked for.
+        why: the error of the last look for a broker; None if it had none.
+        version: the latest version of the queue that a broker has told.
+    """
+
+    def __init__(self, store: SupportsDialing | DialURL, engine: Engine, clock: Clock) -> None:
+        self._store, self._engine, self._clock = store, engine, clock
+        self.only = isinstance(store, SupportsDialing) and not isinstance(store, SupportsSharing)
+        self._warned = ""
+        self.current: Link | None = None
+        self._under_way: list[Link] = []
+        self.reset()
+
+    @property
+    def _links(self) -> set[Link]:
+        return {*self._under_way, *(() if self.current is None else (self.current,))}
+
+    def reset(self) -> None:
+        """Begin anew: in another event loop, or after a fork."""
+        _LEFT_TO_PARENT.extend(link for link in self._links if not link.closed)
+        self.current, self._under_way = None, []
+        self.next_dial, self._pause = 0.0, FIRST_PAUSE
+        self._seat: BrokerSeat | None = None
+        self._moves: list[float] = []
+        self._moved, self._alone_until = False, 0.0
+        self.why: Exception | None = None
+        self.version = 0
+
+    async def connect(self) -> Link | None:
+        """Return the connection to the broker, perhaps a new one; None if there is none.
+
+        A broker that has failed is asked again later and later; one that has the seat now, and had not then, at once.
+        """
+        store, engine, now = self._store, self._engine, self._clock.monotonic()
+        try:
+            if self._moved:
+                self._moved = False
+                await self._follow()
+            if self.current is not None and not self.current.closed:
+                return self.current
+            if now < self._alone_until or (now < self.next_dial and engine.draft.header.broker == self._seat):
+                return None
+            if isinstance(store, SupportsDialing):
+                self.current = await store.dial()
+            else:
+                if not engine.loaded:
+                    await engine.look()
+                seat = engine.draft.header.broker
+                self.current = None if seat is None or not seat.url else await store(seat.url)
+            self.why = None
+        except (StorageError, *TRANSIENT) as error:  # a commit of this process gets the error, too
+            self.why = error
+        self._seat = engine.draft.header.broker
+        if self.current is None:
+            self.next_dial = self._clock.monotonic() + FIRST_PAUSE
+        return self.current
+
+    async def _follow(self) -> None:
+        """Let go of the connection if another process has the seat. Exchanges under way go on at the old one."""
+        if not isinstance(self._store, SupportsDialing):
+            await self._engine.look()
+        if self._engine.draft.header.broker != self._seat and (link := self.current) is not None:
+            self.current = None
+            self._close_unused(link)
+
+    async def exchange(self, link: Link, message: bytes) -> Answer:
+        """Send a message, and return the broker's answer.
+
+        Raises:
+            LinkError: there is none, or none of this queue's broker.
+        """
+        under_way = self._under_way
+        under_way.append(link)
+        try:
+            answer = decode_answer(await link.exchange(message))
+        except msgspec.DecodeError as error:
+            raise LinkError(f"the broker's answer cannot be read: {type(error).__name__}", sent=True) from None
+        finally:
+            under_way.remove(link)
+            if under_way is self._under_way:  # and the link was not left to the parent
+                self._close_unused(link)
+        engine = self._engine
+        if not self.only and engine.queue_id and answer.queue not in ("", engine.queue_id):  # at another machine's URL
+            raise LinkError("the broker serves another queue", sent=False)
+        if (answer.leaving or answer.moved) and link is self.current and not (self._moved or self.only):
+            now = self._clock.monotonic()
+            self._moves = [at for at in self._moves if at > now - MOVES_WITHIN] + [now]
+            self._moved = len(self._moves) <= MOST_MOVES
+            if answer.leaving and not self._moved:
+                self._alone_until = now + MOVES_WITHIN
+        self._pause = FIRST_PAUSE
+        if answer.queue:
+            self.version = answer.version
+            if not engine.queue_id:
+                engine.queue_id, engine.existed = answer.queue, True
+        return answer
+
+    def _close_unused(self, link: Link) -> None:
+        if link is not self.current and link not in self._under_way:
+            link.close()
+
+    def drop(self, link: Link, error: LinkError) -> None:
+        """End a connection that failed. A broker that fails again and again is asked less and less."""
+        is_refused = isinstance(error, LinkRefusedError)
+        if is_refused and self.only:
+            return  # the caller has the error, and other calls may be allowed
+        if self.current is link:
+            self.current = None
+            pause = max(self._pause, error.pause, LONGEST_PAUSE if is_refused else 0.0)
+            self.next_dial = self._clock.monotonic() + pause
+            if is_refused and self._warned != str(error):
+                self._warned = str(error)
+                logger.warning("this process commits its calls itself: %s", error)
+            self._pause = min(LONGEST_PAUSE, 2 * self._pause)
+        link.close()
+
+    def close(self) -> None:
+        """End the connections."""
+        for link in self._links:
+            link.close()
+        self.current = None
