@@ -424,6 +424,7 @@ DEFENDED = {
     ("ALONE_GAP", 1.0): ("1 writer of 30 ms, a newcomer of 150 ms", "newcomer_seconds"),
     ("HARDLY_SLOWER", 1.25): ("2 writers, 1 write a second", "commits_per_second"),
     ("QUICKER", 0.0): ("2 writers, 1 write a second", "commits_per_second"),
+    ("HELD", 0): ("1 writer, 1 write a second", "failed_per_commit"),
     ("KEPT", 0.0): ("2 writers, 1 write a second", "commits_per_second"),
     ("MOST_REFUSALS", 0.0): ("16 writers, 1 write a second", "failed_per_commit"),
     ("AFTER_ANOTHER", 0.0): ("8 writers, 1 write a second", "failed_per_commit"),

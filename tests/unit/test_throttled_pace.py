@@ -3,6 +3,7 @@
 import asyncio
 import math
 import random
+from contextlib import AsyncExitStack
 
 import pytest
 
@@ -11,6 +12,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import StorageThrottledError
 from jqueue.testing.virtual_time import VirtualClock
+from tests.shared_memory import SharedMemory
 from tests.simulation.workload import SeededEntropy
 from tests.virtual_world import in_virtual_time, now
 
@@ -54,6 +56,20 @@ class ThrottledStorage:
         self.landed += 1
         await asyncio.sleep(self.latency / 2)
         return etag
+
+
+class SharedThrottledStorage(ThrottledStorage):
+    """The same, whose queue objects find a broker."""
+
+    def __init__(self, every=1.0, latency=0.02):
+        super().__init__(every, latency)
+        self.memory = SharedMemory(clock=VirtualClock())
+
+    async def dial(self):
+        return await self.memory.dial()
+
+    async def take_seat(self, handle):
+        return await self.memory.take_seat(handle)
 
 
 def open_queue(kind, storage, seed=1, **options):
@@ -146,3 +162,19 @@ async def test_writers_of_one_throttled_object_all_make_progress(kind, writers, 
     assert storage.share_refused < refused
     lost_races = storage.writes - storage.refused - storage.landed
     assert lost_races <= storage.landed / 4, "a writer that takes turns reads before it writes"
+
+
+@pytest.mark.parametrize("latency", [0.02, 0.2])
+@in_virtual_time
+async def test_a_broker_for_eight_clients_has_one_write_in_twenty_refused(latency):
+    storage = SharedThrottledStorage(latency=latency)
+    async with open_queue(BrokerQueue, storage, 9) as broker, AsyncExitStack() as stack:
+        broker.offer()
+        await broker.enqueue("work", b"payload")
+        clients = [await stack.enter_async_context(open_queue(BrokerQueue, storage, seed)) for seed in range(8)]
+        found = await asyncio.gather(*(enqueue_by_three(client, 600) for client in clients))
+    assert storage.share_refused <= 0.05, "from the first call on"
+    assert storage.landed >= 510, "the store takes 600"
+    assert storage.landed == storage.writes - storage.refused, "two have written"
+    assert min(calls for calls, _ in found) >= 250
+    assert max(longest for _, longest in found) <= 5
