@@ -15,6 +15,7 @@ from jqueue import (
     JobStateError,
     JobStatus,
     Limits,
+    UnknownOutcomeError,
 )
 from jqueue.domain.operations.lookups import JobsInRanges
 from jqueue.domain.segments import RangeFailure, joined, without
@@ -123,6 +124,34 @@ async def test_a_range_ends_before_the_first_row_that_is_taken_or_is_never_in_a_
             await queue.end_range(claim)
             if first == 0:
                 assert ["3"] == [job.id for job in await queue.dequeue("t")]
+
+
+class Unanswering(InMemoryStorage):
+    """A storage that does what it is asked, and answers only now and then."""
+
+    silent = False
+
+    async def write(self, content, if_match=None):
+        etag = await super().write(content, if_match)
+        await asyncio.sleep(3600 * self.silent)
+        return etag
+
+    async def read_if_changed(self, etag):
+        await asyncio.sleep(3600 * self.silent)
+        return await super().read_if_changed(etag)
+
+
+@in_virtual_time
+async def test_resolving_a_claim_whose_outcome_was_unknown_hands_out_no_range():
+    storage = Unanswering(clock=VirtualClock())
+    async with queue_on(storage, call_timeout=1) as queue:
+        await with_rows(queue, 10)
+        storage.silent = True
+        with pytest.raises(UnknownOutcomeError) as caught:
+            await queue.claim_range("t", 5, deadline=5)
+        storage.silent = False
+        assert await caught.value.resolve(10) is None
+        assert await queue.claim_range("t", 10) is not None, "the claim that landed was handed back"
 
 
 @in_virtual_time

@@ -121,7 +121,7 @@ class RangeVerbs(QueueBase, SupportsRanges):
         operation = self._prepared(
             ClaimRange(entrypoint, rows, least=least, inline=inline, claim_timeout=claim_timeout, holder=holder)
         )
-        [found] = await self._submit((operation,), deadline)
+        [found] = await self._submit((operation,), deadline, convert=nothing)  # resolve() hands out no claims
         return found[0] if found else None
 
     async def end_range(
