@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from typing import Any
@@ -152,7 +153,7 @@ class Journals:
         landed: number of commits that landed.
         last: the last version.
         writes: number of writes that the processes were about to make.
-        audit: the auditor of the model, once the journals were compared with it.
+        seen: number of times that something happened, by name, once the journals were compared with the model.
     """
 
     def __init__(self, journals: Mapping[str, Any], objects: Mapping[str, bytes] | None = None) -> None:
@@ -161,7 +162,7 @@ class Journals:
         self.landed = 0
         self.last = NOTHING
         self.writes = 0
-        self.audit: ModelAudit
+        self.seen: Counter[str] = Counter()
         self._objects = {suffix: (0.0, content) for suffix, content in (objects or {}).items()}
         self._records: list[Record] = []
         self._sent: SentCalls = {}
@@ -240,9 +241,10 @@ class Journals:
             jumped=frozenset(),
             sent=self._sent,
         )
-        self.audit = ModelAudit(evidence)
-        self.audit.check()
-        AnswersAudit(evidence, self.audit, timed=False).check()
+        audit = ModelAudit(evidence)
+        self.seen = audit.seen
+        audit.check()
+        AnswersAudit(evidence, audit, timed=False).check()
 
     def _landings(self, last: bytes | None, begin: int) -> list[Landing]:
         """Return the versions that landed, from the first to the last."""

@@ -101,6 +101,13 @@ def _show(console: Console, soak: Soak, seconds: float) -> None:
     counts = Counter(f"{call.verb}: {call.outcome}" for call in soak.journals.calls)
     rows: list[tuple[str, int | float]] = [("seconds", seconds), ("commits", soak.journals.landed)]
     rows += [("calls", len(soak.journals.calls)), *((f"  {title}", count) for title, count in sorted(counts.items()))]
+    if soak.settings.shared:
+        shared = (
+            "batch of a client landed",
+            "batch of a client recognised or idle",
+            "claim of a lost answer handed back",
+        )
+        rows += [(what, soak.journals.seen[what]) for what in shared]
     rows += [("requests", soak.requests), ("faults", soak.fired.total()), ("kills", soak.kills)]
     for title, value in rows:
         table.add_row(escape(title), f"{value:,.2f}" if isinstance(value, float) else f"{value:,}")

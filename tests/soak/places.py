@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from jqueue import LocalFileSystemStorage
+from jqueue.adapters.http_link import BrokerDialer
 from tests.object_stores import Store
 from tests.servers.azurite import Azurite
 from tests.servers.gcs_server import GCSServer
@@ -50,7 +51,9 @@ class Place(NamedTuple):
         if self.name == FILE:
             return LocalFileSystemStorage(self.key)
         server = SimpleNamespace(**self.server, url=self.url, create_bucket=lambda bucket: None)
-        return Store(self.name, server, self.url).open(self.key, **options)
+        storage = Store(self.name, server, self.url).open(self.key, **options)
+        storage.dial_url = BrokerDialer()
+        return storage
 
 
 def place_of(store: Store) -> Place:

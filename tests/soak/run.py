@@ -19,36 +19,11 @@ from urllib.parse import urlsplit
 
 from jqueue import JQueueError
 from tests.journal import Journal, Journals
-from tests.servers.fault_kinds import (
-    BlackHole,
-    DropAnswer,
-    Fault,
-    HangAnswer,
-    Late,
-    Refuse,
-    ReplaceAnswer,
-    ResetRequest,
-    TruncateAnswer,
-)
 from tests.servers.fault_proxy import FaultProxy
 from tests.simulation.history import NEVER, Violation
 from tests.soak.places import FILE, Place
-from tests.soak.worker import Orders, Worker, main
+from tests.soak.worker import KINDS, Orders, Worker, main
 
-CUT = (
-    DropAnswer(),
-    DropAnswer(reset=True),
-    TruncateAnswer(head=20),
-    HangAnswer(),
-    ReplaceAnswer(500),
-    ReplaceAnswer(503),
-)
-"""Faults after which the server has done the request, and the client does not learn of it."""
-
-LOST = (Refuse(), ResetRequest(body=0.5), BlackHole(), Late(2.0))
-"""Faults by which the server gets no request, half of one, or a late one."""
-
-KINDS: tuple[Fault, ...] = CUT * 3 + LOST
 COUNT_EVERY = 0.5
 REQUESTS_KEPT = 100
 LEAVING_SECONDS = 90.0
@@ -228,6 +203,7 @@ class Soak:
             session=settings.session,
             segments=settings.segments,
             shared=settings.shared,
+            rate=settings.rate,
         )
         return orders._replace(claim_timeout=0.5, thought=0.0) if self._proxy is None else orders
 

@@ -12,10 +12,11 @@ import random
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from jqueue import BrokerQueue, Claim, DirectQueue, Job, JQueueError, Limits, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, SegmentDamagedError, StorageFatalError
@@ -23,9 +24,36 @@ from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.storage import SupportsRelease
 from tests.journal import Journal, payload_of
+from tests.server.served import serving
+from tests.servers.fault_kinds import (
+    BlackHole,
+    DropAnswer,
+    Fault,
+    HangAnswer,
+    Late,
+    Refuse,
+    ReplaceAnswer,
+    ResetRequest,
+    TruncateAnswer,
+)
+from tests.servers.fault_proxy import FaultProxy
 from tests.simulation.history import Call
-from tests.soak.places import Place
+from tests.soak.places import FILE, Place
 
+CUT = (
+    DropAnswer(),
+    DropAnswer(reset=True),
+    TruncateAnswer(head=20),
+    HangAnswer(),
+    ReplaceAnswer(500),
+    ReplaceAnswer(503),
+)
+"""Faults after which the server has done the request, and the client does not learn of it."""
+
+LOST = (Refuse(), ResetRequest(body=0.5), BlackHole(), Late(2.0))
+"""Faults by which the server gets no request, half of one, or a late one."""
+
+KINDS: tuple[Fault, ...] = CUT * 3 + LOST
 ENTRYPOINTS = ("one", "two")
 MOST_QUEUED = 40
 """Number of jobs above which a worker enqueues no more: a short queue is quick, so that there are many commits."""
@@ -36,8 +64,8 @@ LOOK_EVERY = 3.0
 SHORT, SHORT_SHARE = (0.2, 2.0), 0.25
 """Range of deadlines in seconds that often pass before the answer, and the share of calls with one."""
 
-SHARES, OFFERS = 0.85, 0.5
-"""Shares of the queue objects that use a broker, and that offer to be one."""
+SHARES, OFFERS, SERVES = 0.85, 0.5, 0.3
+"""Shares of the queue objects that use a broker, that offer to be one, and that are one in a remote store."""
 
 RESOLVE_SECONDS = 15.0
 AGAIN_SECONDS = 5.0
@@ -57,6 +85,7 @@ class Orders(NamedTuple):
         repeats: jobs whose enqueue a killed worker got no answer to; they are enqueued again first.
         segments: True to keep jobs in segments, to claim ranges of them, and to cancel jobs.
         shared: True if most of its queue objects use a broker if there is one, and many offer to be one.
+        rate: share of broken requests to its brokers, in a store that several machines could use.
         call_timeout: call timeout of its queues and storages.
         deadline: deadline of its calls.
         claim_timeout: timeout of its claims.
@@ -70,6 +99,7 @@ class Orders(NamedTuple):
     repeats: Sequence[str] = ()
     segments: bool = False
     shared: bool = False
+    rate: float = 0.0
     call_timeout: float = 1.5
     deadline: float = 20.0
     claim_timeout: float = 6.0
@@ -105,18 +135,39 @@ class Worker:
     async def _session(self, storage: Any, stop: asyncio.Event, repeats: list[str]) -> None:
         """Make several calls at a time with one queue object, and leave it after or during the last calls."""
         hot = self._dice.choice((1, 500, 3000, None)) if self._orders.segments else None
-        queue: Any = self._dice.choice((BrokerQueue, DirectQueue))(
+        is_remote = self._orders.place.name != FILE
+        offers = self._orders.shared and self._dice.random() < (SERVES if is_remote else OFFERS)
+        is_server = offers and is_remote
+        kind: Any = BrokerQueue if is_server else self._dice.choice((BrokerQueue, DirectQueue))
+        queue = kind(
             storage,
             stale_timeout=self._orders.claim_timeout,
             deadline=self._orders.deadline,
             call_timeout=self._orders.call_timeout,
             limits=Limits(hot_bytes=hot),
-            share=self._orders.shared and self._dice.random() < SHARES,
+            share=is_server or (self._orders.shared and self._dice.random() < SHARES),
         )
         queue.observe(self._journal.recorder)
         await queue.__aenter__()
-        if self._orders.shared and self._dice.random() < OFFERS:
-            queue.offer()
+        async with AsyncExitStack() as stack:
+            if is_server:
+                await self._serve(queue, stack)
+            elif offers:
+                queue.offer()
+            await self._work(queue, stop, repeats)
+        if isinstance(storage, SupportsRelease):
+            await storage.release()  # a resolve() may have opened a client again
+
+    async def _serve(self, queue: Any, stack: AsyncExitStack) -> None:
+        """Commit for others by HTTP. On the way to this process, answers get lost as on the way to the store."""
+        served = await stack.enter_async_context(serving(queue))
+        port = urlsplit(served.url).port
+        assert port is not None
+        proxy = await stack.enter_async_context(FaultProxy("127.0.0.1", port, seed=self._dice.randrange(1 << 32)))
+        proxy.kinds, proxy.rate = KINDS, self._orders.rate
+        queue.offer(proxy.url)
+
+    async def _work(self, queue: Any, stop: asyncio.Event, repeats: list[str]) -> None:
         self._is_over = False
         for job_id in repeats:
             await self._enqueue(queue, [job_id])
@@ -133,8 +184,6 @@ class Worker:
         except JQueueError as error:
             self._journal.note("broken", f"left with {error!r}")
         await asyncio.gather(*loops)
-        if isinstance(storage, SupportsRelease):
-            await storage.release()  # a resolve() may have opened a client again
 
     async def drain(self, storage: Any) -> None:
         """Ack everything that can be claimed, until nothing is left."""
