@@ -63,13 +63,8 @@ class SharedThrottledStorage(ThrottledStorage):
 
     def __init__(self, every=1.0, latency=0.02):
         super().__init__(every, latency)
-        self.memory = SharedMemory(clock=VirtualClock())
-
-    async def dial(self):
-        return await self.memory.dial()
-
-    async def take_seat(self, handle):
-        return await self.memory.take_seat(handle)
+        self.memory = shared = SharedMemory(clock=VirtualClock())
+        self.dial, self.take_seat = shared.dial, shared.take_seat
 
 
 def open_queue(kind, storage, seed=1, **options):
