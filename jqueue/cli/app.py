@@ -39,7 +39,6 @@ class Commands(CommandGroup):
         "resume": "End the pause of an entrypoint: workers claim its jobs again.",
         "reschedule": "Give waiting jobs another time: one by its ID, several by filters, or --all.",
         "reprioritise": "Give waiting jobs another priority: one by its ID, several by filters, or --all.",
-        "edit": "Edit a waiting or dead job, a cron entry, limits or settings in your editor.",
         "run-now": "Make a scheduled job ready; of a cron entry, enqueue a job now.",
         "requeue-stale": "Take jobs back from workers that have not confirmed their claims for a time.",
         "repair": "Bring back the jobs of damaged segments that can be read. The others are given up.",

@@ -28,7 +28,6 @@ class Verb(StrEnum):
     PURGE = "purge"
     RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"
-    EDIT = "edit"
     ARRIVE = "arrive"
     DEPART = "depart"
 
@@ -82,7 +81,6 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
     (QUEUED, Verb.PURGE): (None,),
     (QUEUED, Verb.RESCHEDULE): (QUEUED,),
     (QUEUED, Verb.REPRIORITISE): (QUEUED,),
-    (QUEUED, Verb.EDIT): (QUEUED,),
     (QUEUED, Verb.DEPART): (None,),
     (IN_PROGRESS, Verb.HEARTBEAT): (IN_PROGRESS,),
     (IN_PROGRESS, Verb.ACK): (COMPLETED,),
@@ -94,7 +92,6 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
     (DEAD, Verb.DEPART): (None,),
     (DEAD, Verb.REDRIVE): (QUEUED,),
     (DEAD, Verb.PURGE): (None,),
-    (DEAD, Verb.EDIT): (DEAD,),
     (DEAD, Verb.EXPIRE): (None,),
     (COMPLETED, Verb.PURGE): (None,),
     (COMPLETED, Verb.EXPIRE): (None,),

@@ -15,7 +15,7 @@ from jqueue.domain.errors import ChangedMeanwhileError, JobCancelledError, Resul
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
-from jqueue.domain.operations.operator import Amend, CreateQueue, Fence, LeaveSeat, TakeSeat
+from jqueue.domain.operations.operator import CreateQueue, Fence, LeaveSeat, TakeSeat
 from jqueue.operations import (
     Ack,
     Cancel,
@@ -157,8 +157,6 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
                 return self.alter(job_id, run_at=self.later(delay) if delay else run_at)
             case Reprioritise(job_id, priority):
                 return self.alter(job_id, priority=priority)
-            case Amend(job_id, options, payload):
-                return self.amend(job_id, options, payload)
             case AwaitResult(job_id):
                 return self.look_for_result(job_id)
             case LastTransaction(app):
@@ -462,21 +460,6 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         self.drop_outlived()
         job = self.get(job_id, "queued")
         return job if {**job, **fields} == job else self.change(job, **fields)
-
-    def amend(self, job_id, options, payload):
-        """Give a job other options."""
-        self.drop_outlived()
-        job = self.get(job_id, "queued", "dead")
-        options = {name: value for name, value in options.items() if name in AS_ASKED or name in ("headers", "run_at")}
-        after = {**job, **options, "headers": dict(options["headers"] or {})}
-        if payload is not None:
-            after["payload"] = payload
-        if after == job:
-            return job
-        key = after["unique_key"]
-        if job["status"] == "queued" and key != job["unique_key"] and (holder := self.key_holder(key)) is not None:
-            raise Refused(DuplicateJobError, unique_key=key, job_id=holder)
-        return self.change(job, **after)
 
     def cancel(self, job_id, running):
         """Remove a queued job, or tell the holder of a job in progress to stop."""

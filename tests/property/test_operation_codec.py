@@ -168,7 +168,6 @@ def test_an_operation_is_decoded_as_it_was_and_changes_a_queue_in_the_same_way(k
         {"type": "Enqueue", "entrypoint": "e", "new_id": "a", "delay": 1e300},
         {"type": "Enqueue", "entrypoint": "e", "new_id": "a", "run_at": "2026-01-01T00:00:00"},
         {"type": "Dequeue", "entrypoint": ["e"], "claim_timeout": -1},
-        {"type": "Amend", "job_id": "a", "options": {"max_attempts": -1}},
         {"type": "Reprioritise", "job_id": "a", "priority": -(10**20)},
         {"type": "Pause", "entrypoint": ""},
         {"type": "SetLimits", "entrypoint": "e", "running": -5},

@@ -19,7 +19,7 @@ from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Nack, Sweep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult
-from jqueue.domain.operations.operator import Amend, Fence
+from jqueue.domain.operations.operator import Fence, Reprioritise
 from jqueue.domain.operations.rules import RunSchedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
@@ -260,7 +260,7 @@ class ModelAudit:
     def _count(self, operation: Operation, result: object) -> None:
         done = not isinstance(result, Exception)
         order = operation.operation if isinstance(operation, Guarded) else operation
-        self.seen["edited"] += done and isinstance(order, Amend)
+        self.seen["job changed by an order"] += done and order is not operation and isinstance(order, Reprioritise)
         self.seen["cron entry run by an order"] += done and isinstance(order, RunSchedule)
         if isinstance(operation, EnqueueSegments) and operation.transaction is not None:
             self.seen["transaction landed"] += isinstance(result, BulkAdded)

@@ -1,10 +1,8 @@
-"""The actor that looks at the queue, thinks, and acts on what it has seen: it edits, cancels, purges and runs."""
+"""The actor that looks at the queue, thinks, and acts on what it has seen: it changes, cancels, purges and runs."""
 
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
-from typing import Any
 
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
@@ -18,16 +16,10 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import Guarded
-from jqueue.domain.operations.operator import AMENDABLE, Amend, Cancel, CreateQueue, Purge
+from jqueue.domain.operations.operator import Cancel, CreateQueue, Purge, Reprioritise, Reschedule
 from jqueue.domain.operations.rules import RunSchedule
 from jqueue.domain.selection import QUEUED, Phase, Selection
 from tests.simulation.workload import Actor
-
-MARK = "edited"
-"""Job header with the tag of the last edit. No other actor sets it."""
-
-CRON_KEY = "key 3"
-"""Unique key of the jobs of cron entries. An edit leaves it alone."""
 
 THOUGHT = (0.0, 0.0, 0.2, 1.0, 4.0)
 """Seconds between a look and the order that it leads to."""
@@ -46,7 +38,7 @@ class Overseer(Actor):
             await self.call("create", self.one(CreateQueue()), expected=(InvalidJobError,))
             return
         await self.pick(
-            (20, self._cancel), (8, self._cancel_many), (44, self._edit), (12, self._purge), (16, self._run)
+            (20, self._cancel), (8, self._cancel_many), (44, self._change), (12, self._purge), (16, self._run)
         )()
 
     async def _look(self) -> QueueState | None:
@@ -97,37 +89,15 @@ class Overseer(Actor):
         if job is not None:
             await self._order("purge_job", job, Purge(job_id=job.id))
 
-    async def _edit(self) -> None:
+    async def _change(self) -> None:
         state = await self._look()
         job = self._choose(state, JobStatus.QUEUED, JobStatus.QUEUED, JobStatus.DEAD)
         if job is None:
             return
-        tag, changes = f"edit {self.world.tag()}", self._changes(job)
-        changes["headers"] = {**job.headers, MARK: tag}
-        options = {**{name: getattr(job, name) for name in AMENDABLE}, **changes}
-        payload = tag.encode() if self.dice.random() < 0.3 else None
-        work = self.one(Guarded(Amend(job.id, options, payload), job=job))
-        await self.call("edit", work, job_ids=(job.id,), expected=(*REFUSED, DuplicateJobError))
-
-    def _changes(self, job: Job) -> dict[str, Any]:
-        """Draw some options to change."""
-        dice = self.dice
-        changes: dict[str, Any] = {}
-        if dice.random() < 0.4:
-            changes["priority"] = dice.choice([-9, 0, 2])
-        if dice.random() < 0.2:
-            changes["max_attempts"] = dice.choice([None, 1, 3, 50])
-        if dice.random() < 0.2:
-            changes["run_at"] = self.client.clock.now() + timedelta(seconds=dice.choice([-1, 3]))
-        if dice.random() < 0.3:
-            key = dice.choice(["ceiling 1", "ceiling 2", None])
-            changes["concurrency_key"], changes["concurrency_limit"] = key, None if key is None else dice.choice([1, 2])
-        if dice.random() < 0.4 and job.unique_key != CRON_KEY:
-            key = dice.choice(["key 1", "key 2", None])
-            changes["unique_key"], changes["unique_for"] = key, None if key is None else dice.choice([None, 20.0])
-        if dice.random() < 0.2:
-            changes["keep_result"] = dice.choice([None, 20.0])
-        return changes
+        if self.dice.random() < 0.6:
+            await self._order("reprioritise", job, Reprioritise(job.id, self.dice.choice([-9, 0, 2])))
+        else:
+            await self._order("reschedule", job, Reschedule(job.id, delay=self.dice.choice([0, 1.0, 3.0])))
 
     async def _run(self) -> None:
         state = await self._look()

@@ -234,8 +234,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "The first event of a commit has the number of the last event before it": Bug(
             "domain/commits.py", "history.last + 1, now", "history.last, now"
         ),
-        "An edit makes no event": Bug(
-            "domain/events.py", "if move[0] is not Verb.HEARTBEAT]", "if move[0] not in (Verb.HEARTBEAT, Verb.EDIT)]"
+        "A change of a job's time makes no event": Bug(
+            "domain/events.py",
+            "if move[0] is not Verb.HEARTBEAT]",
+            "if move[0] not in (Verb.HEARTBEAT, Verb.RESCHEDULE)]",
         ),
     },
     # Large payloads and results are kept in objects in every seed.
@@ -254,11 +256,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "The guard of an order is not checked in the commit": Bug(
             "domain/operations/codec.py", "if (changed := self._changed(draft, now)) is not None:", "if False:"
         ),
-        "An edit resets the attempts and the failures of its job": Bug(
-            "domain/operations/operator.py", "job.evolve(**changes)", "job.evolve(**changes, attempt=0, failures=0)"
-        ),
-        "An edit gives its job a unique key that another job holds": Bug(
-            "domain/operations/operator.py", "draft.check_key(key, now)", "pass"
+        "Another priority resets the attempts and the failures of its job": Bug(
+            "domain/operations/operator.py",
+            "job.evolve(priority=self.priority)",
+            "job.evolve(priority=self.priority, attempt=0, failures=0)",
         ),
         "A job that was changed holds its unique key no longer": Bug(
             "domain/draft.py",

@@ -67,7 +67,7 @@ class Settings:
         staged: share of these seeds in which jobs are also enqueued in transactions, and claimed under a name.
         history: share of the modern seeds in which the history is kept.
         large: share of the modern seeds in which some payloads are kept in objects beside the queue.
-        overseen: share of the modern seeds with operators who edit, cancel, purge and run what they have seen.
+        overseen: share of the modern seeds with operators who change, cancel, purge and run what they have seen.
         segments: share of all seeds in which processes move waiting jobs into segments.
         damage: share of these seeds in which segments in the store are damaged for a while.
         ranges: share of these seeds in which jobs are also claimed by ranges.

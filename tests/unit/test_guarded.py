@@ -6,9 +6,9 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.errors import ChangedMeanwhileError, DuplicateJobError, InvalidJobError, JobNotFoundError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.operations.codec import Guarded
-from jqueue.domain.operations.operator import Amend, Cancel, CreateQueue
-from jqueue.domain.operations.rules import Configure, RunSchedule, SetLimits, Unschedule
-from jqueue.domain.rules import EntrypointRules, QueueSettings
+from jqueue.domain.operations.operator import Cancel, CreateQueue
+from jqueue.domain.operations.rules import RunSchedule, SetLimits, Unschedule
+from jqueue.domain.rules import EntrypointRules
 from jqueue.domain.selection import QUEUED, Selection
 
 
@@ -53,22 +53,15 @@ async def test_a_heartbeat_is_no_change_of_a_job_and_a_claim_is_one(queue):
 
 
 async def test_rules_are_changed_if_they_are_as_seen_and_left_alone_otherwise(queue):
-    for operation in (
-        Guarded(Configure(dead_retention=6), settings=QueueSettings(dead_retention=5)),
-        Guarded(SetLimits("mail", running=6), entrypoint="mail", rules=EntrypointRules(max_running=5)),
-    ):
-        with pytest.raises(ChangedMeanwhileError):
-            await queue.apply(operation)
-    state = await queue.read_state()
-    assert (QueueSettings(), {}) == (state.settings, state.entrypoints)
+    with pytest.raises(ChangedMeanwhileError):
+        await queue.apply(
+            Guarded(SetLimits("mail", running=6), entrypoint="mail", rules=EntrypointRules(max_running=5))
+        )
+    assert {} == (await queue.read_state()).entrypoints
     await queue.limit("mail", running=5)
     seen = (await queue.read_state()).entrypoints["mail"]
-    await queue.apply(
-        Guarded(Configure(dead_retention=6), settings=QueueSettings()),
-        Guarded(SetLimits("mail", running=6), entrypoint="mail", rules=seen),
-    )
-    state = await queue.read_state()
-    assert (6, 6) == (state.settings.dead_retention, state.entrypoints["mail"].max_running)
+    await queue.apply(Guarded(SetLimits("mail", running=6), entrypoint="mail", rules=seen))
+    assert 6 == (await queue.read_state()).entrypoints["mail"].max_running
 
 
 async def test_a_cron_entry_is_compared_without_its_times(queue):
@@ -78,17 +71,6 @@ async def test_a_cron_entry_is_compared_without_its_times(queue):
     with pytest.raises(ChangedMeanwhileError):
         await queue.apply(Guarded(Unschedule("nightly"), schedule=other))
     assert [True] == await queue.apply(Guarded(Unschedule("nightly"), schedule=later))
-
-
-async def test_an_amended_job_has_the_given_options_and_no_others(queue):
-    job = await queue.enqueue("mail", b"old", max_attempts=3, headers={"a": "b"}, job_id="one")
-    [after] = await queue.apply(Amend("one", {"priority": -1, "unique_key": "k"}, b"new"))
-    found = await only(queue)
-    assert after == found
-    assert (-1, "k", None, {}, b"new") == (
-        found.priority, found.unique_key, found.max_attempts, dict(found.headers), found.payload
-    )  # fmt: skip
-    assert (job.id, job.sequence, job.created_at) == (found.id, found.sequence, found.created_at)
 
 
 async def test_a_job_of_a_cron_entry_is_enqueued_now_and_its_times_stay(queue):

@@ -27,7 +27,7 @@ from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, r
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.operator import Redriven
-from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import Selection
 
 
@@ -42,7 +42,6 @@ class Guarded(Operation, frozen=True):
         operation: any that hands out no claims and has no large value.
         job: the job is in the queue, and nothing of it but its heartbeat has changed.
         selection, job_id: the job with this id is in the queue and belongs to the selection.
-        settings: the settings of the queue have not changed.
         rules, entrypoint: the limits and the pause of this entrypoint have not changed.
         schedule: the cron entry is there, and nothing of it but its times has changed.
     """
@@ -51,7 +50,6 @@ class Guarded(Operation, frozen=True):
     job: GivenJob | None = None
     job_id: str = ""
     selection: Selection | None = None
-    settings: QueueSettings | None = None
     entrypoint: str = ""
     rules: EntrypointRules | None = None
     schedule: Schedule | None = None
@@ -86,8 +84,6 @@ class Guarded(Operation, frozen=True):
                 return f"job {self.job.id!r} has changed"
         if self.selection is not None and not self.selection.matches(draft.get(self.job_id), now):
             return f"job {self.job_id!r} no longer matches: it has changed"
-        if self.settings is not None and header.settings != self.settings:
-            return "the settings of the queue have changed"
         if self.rules is not None and header.entrypoints.get(self.entrypoint, EntrypointRules()) != self.rules:
             return f"the limits of entrypoint {self.entrypoint!r} have changed"
         if self.schedule is not None:

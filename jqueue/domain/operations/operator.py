@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Self
+from typing import Self
 
 from msgspec.structs import replace
 
-from jqueue.domain.draft import Draft, claimed_by, take_space
+from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, JobStateError, shown
 from jqueue.domain.fields import LARGEST, Count, GivenDuration, Moment, Priority
 from jqueue.domain.header import BrokerSeat, WorkerRecord
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.job_options import STORED, EnqueueOptions, PriorityOption, check_options
-from jqueue.domain.limits import Limits, check_payload, check_priority
+from jqueue.domain.limits import check_priority
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
-from jqueue.domain.operations.enqueue import drop_outlived, stored_bytes
-from jqueue.domain.rules import LIMITS
+from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.transitions import Verb
 
 CLOCKS_DIFFER = 60.0
@@ -64,8 +62,8 @@ class Cancel(OnJob, frozen=True):
         return job
 
 
-def _check_status(job: JobRecord, reason: str, *statuses: JobStatus) -> None:
-    if job.status not in statuses:
+def _check_status(job: JobRecord, reason: str, status: JobStatus) -> None:
+    if job.status is not status:
         raise JobStateError(job.id, job.status, reason)
 
 
@@ -413,84 +411,4 @@ class Reprioritise(OnJob, frozen=True):
         return after
 
 
-AMENDABLE: tuple[str, ...] = tuple(name for name, option in STORED.items() if option.name != "job_id")
-"""The fields of a job that an operator may change, besides its payload."""
-
-
-class Amended(PriorityOption, EnqueueOptions, total=False):
-    """The options of a prepared `Amend`: those in `AMENDABLE`, as the job keeps them."""
-
-
-if TYPE_CHECKING:  # as callers give them, and as they travel: see `jqueue.domain.operations.base`
-    GivenOptions = Mapping[str, Any]
-else:
-    GivenOptions = Amended
-
-
-class Amend(OnJob, frozen=True):
-    """Give a queued or dead job other options. Its result is the job. An option that is not given is unset.
-
-    Attributes:
-        job_id: the id of the job.
-        options: the new values, by the names in `AMENDABLE`.
-        payload: the new payload; None keeps the payload.
-        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
-    """
-
-    always_needs = ("reschedule",)
-
-    options: GivenOptions
-    payload: bytes | None = None
-    enqueue_bytes: Count = Limits().enqueue_bytes
-
-    def prepared(self, preparation: Preparation) -> Amend:
-        """Return the operation with its options checked and completed.
-
-        Raises:
-            InvalidJobError: an option is wrong, or there is no such option.
-        """
-        limits = preparation.limits
-        super().prepared(preparation)
-        unknown = sorted(self.options.keys() - set(AMENDABLE))
-        if unknown:
-            raise InvalidJobError(f"a job has no option {unknown[0]!r} to change: it has {', '.join(AMENDABLE)}")
-        given = {name: value for name, value in self.options.items() if name != "priority"}
-        checked = check_options(given, limits)
-        checked["priority"] = check_priority(self.options.get("priority", 0))
-        options = {name: checked.get(name, STORED[name].unset) for name in AMENDABLE}
-        payload = None if self.payload is None else check_payload(self.payload, limits)
-        return replace(self, options=options, payload=payload, enqueue_bytes=limits.enqueue_bytes)
-
-    def change(self, draft: Draft, now: datetime) -> JobRecord:
-        """Change the job, which keeps its place among the jobs of its priority.
-
-        Raises:
-            JobNotFoundError: it is not in the queue.
-            JobStateError: it is in progress or completed.
-            DuplicateJobError: another job has the new unique key.
-            QueueFullError: there is no room for the new values.
-        """
-        drop_outlived(draft, now)
-        job = draft.get(self.job_id)
-        _check_status(job, "only a queued or a dead job can be edited", JobStatus.QUEUED, JobStatus.DEAD)
-        changes: dict[str, Any] = dict(self.options)
-        if self.payload is not None:
-            changes |= {"payload": self.payload, "payload_object": None}
-        after = job.evolve(**changes)
-        if after == job:
-            return job
-        key = after.unique_key
-        if key is not None and key != job.unique_key and job.status is JobStatus.QUEUED:  # a dead job holds no key
-            draft.check_key(key, now)
-        size = stored_bytes(after) - stored_bytes(job)
-        if size > 0:
-            take_space(draft, size, self.enqueue_bytes, f"{size} more bytes of job {job.id!r}")
-        elif size < 0:
-            draft.note_added(size)
-        if after.concurrency_key is not None:
-            draft.require(LIMITS)
-        draft.move(job, Verb.EDIT, after, job.status)
-        return after
-
-
-TRAVELLING = (Cancel, Reschedule, Reprioritise, Amend, Redrive, Purge, CreateQueue, Fence, Attend)
+TRAVELLING = (Cancel, Reschedule, Reprioritise, Redrive, Purge, CreateQueue, Fence, Attend)
