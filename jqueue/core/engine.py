@@ -13,7 +13,7 @@ One engine runs one `commit` at a time; `jqueue.core.writer` ensures that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
 from string import ascii_letters, digits
@@ -452,11 +452,10 @@ class Engine:
             unsure = "the operation was sent, and it is unknown whether it was done"
             request.fail(request.unknown(unsure, error) if request.open_writes else error)
 
-    def set_segment_aside(self, name: str, chunks: Iterable[int], error: JQueueError) -> None:
-        """Set a segment aside, as some chunks of it could not be read: see `SegmentLoader.set_aside`."""
+    def suspect_segment(self, name: str, error: JQueueError) -> None:
+        """Note that a call could not read a segment: see `SegmentLoader.suspect`."""
         assert self.segments is not None
-        parts = [Wanted(name, None), *(Wanted(name, chunk) for chunk in chunks)]
-        self.segments.loader.set_aside(name, parts, error, self.draft.jobs.rows)
+        self.segments.loader.suspect(name, error, self.draft.jobs.rows)
 
     def now(self) -> datetime:
         """Return the time by the store's clock if it has one, or else by the own clock."""

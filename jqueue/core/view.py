@@ -31,6 +31,7 @@ from jqueue.domain.header import Header, SetAside
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, job_of, state_of
+from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, Range, RowKey, Segment, SegmentIndex, job_of_row, with_tries
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.slices import JOBS_PER_SLICE
@@ -38,6 +39,9 @@ from jqueue.domain.stats import Census, QueueStats
 
 MOST_AHEAD = 8
 """Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
+
+WARNING = f"segment {FOLDER}"
+"""The beginning of the warnings of `stats()` about segments."""
 
 LIST_DEADLINE = 10.0
 """Seconds for a listing of the segments."""
@@ -215,8 +219,8 @@ class QueueView:
         """Return the statistics of this version at a time.
 
         A segment is counted by its entry in the manifest, even if it is missing or damaged. If a read of the same
-        queue object has failed because of that, now or earlier, the figures carry a warning. It stays until the damaged
-        part is read again, or its jobs have left. Damage that no read has met is not noticed.
+        queue object has failed because of that, now or earlier, the figures carry a warning. It stays until the segment
+        is read again; if it was set aside, until all of it can be read. Damage that no read has met is not noticed.
 
         Args:
             now: the time.
@@ -287,16 +291,25 @@ class QueueView:
             sizes = await retried(
                 LIST_DEADLINE, reader.sizes, self._parts.entropy, "the list of segments could not be read"
             )
-            reader.damage.forget()
+            reader.damage.clear()
             for name, segment in self.header.segments.items():
                 size = sizes.get(FOLDER + name)
                 if size is None or size < segment.bytes:
-                    reader.damage.note(name, MISSING if size is None else CUT_OFF)
+                    reader.damage[name] = MISSING if size is None else CUT_OFF
 
     def damage(self) -> list[str]:
-        """Return a sentence for each segment that is known to be missing or damaged, and still has jobs."""
-        segments, ranges = self.header.segments, self.header.ranges.values()
-        return self._parts.reader.damage.warnings(segments, ranges) if segments else []
+        """Return a sentence for each segment that is known to be missing or damaged: its jobs, and what to do."""
+        found = []
+        for name, segment in self.header.segments.items():
+            if (why := self._parts.reader.damage.get(name)) is not None:
+                wait = counted(segment.waiting, "job in it waits", "jobs in it wait")
+                claimed = sum(each.rows for each in self._ranges(name))
+                more = f" ({claimed:,} more {'is' if claimed == 1 else 'are'} in claimed ranges)" if claimed else ""
+                found.append(
+                    f"{WARNING}{name} ({segment.entrypoint}) cannot be read, and {wait}{more} until it is "
+                    f"restored from a backup, or repaired with `jqueue repair`: {why}"
+                )
+        return found
 
     # Jobs as they are kept
 

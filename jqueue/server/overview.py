@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from jqueue.core.blob.segment_reader import WARNING
+from jqueue.core.view import WARNING
 from jqueue.domain.counters import OTHERS, Histogram, Rates, Totals, totals_of
 from jqueue.domain.header import Header
 from jqueue.domain.rules import EntrypointRules, as_shown

@@ -22,7 +22,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
 )
 from jqueue.operations import Enqueue
-from jqueue.testing.faults import FaultyObjects
+from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import (
     remove_segment,
@@ -99,27 +99,37 @@ async def test_stats_name_a_segment_from_its_first_failed_read_to_its_next_good_
     assert warning.endswith("it is missing")
     await restore_segment(store, name, whole)
     await asyncio.sleep(61)
-    assert ["00"] == ids(await queue.dequeue("a"))
+    assert ["00"] == ids(await queue.dequeue("a", wait=5))
     assert () == (await queue.stats()).warnings
 
 
 @in_virtual_time
-async def test_a_segment_with_a_damaged_row_is_served_again_only_once_that_row_can_be_read():
-    store = InMemoryStorage()
+async def test_a_damaged_segment_is_named_once_all_others_go_on_and_it_is_served_once_all_of_it_can_be_read(caplog):
+    store = InMemoryStorage(clock=VirtualClock())
     name = await filled(store)
+    other: Any = tiny_queue(store)
+    await other.enqueue_many([Enqueue("a", job_id=f"next {number}") for number in range(8)])
+    await spilled(other)
     whole = await remove_segment(store, name)
     await restore_segment(store, name, whole.replace(b'"39', b'"38'))
-    queue = direct_queue(store, clock=VirtualClock())
+    queue = direct_queue(storage := FaultyObjects(store), clock=VirtualClock())
     claim = await queue.claim_range("a", JOBS)
     with pytest.raises(SegmentDamagedError, match=name):
         assert JOBS == len([job async for job in queue.read_range(claim)])
     await queue.end_range(claim, worked_on=0)
-    for _ in range(3):
+    assert [f"next {number}" for number in range(8)] == ids(await queue.dequeue("a", batch_size=9, claim_timeout=9999))
+    assert now() < 0.1, "all others go on at full speed"
+    storage.object_calls.clear()
+    for _ in range(300):
         assert (None, []) == (await queue.claim_range("a", 4), await queue.dequeue("a"))
-        await asyncio.sleep(61)
+        await asyncio.sleep(1)
+    reads = [each for each in storage.object_calls if each == ("read_object", f".segments/{name}")]
+    assert 4 * 2 <= len(reads) <= 5 * 2, "its index and its rows, once a minute"
+    [told] = [each.getMessage() for each in caplog.records if name in each.getMessage()]
+    assert "repaired with `jqueue repair`; all other jobs go on" in told
     await restore_segment(store, name, whole)
     await asyncio.sleep(61)
-    assert ("00", 2) == next((job.id, job.attempt) for job in await queue.dequeue("a"))
+    assert ("00", 2) == next((job.id, job.attempt) for job in await queue.dequeue("a", wait=5))
 
 
 async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segment():
@@ -145,13 +155,13 @@ async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segmen
     )
 
 
-async def beside_a_segment(store):
+async def beside_a_segment(store, kind=FaultyObjects):
     """Return a broker whose jobs of "deep" are in one segment, its storage, and the suffix of the segment."""
     deep: Any = tiny_queue(store)
     await deep.enqueue_many([Enqueue("deep", job_id=f"deep {number}") for number in range(3)])
     await spilled(deep)
     [name] = (await deep.read_state(hot=True)).segments
-    storage = FaultyObjects(store)
+    storage = kind(store)
     return BrokerQueue(storage, clock=VirtualClock()), storage, f".segments/{name}"
 
 
@@ -186,3 +196,44 @@ def test_a_segment_that_cannot_be_read_holds_up_only_the_calls_that_need_it(fail
             assert ["deep 1", "deep 2"] == [job.id for job in await queue.dequeue("deep", batch_size=9)]
 
     run()
+
+
+class AwayObjects(FaultyObjects):
+    """A store that does not answer at all for a while."""
+
+    away = False
+
+    async def read(self):
+        if self.away:
+            self.on_read(Fault.LOST_REQUEST)
+        return await super().read()
+
+
+@in_virtual_time
+async def test_no_segment_is_passed_over_while_the_store_is_away():
+    opened, storage, suffix = await beside_a_segment(InMemoryStorage(clock=VirtualClock()), AwayObjects)
+    async with opened as queue:
+        await queue.enqueue("hot")
+        storage.away, storage.unreadable[suffix] = True, StorageError("the connection was reset")
+        waiting = asyncio.gather(queue.dequeue(deadline=200))
+        await asyncio.sleep(60)
+        storage.away = False
+        storage.unreadable.clear()
+        [[job]] = await waiting
+        assert "deep 0" == job.id
+        assert () == (await queue.stats()).warnings
+
+
+@in_virtual_time
+async def test_a_late_answer_to_the_holder_of_a_range_sets_no_segment_aside():
+    storage = FaultyObjects(store := InMemoryStorage(clock=VirtualClock()))
+    name = await filled(store)
+    queue = direct_queue(storage, clock=VirtualClock())
+    claim = await queue.claim_range("a", JOBS)
+    storage.unreadable[f".segments/{name}"] = None
+    with pytest.raises(SegmentDamagedError, match=name):
+        _ = [job async for job in queue.read_range(claim, deadline=3)]
+    storage.unreadable.clear()
+    await queue.end_range(claim, worked_on=0)
+    assert "00" == (await queue.dequeue("a"))[0].id
+    assert () == (await queue.stats()).warnings

@@ -1,111 +1,26 @@
-"""Segments that could not be read: the parts, the reasons, and the warning that names each of them.
-
-A reader notes each failed read of a part, and forgets it when the part was read again. So a warning costs no request.
-"""
+"""Reads segments, and knows which of them could not be read, and why."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from copy import copy
 
 from jqueue.core.blob.segment_object import decode_chunk, decode_index
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import Turn, one_turn
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.job import JobRecord
-from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex
 from jqueue.ports.storage import SupportsObjects
 
-WARNING = f"segment {FOLDER}"
-"""The beginning of the warnings of `stats()` about segments."""
-
 MISSING, CUT_OFF = "it is missing", "it is cut off"
-
-INDEX, OBJECT = "index", "object"
-"""Parts of a segment that are no chunks. The second stands for an object that is missing, or that cannot be read."""
 
 
 def reason_of(error: JQueueError) -> str:
     """Return why a segment cannot be read, for a sentence that names the segment and says what to do."""
     return MISSING if isinstance(error, ObjectMissingError) else str(error)
-
-
-class DamageNotes:
-    """The failed reads of the segments of one queue, until the same parts are read again."""
-
-    def __init__(self) -> None:
-        self._parts: dict[str, dict[int | str, str]] = {}
-
-    @contextmanager
-    def reading(self, name: str, part: int | str) -> Iterator[None]:
-        """Note if a part of a segment cannot be read, or that it is whole.
-
-        Args:
-            name: the segment.
-            part: the number of a chunk, `INDEX` or `OBJECT`.
-        """
-        try:
-            yield
-        except StorageFatalError as error:
-            self.note(name, reason_of(error), part)
-            raise
-        self._parts.get(name, {}).pop(part, None)
-
-    def note(self, name: str, why: str, part: int | str = OBJECT) -> None:
-        """Note why a part of a segment cannot be read, until it is read again."""
-        self._parts.setdefault(name, {})[part] = why
-
-    def chunks_of(self, name: str) -> list[int]:
-        """Return the numbers of the chunks of a segment that could not be read."""
-        return [part for part in self._parts.get(name, {}) if isinstance(part, int)]
-
-    def forget(self) -> None:
-        """Forget all failed reads."""
-        self._parts.clear()
-
-    def warnings(self, segments: Mapping[str, Segment], ranges: Iterable[Range]) -> list[str]:
-        """Return a warning for each segment with jobs that could not be read, in the order of the manifest.
-
-        Args:
-            segments: the manifest. Segments that are not in it, and chunks whose jobs have all left, are no damage.
-            ranges: the claims of ranges.
-        """
-        held = tuple(ranges)
-        found = []
-        for name, segment in segments.items():
-            claimed = [each for each in held if each.segment == name]
-            parts = self._parts.get(name, {}).items()
-            reasons = [why for part, why in parts if isinstance(part, str) or _has_jobs(segment, claimed, part)]
-            if reasons:
-                found.append(warning(name, segment, claimed, reasons[0]))
-        return found
-
-
-def _has_jobs(segment: Segment, claimed: Iterable[Range], chunk: int) -> bool:
-    """Return True if jobs of a chunk wait, or are in progress in ranges."""
-    return not segment.is_chunk_taken(chunk) or any(each.meets(chunk, segment.chunk_rows) for each in claimed)
-
-
-def warning(name: str, segment: Segment, held: Iterable[Range], why: str) -> str:
-    """Return the sentence that names a segment, the number of its jobs, the reason and what to do.
-
-    Args:
-        name: of the segment.
-        segment: its entry in the manifest.
-        held: the claims of ranges of the segment.
-        why: the reason why it cannot be read.
-    """
-    wait = counted(segment.waiting, "job in it waits", "jobs in it wait")
-    claimed = sum(each.rows for each in held)
-    more = f" ({claimed:,} more {'is' if claimed == 1 else 'are'} in claimed ranges)" if claimed else ""
-    return (
-        f"{WARNING}{name} ({segment.entrypoint}) cannot be read, and {wait}{more} until it is restored from a backup, "
-        f"or repaired with `jqueue repair`: {why}"
-    )
 
 
 Rows = list[tuple[int, JobRecord]]
@@ -133,20 +48,18 @@ class SegmentReader:
         call_timeout: seconds within which a call to the store must end.
 
     Attributes:
-        damage: the reads that have failed because a segment is missing or damaged.
+        call_timeout: the same.
+        damage: the reason why a segment cannot be read, by its name. A failed read notes it, and the next good one
+            removes it. So a warning costs no request.
+        aside: names of the segments that are set aside. A good read of some rows of them removes nothing.
     """
 
     def __init__(self, objects: SupportsObjects, observers: Observers, *, call_timeout: float) -> None:
         self._objects = objects
         self._observers = observers
-        self._call_timeout = call_timeout
-        self.damage = DamageNotes()
-
-    def within(self, share: float) -> SegmentReader:
-        """Return a reader for the same segments, whose requests must end within a share of the time."""
-        quicker = copy(self)
-        quicker._call_timeout *= share
-        return quicker
+        self.call_timeout = call_timeout
+        self.damage: dict[str, str] = {}
+        self.aside: set[str] = set()
 
     async def index(self, name: str, segment: Segment) -> SegmentIndex:
         """Return the index of a segment.
@@ -156,9 +69,8 @@ class SegmentReader:
             ObjectMissingError: the segment does not exist.
             StorageError: the store failed.
         """
-        data = await self._read(name, segment.index, segment.bytes)
-        with self.damage.reading(name, INDEX):
-            return decode_index(data, segment)
+        with self._noting(name):
+            return decode_index(await self._read(name, segment.index, segment.bytes), segment)
 
     async def chunks(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
@@ -192,11 +104,10 @@ class SegmentReader:
         at_once: int = 1,
     ) -> AsyncGenerator[tuple[int, Rows]]:
         """Iterate over chunks, as `chunks` returns them at once."""
-        async with aclosing(self.parts(name, index, numbers, turn, at_once)) as parts:
-            async for number, data in parts:
-                with self.damage.reading(name, number):
-                    rows = decode_chunk(data, number, segment, index, prefix)
-                yield number, rows
+        with self._noting(name):
+            async with aclosing(self.parts(name, index, numbers, turn, at_once)) as parts:
+                async for number, data in parts:
+                    yield number, decode_chunk(data, number, segment, index, prefix)
 
     async def parts(
         self, name: str, index: SegmentIndex, numbers: Sequence[int], turn: Turn = one_turn, at_once: int = 1
@@ -245,11 +156,21 @@ class SegmentReader:
         """
         return {each.suffix: each.size for each in await self._objects.list_beside(FOLDER)}
 
+    @contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        """Note if a segment cannot be read, or that it can be."""
+        try:
+            yield
+        except StorageFatalError as error:
+            self.damage[name] = reason_of(error)
+            raise
+        if name not in self.aside:
+            self.damage.pop(name, None)
+
     async def _read(self, name: str, start: int, stop: int) -> bytes:
-        with self.damage.reading(name, OBJECT):
-            return await self._observers.call(
-                "fetch", self._call_timeout, self._objects.read_object, FOLDER + name, start, stop
-            )
+        return await self._observers.call(
+            "fetch", self.call_timeout, self._objects.read_object, FOLDER + name, start, stop
+        )
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

@@ -7,6 +7,7 @@ and all others are committed. A segment that cannot be read keeps its own rows b
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -14,10 +15,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader, reason_of
+from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader, pieces_of, reason_of
 from jqueue.core.blob.segment_writer import SegmentWriter
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import Backoff, SpareTurns, as_storage_error, end_tasks
+from jqueue.core.tasks import SpareTurns, as_storage_error, end_tasks, retried
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.header import Header
@@ -47,17 +48,33 @@ MOST_CHUNKS = 16
 """Number of chunks that are loaded at once when the rows of one after the other are missing."""
 
 DAMAGE_KEPT = 60.0
-"""Seconds after which a damaged segment is read again when an operation needs it."""
+"""Seconds after which a damaged segment is read again, all of it."""
 
 PATIENCE = 0.5
 """Seconds for which a commit waits for a segment. Then the calls that need it wait on, and the others are committed."""
 
-FAILURES, FAILING_FOR = 3, 5.0
-"""Number of reads of a segment that fail one after the other, and the seconds for which they fail, until it is passed
-over. The store answers reads of the queue's object between them."""
+FAILING_FOR = 5.0
+"""Seconds for which reads of a segment fail, before and after an answer of the store, until it is passed over. A third
+of the time for a call, if that is more."""
 
 FIRST_PAUSE = 1.0
 """Seconds until a segment is read again if the store did not answer reads of it. They double, up to `DAMAGE_KEPT`."""
+
+
+class _Aside(msgspec.Struct, eq=False):
+    """A segment that is set aside, as it cannot be read. It is served again once all of it can be.
+
+    Attributes:
+        lasts: True if it is missing or damaged; False if the store does not answer reads of it.
+        pause: seconds until the next try.
+        due: time of the next try, on the monotonic clock.
+        checked: number of chunks from the beginning that can be read.
+    """
+
+    lasts: bool = True
+    pause: float = 0.0
+    due: float = 0.0
+    checked: int = 0
 
 
 class _Load(msgspec.Struct, eq=False):
@@ -66,8 +83,8 @@ class _Load(msgspec.Struct, eq=False):
     Attributes:
         parts: the parts that operations need; none if rows are read ahead of their use.
         confirmed: True if the segment was missed before, and the manifest was read after that.
-        tries: True to try again while the store fails.
         ahead: numbers of chunks to read ahead of their use.
+        check: the segment as it is set aside, to read all of it and load nothing.
         task: reads it.
         late: True if a commit no longer waits for it.
         index, chunks: the parts that were read: the index, and each chunk with its rows.
@@ -76,31 +93,15 @@ class _Load(msgspec.Struct, eq=False):
     """
 
     parts: list[Wanted]
-    confirmed: bool
-    tries: bool
+    confirmed: bool = True
     ahead: Sequence[int] = ()
+    check: _Aside | None = None
     task: asyncio.Task[None] | None = None
     late: bool = False
     index: SegmentIndex | None = None
     chunks: list[tuple[int, Rows]] = msgspec.field(default_factory=list)
     error: StorageError | None = None
     failure: StorageError | None = None
-
-
-class _Aside(msgspec.Struct):
-    """A segment that is set aside, as it cannot be read.
-
-    Attributes:
-        parts: the parts that could not be read. It is set aside again if they still cannot be.
-        lasts: True if it is missing or damaged; False if the store does not answer reads of it.
-        pause: seconds until the next try.
-        due: time of the next try, on the monotonic clock.
-    """
-
-    parts: list[Wanted]
-    lasts: bool
-    pause: float
-    due: float
 
 
 class SegmentLoader:
@@ -135,6 +136,7 @@ class SegmentLoader:
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
         self._aside: dict[str, _Aside] = {}
+        self._reader.aside.clear()
         self._missed: set[str] = set()
         self._needed = 0  # number of rows to keep, beyond `rows_kept`
         self._commits_left = 0  # in which rows that are loaded again count as needed
@@ -165,25 +167,17 @@ class SegmentLoader:
                 if not load.task.cancelled():
                     self._settle(name, load, rows)
         for name, aside in list(self._aside.items()):
-            if not self._parts_aside(name, rows):
-                del self._aside[name]
-                rows.try_again(name)
-            elif now >= aside.due and aside.lasts:
-                rows.try_again(name)
+            if name not in rows.segments:
+                self._take_back(name, rows)
             elif now >= aside.due and name not in self._loads:
-                self._begin(name, _Load(aside.parts, confirmed=False, tries=False, late=True), rows)
+                self._begin(name, _Load([], check=aside, late=True), rows)
 
-    def _parts_aside(self, name: str, rows: SegmentRows) -> list[Wanted]:
-        """Return the parts for which a segment was set aside, without those whose jobs have all left."""
-        aside, segment = self._aside.get(name), rows.segments.get(name)
-        if segment is None:
-            return []
-        parts = [] if aside is None else aside.parts
-        return [
-            each
-            for each in parts
-            if each.chunk is None or not segment.is_chunk_taken(each.chunk) or rows.are_in_ranges(name, [each.chunk])
-        ]
+    def _take_back(self, name: str, rows: SegmentRows) -> None:
+        """Serve a segment again that was set aside, unless it has left the queue."""
+        del self._aside[name]
+        self._reader.aside.discard(name)
+        self._reader.damage.pop(name, None)
+        rows.try_again(name)
 
     def late(self) -> Collection[str]:
         """Return the names of the segments whose rows a commit does not wait for."""
@@ -214,8 +208,7 @@ class SegmentLoader:
                 of_segment.setdefault(each.segment, []).append(each)
         for name in sorted(of_segment):
             if name not in self._loads:
-                parts = list(dict.fromkeys([*of_segment[name], *self._parts_aside(name, rows)]))
-                self._begin(name, _Load(parts, confirmed=fresh and name in self._missed, tries=True), rows)
+                self._begin(name, _Load(of_segment[name], confirmed=fresh and name in self._missed), rows)
         loads = [self._loads[name] for name in of_segment]
         if tasks := [load.task for load in loads if load.task is not None and not load.late]:
             await asyncio.wait(tasks, timeout=PATIENCE)
@@ -231,33 +224,46 @@ class SegmentLoader:
         load.task = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
 
     async def _read(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
-        """Read a segment, and try again while the store fails. Failures count only while it answers other requests."""
-        backoff, failures, begun = Backoff(self._entropy), 0, 0.0
-        reader = self._reader.within(1 / FAILURES) if load.tries else self._reader
-        while True:
-            tried = self._clock.monotonic()
-            try:
-                async with self._gate:
-                    await self._read_parts(reader, name, load, rows, segment)
-                return
-            except Exception as error:
-                load.failure = failure = as_storage_error(error)
-                failures, begun = failures + 1, begun if failures else tried
-                are_enough = failures >= FAILURES and self._clock.monotonic() - begun >= FAILING_FOR
-                if isinstance(error, DAMAGED) or are_enough or not load.tries:
-                    load.error = failure
-                    return
-                pause = backoff.after(error)
-            await asyncio.sleep(pause)
-            try:
-                await self._ask()
-            except Exception as error:
-                load.failure, failures = as_storage_error(error), 0
+        """Read a segment, and try again while the store fails. It has failed only if the store answers meanwhile."""
+        seconds, what = max(FAILING_FOR, self._reader.call_timeout / 3), "it could not be read"
 
-    async def _read_parts(
-        self, reader: SegmentReader, name: str, load: _Load, rows: SegmentRows, segment: Segment
-    ) -> None:
-        load.index = index = rows.indexes.get(name) or load.index or await reader.index(name, segment)
+        async def once() -> None:
+            try:
+                await (self._read_parts if load.check is None else self._check)(name, load, rows, segment)
+            except Exception as error:
+                load.failure = as_storage_error(error)
+                raise
+
+        async def judged() -> StorageError | None:
+            for is_last in (False, True):
+                try:
+                    async with self._gate:
+                        return await retried(seconds, once, self._entropy, what)
+                except Exception as error:
+                    load.failure = failure = load.failure or as_storage_error(error)
+                    if is_last or isinstance(failure, DAMAGED):
+                        break
+                try:
+                    await self._ask()
+                except Exception as error:
+                    raise StorageError("the store does not answer", error) from error
+            return failure
+
+        load.error = await retried(math.inf, judged, self._entropy, what, streams=True)
+
+    async def _check(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
+        """Read all rows of a segment that wait or are in progress, from the first on that could not be read."""
+        aside = load.check
+        assert aside is not None
+        load.index = index = load.index or await self._reader.index(name, segment)
+        held = [each for each in rows.ranges.values() if each.segment == name]
+        for numbers in pieces_of(segment, index, held):
+            if numbers[-1] >= aside.checked:
+                await self._reader.chunks(name, segment, index, numbers)
+                aside.checked = numbers[-1] + 1
+
+    async def _read_parts(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
+        load.index = index = rows.indexes.get(name) or load.index or await self._reader.index(name, segment)
         needed = {each.chunk for each in load.parts if each.chunk is not None}
         following: list[int] = []
         if needed and name in rows.segments and not rows.are_in_ranges(name, needed):
@@ -266,45 +272,59 @@ class SegmentLoader:
             following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(needed)]
             self._runs[name] = number, max([*needed, *following])
         if several := sorted({*load.ahead, *needed, *following}):
-            load.chunks += await reader.chunks(name, segment, index, several)
+            load.chunks += await self._reader.chunks(name, segment, index, several)
 
     def _settle(self, name: str, load: _Load, rows: SegmentRows) -> None:
         """Add what was read of a segment, and note what could not be read."""
-        error = load.error
+        error, aside = load.error, self._aside.get(name)
         if load.index is not None:
             rows.load_index(name, load.index)
-        if error is None:
-            self._missed.discard(name)
-            if name in self._aside and {*self._parts_aside(name, rows)} <= {*load.parts}:
-                del self._aside[name]
-                rows.try_again(name)
+        if load.check is not None:
+            if error is not None and aside in (None, load.check):
+                self.set_aside(name, error, rows, checked=load.check.checked)
+            elif aside is load.check:
+                self._take_back(name, rows)
                 logger.info("segment %s%s of the queue can be read again", FOLDER, name)
+        elif error is None:
+            self._missed.discard(name)
             for chunk, found in load.chunks:
                 if not rows.is_loaded(Wanted(name, chunk)):
                     rows.load(name, chunk, found)
-        elif isinstance(error, DAMAGED) and not load.confirmed and name not in self._aside:
+        elif isinstance(error, DAMAGED) and not load.confirmed and aside is None:
             self._missed.add(name)  # it may have left the manifest before it was removed
         elif load.parts:
-            self.set_aside(name, load.parts, error, rows)
+            self.set_aside(name, error, rows)
 
-    def set_aside(self, name: str, parts: list[Wanted], error: JQueueError, rows: SegmentRows) -> None:
-        """Set a segment aside for a while, as parts of it cannot be read. All others go on.
+    def suspect(self, name: str, error: JQueueError, rows: SegmentRows) -> None:
+        """Set a segment aside that a call has found damaged. If only the store did not answer, read it to learn more.
 
         Args:
             name: the segment.
-            parts: parts of it that were to be read.
-            error: why they, or some of them, cannot be read.
+            error: why the call could not read it.
             rows: the rows of a draft.
+        """
+        if isinstance(error, DAMAGED):
+            self.set_aside(name, error, rows)
+        elif name in rows.segments and name not in self._loads and name not in self._aside:
+            self._begin(name, _Load([], check=_Aside(), late=True), rows)
+
+    def set_aside(self, name: str, error: JQueueError, rows: SegmentRows, *, checked: int = 0) -> None:
+        """Set a segment aside until all of it can be read. All others go on.
+
+        Args:
+            name: the segment.
+            error: why it cannot be read.
+            rows: the rows of a draft.
+            checked: number of its chunks that were read since it was set aside.
         """
         if name not in rows.segments:
             return
-        lasts, before = isinstance(error, DAMAGED), self._aside.get(name)
-        pause = self.damage_kept
+        lasts, before, pause = isinstance(error, DAMAGED), self._aside.get(name), self.damage_kept
         if not lasts:
-            self._reader.damage.note(name, reason_of(error))
             pause = FIRST_PAUSE if before is None or before.lasts else min(2 * before.pause, DAMAGE_KEPT)
-        damaged = [Wanted(name, chunk) for chunk in self._reader.damage.chunks_of(name)]
-        self._aside[name] = _Aside(damaged or parts, lasts, pause, self._clock.monotonic() + pause)
+        self._aside[name] = _Aside(lasts, pause, self._clock.monotonic() + pause, checked)
+        self._reader.aside.add(name)
+        self._reader.damage[name] = reason_of(error)
         rows.set_aside(name, reason_of(error), lasts=lasts)
         if name not in self.reported:
             self.reported.add(name)
@@ -324,7 +344,7 @@ class SegmentLoader:
             claimed: number of jobs, by entrypoint.
         """
         rows = draft.jobs.rows
-        if any(not load.parts for load in self._loads.values()):
+        if any(load.ahead for load in self._loads.values()):
             return
         for entrypoint, number in claimed.items():
             ahead = min(self.rows_kept, max(self.rows_ahead, self.commits_ahead * number))
@@ -332,7 +352,7 @@ class SegmentLoader:
             if left < ahead and (head := rows.next_wanted(entrypoint)) is not None and head.segment not in self._loads:
                 name = head.segment
                 chunks = rows.next_chunks(name, 1 + (ahead - left) // rows.segments[name].chunk_rows)
-                self._begin(name, _Load([], confirmed=False, tries=False, ahead=chunks), rows)
+                self._begin(name, _Load([], confirmed=False, ahead=chunks), rows)
                 return
 
     async def finish(self) -> None:

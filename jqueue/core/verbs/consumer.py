@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
-from jqueue.core.blob.segment_reader import UNREADABLE, reason_of
+from jqueue.core.blob.segment_reader import DAMAGED, UNREADABLE, reason_of
 from jqueue.core.engine import Engine
 from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.core.tasks import retried
@@ -162,7 +162,6 @@ class RangeVerbs(QueueBase, SupportsRanges):
             f"segment {FOLDER}{name} could not be read",
         )
         first, last = entry.chunk_of(claim.held.first), entry.chunk_of(claim.held.last - 1) + 1
-        numbers = range(0)
         try:
             index = await retried(seconds, partial(reader.index, name, entry), entropy, what)
             for start in range(first, last, CHUNKS_AT_ONCE):
@@ -172,17 +171,12 @@ class RangeVerbs(QueueBase, SupportsRanges):
                     begin, end = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
                     yield [job for _, job in rows[begin:end]]
         except UNREADABLE as error:
-            self._engine.set_segment_aside(name, numbers, error)
-            raise SegmentDamagedError(FOLDER + name, reason_of(error)) from error
+            self._engine.suspect_segment(name, error)
+            raise SegmentDamagedError(FOLDER + name, reason_of(error), lasts=isinstance(error, DAMAGED)) from error
 
-    def set_segment_aside(self, name: str, chunks: Iterable[int]) -> None:
-        """Claim no more jobs of a segment for a minute, and then only if some chunks can be read again.
-
-        Args:
-            name: the segment.
-            chunks: the chunks that another process could not read.
-        """
-        self._engine.set_segment_aside(name, chunks, InvalidBlobError("another process could not read it"))
+    def set_segment_aside(self, name: str) -> None:
+        """Set a segment aside that another process could not read, until all of it can be read here."""
+        self._engine.suspect_segment(name, InvalidBlobError("another process could not read it"))
 
     async def _with_payload(self, job: JobRecord, seconds: float) -> JobRecord:
         """Return a job with its payload, if that is in an object and not too large to be handed out."""

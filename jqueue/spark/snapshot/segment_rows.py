@@ -40,10 +40,10 @@ Chunks = list[tuple[int, bytes]]
 
 
 class NotesUnread(Protocol):
-    """Takes note of chunks that a task cannot read. It may be pickled."""
+    """Takes note of segments that a task cannot read. It may be pickled."""
 
-    def note(self, segment: str, chunks: Sequence[int]) -> bool:
-        """Note chunks of a segment. Return False if the note would not be read."""
+    def note(self, segment: str) -> bool:
+        """Note a segment. Return False if the note would not be read."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class SegmentRows:
         ranges: the current claims of its rows.
         statuses: the wanted statuses; empty for any.
         chunks: number of the first chunk, and of the chunk behind the last.
-        notes: takes note of chunks that cannot be read, which are left out then. None: they are an error.
+        notes: takes note of the segment if chunks cannot be read, which are left out then. None: they are an error.
     """
 
     queue: str
@@ -97,35 +97,32 @@ class SegmentRows:
         try:
             asyncio.run(self._read(wanted, found))
         except DAMAGED as error:
-            self._leave_out(wanted, error)
+            self._leave_out(error)
             return
         [(index, chunks)] = found
         some: list[JobRecord] = []
-        damaged: dict[int, InvalidBlobError] = {}
         for number, data in chunks:
             try:
                 rows = decode_chunk(data, number, self.segment, index)
             except InvalidBlobError as error:
-                damaged[number] = error
-                continue
+                self._leave_out(error)
+                break
             jobs = (job_of_row(self.segment, self.ranges, row, job) for row, job in rows)
             some += [job for job in jobs if job is not None and self._has(job.status)]
             if len(some) >= BATCH_ROWS:
                 yield some
                 some = []
-        if damaged:
-            self._leave_out(list(damaged), next(iter(damaged.values())))
         if some:
             yield some
 
-    def _leave_out(self, chunks: Sequence[int], error: JQueueError) -> None:
-        """Note the rows of chunks that cannot be read.
+    def _leave_out(self, error: JQueueError) -> None:
+        """Note that the segment cannot be read.
 
         Raises:
             StorageFatalError: nothing takes note of them.
             JQueueError: they could not be noted.
         """
-        if self.notes is None or not self.notes.note(self.name, chunks):
+        if self.notes is None or not self.notes.note(self.name):
             raise self._failed(error) from None
 
     def _failed(self, error: JQueueError) -> StorageFatalError:

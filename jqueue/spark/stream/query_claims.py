@@ -39,7 +39,6 @@ from jqueue.spark.batch.outcomes import Outcome
 from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
 from jqueue.spark.stream.row_outcomes import OutcomeStore, end_of_job, end_of_range
 from jqueue.spark.stream.source_options import MOST_SINGLES, SourceOptions
-from jqueue.spark.stream.unread_rows import Chunks
 
 logger = logger_of("jqueue")
 
@@ -221,8 +220,8 @@ class ClaimsOfQuery:
     async def _next(self, start: Offset, most: int) -> Offset:
         held = self._held.get(start.claim, Held())
         told, unread = await self._told_of(start.claim, held)
-        for name, chunks in unread.items():
-            self._queue.set_segment_aside(name, chunks)
+        for name in unread:
+            self._queue.set_segment_aside(name)
             logger.warning(
                 "ranges of batch %d are handed back, and all others go on: %s",
                 start.batch,
@@ -258,12 +257,12 @@ class ClaimsOfQuery:
             self._next_poll = self._queue.options.clock.monotonic() + pause
         return start if waiting is None else start.followed_by(waiting)
 
-    async def _told_of(self, claim: str, held: Held) -> tuple[Sequence[Outcome] | None, Chunks]:
-        """Return the outcomes that were told of a batch, and the chunks that tasks could not read."""
+    async def _told_of(self, claim: str, held: Held) -> tuple[Sequence[Outcome] | None, Sequence[str]]:
+        """Return the outcomes that were told of a batch, and the names of the segments that tasks could not read."""
         if self._outcomes is None or not held.number:
-            return None, {}
+            return None, ()
         if not held.ranges:
-            return await self._outcomes.read(claim), {}
+            return await self._outcomes.read(claim), ()
         return await asyncio.gather(self._outcomes.read(claim), self._outcomes.unread(claim))
 
     async def _hand_back_unreadable(self, operations: Sequence[Operation], results: Sequence[object]) -> None:

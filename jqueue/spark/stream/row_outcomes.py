@@ -20,8 +20,8 @@ from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.batch.outcomes import Outcome, decode_outcomes, encode_outcomes
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
-from jqueue.spark.stream.unread_rows import Chunks, read_notes
 from jqueue.spark.stream.unread_rows import name_of as name_of_notes
+from jqueue.spark.stream.unread_rows import read_notes
 
 DEADLINE = 30.0
 """Seconds to read or write them, repetitions included."""
@@ -60,8 +60,8 @@ class OutcomeStore:
         [content] = await self._objects.read([_name_of(claim)])
         return None if content is None else decode_outcomes(content)
 
-    async def unread(self, claim: str) -> Chunks:
-        """Return the chunks that tasks of a batch could not read. Errors are as for `read`."""
+    async def unread(self, claim: str) -> Sequence[str]:
+        """Return the names of the segments that tasks of a batch could not read. Errors are as for `read`."""
         return await read_notes(self._objects, claim)
 
     async def remove(self, claim: str) -> None:

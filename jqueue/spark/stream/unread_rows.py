@@ -1,16 +1,17 @@
 """Segments that tasks could not read, on their way from the tasks of a batch to the process of the source.
 
-A task that cannot read chunks notes them in an object beside the queue, named by the claim of the batch, and leaves
-them out. The source reads the notes in the commit that ends the batch: it gives the ranges of these segments back, and
-all others are done. If a task cannot write its note, it fails, so that no row is done which no task has read.
+A task that cannot read its rows notes the segment in an object beside the queue, named by the claim of the batch, and
+leaves them out. The source reads the notes in the commit that ends the batch: it gives the ranges of these segments
+back, and all others are done. If a task cannot write its note, it fails, so that no row is done which no task has read.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import msgspec
 
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
@@ -18,9 +19,6 @@ from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.operations.lookups import RangesHeldBy
 from jqueue.spark.staging import PREFIX, StagedObjects, Staging
 from jqueue.spark.stream.offsets import claim_of
-
-Chunks = Mapping[str, Sequence[int]]
-"""Numbers of chunks, by the names of their segments."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +35,8 @@ class UnreadNotes:
     holder: str
     staging: Staging = field(repr=False)
 
-    def note(self, segment: str, chunks: Sequence[int]) -> bool:
-        """Note chunks of a segment. Return False if this process sees another queue than the source does.
+    def note(self, segment: str) -> bool:
+        """Note a segment. Return False if this process sees another queue than the source does.
 
         A file on the disk of another machine has neither the segment nor the claim. A note there would not be read.
 
@@ -56,15 +54,14 @@ class UnreadNotes:
                     await objects.update(name_of(claim_of(self.holder)), add)
 
         def add(content: bytes | None) -> bytes:
-            known = decode_notes(content)
-            return encode_notes({**known, segment: sorted({*known.get(segment, ()), *chunks})})
+            return encode_notes(sorted({*decode_notes(content), segment}))
 
         asyncio.run(write())
         return seen[0]
 
 
-async def read_notes(objects: StagedObjects, claim: str) -> Chunks:
-    """Return the chunks that tasks of a batch have noted.
+async def read_notes(objects: StagedObjects, claim: str) -> Sequence[str]:
+    """Return the names of the segments that tasks of a batch have noted.
 
     Raises:
         InvalidBlobError: the notes are damaged.
@@ -79,21 +76,20 @@ def name_of(claim: str) -> str:
     return f"{PREFIX}stream-{claim}-unread"
 
 
-def encode_notes(chunks: Chunks) -> bytes:
+def encode_notes(segments: Sequence[str]) -> bytes:
     """Return the notes as an object."""
-    return json.dumps({"unread": chunks}).encode()
+    return msgspec.json.encode({"unread": segments})
 
 
-def decode_notes(content: bytes | None) -> dict[str, Sequence[int]]:
+def decode_notes(content: bytes | None) -> Sequence[str]:
     """Return the notes from their object; None stands for an object that does not exist.
 
     Raises:
         InvalidBlobError: the object is damaged.
     """
     if content is None:
-        return {}
+        return ()
     try:
-        unread = json.loads(content)["unread"]
-        return {name: list(map(int, chunks)) for name, chunks in unread.items()}
-    except (ValueError, LookupError, TypeError, AttributeError):
+        return msgspec.json.decode(content, type=dict[str, tuple[str, ...]])["unread"]
+    except (msgspec.MsgspecError, ValueError, LookupError):
         raise InvalidBlobError("an object with the unread segments of a batch is damaged or incomplete") from None
