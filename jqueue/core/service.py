@@ -31,7 +31,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import CLIENTS_KEPT
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, encode_result, refusal_of
+from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, check_decoded, encode_result, refusal_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
 from jqueue.domain.operations.operator import LeaveSeat, TakeSeat
@@ -157,7 +157,7 @@ class Service:
         if len(message.seconds) != len(message.operations):
             raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
         if any(map(_claims, message.operations)):
-            raise InvalidJobError("a batch takes no operations that claim jobs: send each dequeue as a claim")
+            raise InvalidJobError("a batch takes no batch, and nothing that claims jobs: send each dequeue as a claim")
         before = self._begun.pop(message.client, 0)
         self._begun[message.client] = max(before, message.sequence)
         if (
@@ -225,24 +225,28 @@ class Service:
 
 
 def _claims(operation: Operation) -> bool:
-    """Return True if an operation, or one that it holds, hands out claims."""
-    held: Sequence[Operation] = operation.operations if isinstance(operation, AllOrNothing | Carried) else ()
+    """Return True if an operation, or one that it holds, hands out claims, or speaks for another client."""
+    held: Sequence[Operation] = operation.operations if isinstance(operation, AllOrNothing) else ()
     if isinstance(operation, Guarded):
         held = (operation.operation,)
     looks = isinstance(operation, lookups.TRAVELLING)  # these come last, as operations that claim
-    return (operation.claims_jobs and not looks) or any(map(_claims, held))
+    return (operation.claims_jobs and not looks) or isinstance(operation, Carried) or any(map(_claims, held))
 
 
 def read_message(data: bytes | bytearray) -> Batch | Claim | Stop:
     """Return the message in these bytes.
 
     Raises:
-        InvalidJobError: they are not a message. The error shows none of them.
+        InvalidJobError: they are not a message, or an operation has a wrong value.
     """
     try:
-        return message_decoder().decode(data)
+        message = message_decoder().decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValidationError is one; its text has no values
         raise InvalidJobError(f"a broker got a message that it cannot read: {error}") from None
+    if not isinstance(message, Stop):
+        for operation in message.operations if isinstance(message, Batch) else (message.operation,):
+            check_decoded(operation)
+    return message
 
 
 class Offer:

@@ -62,19 +62,21 @@ class IndexedJobs(dict[str, JobRecord]):
         rows: the rows of segments. Those that are loaded stand among the jobs.
         order: the orders in which jobs are served, and the limits that hold them back.
         claimed: ids of the jobs in progress.
+        called: ids of those that a broker has claimed for a call of another process, by the call.
         keys_held: id of the job that holds each unique key, by the key.
         dirty: ids of jobs whose line in the blob may be outdated. The code that encodes the lines clears it.
         claims_moved: ids of jobs whose claim may have begun, moved or ended. The code that watches claims clears it.
         last_sequence: the highest sequence number given to any job, by any writer.
     """
 
-    __slots__ = ("claimed", "claims_moved", "dirty", "keys_held", "last_sequence", "order", "rows")
+    __slots__ = ("called", "claimed", "claims_moved", "dirty", "keys_held", "last_sequence", "order", "rows")
 
     def __init__(self) -> None:
         super().__init__()
         self.rows = SegmentRows(self)
         self.order = Order(self, self.rows)
         self.claimed: dict[str, None] = {}
+        self.called: dict[str, dict[str, None]] = {}
         self.keys_held: dict[str, str] = {}
         self.dirty: dict[str, None] = {}
         self.claims_moved: dict[str, None] = {}
@@ -95,6 +97,8 @@ class IndexedJobs(dict[str, JobRecord]):
         if job.status is IN_PROGRESS:
             self.claimed[job_id] = None
             self.claims_moved[job_id] = None
+            if job.claim_call is not None:
+                self.called.setdefault(job.claim_call, {})[job_id] = None
         self.order.moved(before, job)
 
     def remove(self, job_id: str) -> None:
@@ -158,6 +162,10 @@ class IndexedJobs(dict[str, JobRecord]):
         if before.status is IN_PROGRESS:
             del self.claimed[job_id]
             self.claims_moved[job_id] = None
+            if (call := before.claim_call) is not None:
+                del self.called[call][job_id]
+                if not self.called[call]:
+                    del self.called[call]
         if before.unique_key is not None and self.keys_held.get(before.unique_key) == job_id:
             del self.keys_held[before.unique_key]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import msgspec
 from msgspec import Meta
@@ -29,6 +29,11 @@ Moment = Annotated[datetime, Meta(tz=True)]
 Name = Annotated[str, Meta(min_length=1)]
 JobId = Name
 GivenDuration = timedelta | Annotated[float, Meta(ge=0, le=int(LONGEST))] | Annotated[int, Meta(ge=0, le=int(LONGEST))]
+
+if TYPE_CHECKING:
+    Duration = GivenDuration
+else:
+    Duration = Annotated[float, Meta(ge=0, le=int(LONGEST))]  # prepared, an operation has seconds, and so it travels
 
 
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import NoReturn
 
 from jqueue.core.messages import Batch, Claim, Stop
 from jqueue.domain.errors import InvalidJobError
@@ -33,8 +33,8 @@ ALLOWED: Mapping[type[Operation], frozenset[Role]] = {
 """The roles that may send each operation that travels."""
 
 
-WIDE = Limits(payload_bytes=1 << 40, batch_size=1 << 40, header_bytes=1 << 40, name_bytes=1 << 40, result_bytes=1 << 40)
-"""The limits for workers and operators, whose own queue objects may have others than the broker's."""
+def _no_claim(reference: JobReference) -> NoReturn:
+    raise InvalidJobError("an enqueue names no claim")
 
 
 class NotAllowedError(Exception):
@@ -71,13 +71,4 @@ def _check(role: Role, operation: Operation, limits: Limits) -> None:
         if operation.enqueue_bytes > limits.enqueue_bytes:
             raise InvalidJobError(f"enqueue_bytes may be at most {limits.enqueue_bytes}")
         check_name("id", operation.id, limits)
-    if isinstance(operation, EndRange):
-        return  # prepared, it has less than what its verb takes
-    try:  # as the client's queue object has checked it, or should have
-        operation.prepared(Preparation(limits if role is Role.PRODUCER else WIDE, 0.0, str, _as_named))
-    except (TypeError, ValueError, OverflowError) as error:  # InvalidJobError is a ValueError
-        raise InvalidJobError(f"{type(operation).__name__} has a wrong value: {error}") from None
-
-
-def _as_named(reference: JobReference) -> Any:
-    return reference
+        operation.prepared(Preparation(limits, 0.0, str, _no_claim))

@@ -3,16 +3,20 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
 from jqueue import BrokerQueue, JobStatus, UnknownOutcomeError
 from jqueue.core.messages import Answer, decode_answer, encode
 from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, ResultTimeoutError
-from jqueue.domain.operations.codec import Carried, encode_result, error_of, refusal_of
-from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.job import Claim as JobClaim
+from jqueue.domain.job import JobRecord
+from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, encode_result, error_of, refusal_of
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.enqueue import Arrive, Enqueue
 from jqueue.domain.operations.operator import Fence
+from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
 from jqueue.testing.tuning import tune
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import SharedMemory
@@ -270,6 +274,58 @@ async def test_a_batch_with_a_dequeue_is_refused():
             assert storage.handle is not None
             assert b"InvalidJobError" in await storage.handle(json.dumps(batch).encode())
         assert [JobStatus.QUEUED] == [job.status for job in (await broker.read_state()).jobs]
+
+
+HARMFUL = [
+    SetLimits("a", rate=1, per=0),
+    SetLimits("a", rate=1),
+    SetSchedule("nightly", "never", "a"),
+    Configure(history=0),
+    Enqueue("a", new_id="wrong", keep_result=timedelta(days=1)),
+    Enqueue("a", new_id="wrong", unique_key="k", unique_for=-1.0),
+    Enqueue("a", new_id="wrong", run_at=datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5)))),
+    Ack(JobClaim("b", 1), keep_result=timedelta(days=1)),
+    Nack(JobClaim("b", 1), delay=-1.0),
+    Arrive(JobRecord("wrong", "a", b"", JobStatus.IN_PROGRESS, 1, EPOCH)),
+    Arrive(JobRecord("wrong", "a", b"", JobStatus.QUEUED, 1, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))))),
+    AllOrNothing((Enqueue("a", new_id="wrong"), SetLimits("a", rate=1, per=0))),
+    Guarded(SetLimits("a", rate=1, per=0), entrypoint="a"),
+    Carried("another", 9, 0, (Enqueue("a", new_id="wrong"),)),
+]
+
+
+@pytest.mark.parametrize("operation", HARMFUL, ids=str)
+@in_virtual_time
+async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(operation):
+    storage = SharedMemory()
+    async with serving(storage) as broker:
+        job = await broker.enqueue("b", b"", job_id="b")
+        [claimed] = await broker.dequeue("b")
+        before = await storage.read()
+        batch = {"do": "batch", "client": "c", "sequence": 1, "seconds": [9], "operations": [operation]}
+        assert storage.handle is not None
+        assert b"InvalidJobError" in await storage.handle(encode(batch))
+        assert before == await storage.read()
+        await broker.ack(claimed)
+        assert job.id == claimed.id
+
+
+@in_virtual_time
+async def test_claims_of_a_lost_answer_are_found_without_a_look_at_all_others():
+    storage = SharedMemory()
+    async with serving(storage) as broker:
+        await broker.enqueue_many([Enqueue("a")] * 200)
+        asked = {"do": "claim", "client": "c", "seconds": 9}
+        assert storage.handle is not None
+        for call in range(100):
+            wanted = {"type": "Dequeue", "batch_size": 2, "call": f"c/{call}"}
+            await storage.handle(encode(asked | {"operation": wanted}))
+        back = {"type": "HandBackCalls", "calls": ["c/7", "c/9", "c/unknown"]}
+        batch = {"do": "batch", "client": "c", "sequence": 1, "seconds": [9], "operations": [back]}
+        await storage.handle(encode(batch))
+        jobs = (await broker.read_state()).jobs
+        assert 4 == sum(job.status is JobStatus.QUEUED for job in jobs)
+        assert {f"c/{call}" for call in range(100)} - {"c/7", "c/9"} == {job.claim_call for job in jobs} - {None}
 
 
 @in_virtual_time

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, get_args, get_type_hints
 
 import msgspec
 
@@ -27,7 +27,8 @@ if TYPE_CHECKING:  # a field as callers give it; when the operation is prepared,
     GivenNames = str | Sequence[str]
     GivenPayload = PayloadSource
 else:
-    GivenClaim, GivenError, GivenJob, GivenNames, GivenPayload = Claim, str, JobRecord, tuple[str, ...], bytes
+    GivenClaim, GivenError, GivenJob, GivenPayload = Claim, str, JobRecord, bytes
+    GivenNames = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 
 class Preparation(msgspec.Struct, frozen=True):

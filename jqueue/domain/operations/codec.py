@@ -11,21 +11,30 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from jqueue.domain import errors
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import BatchUnknownError, ChangedMeanwhileError, DeadlineExceededError, JQueueError
+from jqueue.domain.durations import check_time
+from jqueue.domain.errors import (
+    BatchUnknownError,
+    ChangedMeanwhileError,
+    DeadlineExceededError,
+    InvalidJobError,
+    JQueueError,
+)
 from jqueue.domain.fields import Count, Moment
 from jqueue.domain.header import ClientRecord
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.limits import Limits
 from jqueue.domain.models import NotLoaded, record_of
 from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import Selection
@@ -296,6 +305,50 @@ def decode_operation(data: bytes) -> Operation:
         msgspec.ValidationError: they are not an encoded operation.
     """
     return _decoder().decode(data)
+
+
+_SIZES = ("payload_bytes", "batch_size", "header_bytes", "name_bytes", "result_bytes")
+_WIDE = Limits(**dict.fromkeys(_SIZES, 1 << 40))
+_AGAIN = Preparation(_WIDE, 0.0, str, lambda reference: reference)  # type: ignore[arg-type,return-value]
+
+_RIGHT_BY_TYPE = frozenset((Dequeue, *ends.TRAVELLING, ranges.EndRange))
+"""Operations with nothing to check beyond the types of their fields, which their decoder has checked."""
+
+
+def check_decoded(operation: Operation) -> None:
+    """Check the values of an operation from another process, as that process should have done.
+
+    What a wrong one writes might be unreadable for everybody. Limits are left to its process.
+
+    Raises:
+        InvalidJobError: a value is wrong.
+    """
+    kind = type(operation)
+    if kind in _RIGHT_BY_TYPE or (
+        isinstance(operation, Enqueue) and operation.run_at is None and operation.expires_at is None
+    ):
+        return
+    try:
+        if isinstance(operation, Enqueue):
+            times: Iterable[Any] = (operation.run_at, operation.expires_at)
+        elif isinstance(operation, AllOrNothing | Guarded):
+            for each in operation.operations if isinstance(operation, AllOrNothing) else (operation.operation,):
+                check_decoded(each)
+            return
+        elif isinstance(operation, enqueue.Arrive):
+            job = cast(JobRecord, operation.job)
+            if job.status not in (JobStatus.QUEUED, JobStatus.DEAD):
+                raise InvalidJobError(f"a job that is {job.status} cannot arrive")
+            replace(operation, job=job.evolve(payload_object=None)).prepared(_AGAIN)
+            times = (getattr(job, name) for name in job.__struct_fields__)
+        else:
+            operation.prepared(_AGAIN)
+            return
+        for time in times:
+            if isinstance(time, datetime):
+                check_time("a time", time)
+    except (TypeError, ValueError, OverflowError) as error:  # InvalidJobError is a ValueError
+        raise InvalidJobError(f"{kind.__name__} has a wrong value: {error}") from None
 
 
 def refusal_of(error: JQueueError) -> Refused:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.fields import LARGEST, Count, GivenDuration
+from jqueue.domain.fields import LARGEST, Count, Duration, GivenDuration
 from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
 from jqueue.domain.limits import Limits, check_integer, check_name
@@ -65,7 +65,7 @@ class Claims(Operation, frozen=True, kw_only=True):
 
     claims_jobs = True
 
-    claim_timeout: GivenDuration | None = None
+    claim_timeout: Duration | None = None
     holder: str | None = None
     through: Count | None = None
     enqueue_bytes: Count = Limits().enqueue_bytes

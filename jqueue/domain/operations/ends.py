@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import Draft, take_reserve
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
-from jqueue.domain.fields import Count, GivenDuration, Moment
+from jqueue.domain.fields import Count, Duration, Moment
 from jqueue.domain.header import KeyHold
 from jqueue.domain.job import (
     COMPLETED,
@@ -186,7 +186,7 @@ class Ack(_EndsClaim, frozen=True):
     """
 
     result: Any = None
-    keep_result: GivenDuration | None = None
+    keep_result: Duration | None = None
     result_bytes: Count = 0
     blob_bytes: Count = Limits().blob_bytes
     apart: bytes = b""
@@ -274,7 +274,7 @@ class Nack(_EndsClaim, frozen=True):
         traceback: frames of the error's traceback to keep beside it, the innermost last: see `Job.traceback`.
     """
 
-    delay: GivenDuration | None = None
+    delay: Duration | None = None
     error: GivenError | None = None
     dead: bool = False
     charge: bool = True
@@ -417,8 +417,8 @@ class HandBackCalls(Operation, frozen=True):
 
 def hand_back_calls(draft: Draft, calls: Collection[str], now: datetime) -> None:
     """Hand back the claims that a broker made for these calls."""
-    for job in [job for job_id in draft.jobs.claimed if (job := draft.jobs[job_id]).claim_call in calls]:
-        send_back(draft, job, Verb.HAND_BACK, now)
+    for job_id in [job_id for call in calls for job_id in draft.jobs.called.get(call, ())]:
+        send_back(draft, draft.jobs[job_id], Verb.HAND_BACK, now)
 
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
@@ -460,7 +460,7 @@ class RequeueStale(Operation, frozen=True):
 
     surveys = True
 
-    timeout: GivenDuration
+    timeout: Duration
 
     def prepared(self, preparation: Preparation) -> RequeueStale:
         """Return the operation with the timeout in seconds."""

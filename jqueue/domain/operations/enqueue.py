@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import Draft, take_space
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.fields import LARGEST, Count, GivenDuration, JobId, Moment, Name, Positive, Priority
+from jqueue.domain.fields import LARGEST, Count, Duration, JobId, Moment, Name, Positive, Priority
 from jqueue.domain.job import (
     COMPLETED,
     NO_CLAIM,
@@ -97,7 +97,7 @@ class AddsJobs(Operation, frozen=True, kw_only=True):
     max_attempts: Positive | None = None
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
-    keep_result: GivenDuration | None = None
+    keep_result: Duration | None = None
     enqueue_bytes: Count = Limits().enqueue_bytes
 
 
@@ -112,10 +112,10 @@ class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
     """
 
     job_id: JobId | None = None
-    delay: GivenDuration | None = None
+    delay: Duration | None = None
     run_at: Moment | None = None
     expires_at: Moment | None = None
-    unique_for: GivenDuration | None = None
+    unique_for: Duration | None = None
     on_conflict: OnConflict = "return"
     new_id: str = ""
     apart: bool = False

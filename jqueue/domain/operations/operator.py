@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, JobStateError, shown
-from jqueue.domain.fields import LARGEST, Count, GivenDuration, Moment, Priority
+from jqueue.domain.fields import LARGEST, Count, Duration, Moment, Priority
 from jqueue.domain.header import BrokerSeat, WorkerRecord
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_priority
@@ -189,7 +189,7 @@ class Purge(Operation, frozen=True):
 
     status: JobStatus = JobStatus.DEAD
     entrypoint: str | None = None
-    older_than: GivenDuration | None = None
+    older_than: Duration | None = None
     job_id: str | None = None
     before: datetime | None = None
 
@@ -348,7 +348,7 @@ class Reschedule(OnJob, frozen=True):
 
     always_needs = ("reschedule",)
 
-    delay: GivenDuration | None = None
+    delay: Duration | None = None
     run_at: Moment | None = None
 
     def prepared(self, preparation: Preparation) -> Reschedule:

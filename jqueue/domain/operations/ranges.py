@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
-from jqueue.domain.fields import COUNT_MAX, Count, GivenDuration, JobId, Positive
+from jqueue.domain.fields import COUNT_MAX, Count, Duration, JobId, Positive
 from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import FINISHED_KEPT, check_integer, check_name
 from jqueue.domain.operations.base import GivenNames, JobReference, Operation, Preparation, claim_of
@@ -220,7 +220,7 @@ class EndRange(Operation, frozen=True):
 
     claim: GivenRange
     failed: Mapping[str, GivenFailure] = {}
-    results: Mapping[str, tuple[Any, GivenDuration]] = {}
+    results: Mapping[str, tuple[Any, Duration]] = {}
     worked_on: Count | None = None
     singles: Mapping[str, Ack | Nack] = {}
 

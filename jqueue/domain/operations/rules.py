@@ -18,7 +18,7 @@ from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft, take_space
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
-from jqueue.domain.fields import COUNT_MAX, Count, GivenDuration, Name, Positive, Priority32
+from jqueue.domain.fields import COUNT_MAX, Count, Duration, Name, Positive, Priority32
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, schedule_bytes
@@ -98,7 +98,7 @@ class SetLimits(_OnEntrypoint, frozen=True):
 
     running: Positive | None = None
     rate: Positive | None = None
-    per: GivenDuration | None = None
+    per: Duration | None = None
 
     def prepared(self, preparation: Preparation) -> SetLimits:
         """Return the operation, checked, with the window in seconds."""
@@ -135,9 +135,9 @@ class Configure(Operation, frozen=True, kw_only=True):
         history_payloads: True if the history keeps the payloads of enqueued jobs, up to 64 KiB each.
     """
 
-    dead_retention: GivenDuration | Unchanged | None = UNCHANGED
+    dead_retention: Duration | Unchanged | None = UNCHANGED
     blob_bytes: Positive | Unchanged | None = UNCHANGED
-    history: GivenDuration | Unchanged | None = UNCHANGED
+    history: Duration | Unchanged | None = UNCHANGED
     history_bytes: Positive | Unchanged | None = UNCHANGED
     history_payloads: bool | Unchanged = UNCHANGED
 

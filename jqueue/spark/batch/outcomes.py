@@ -142,7 +142,10 @@ def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
     """Return the arguments of an `Enqueue` as JSON values. They must have been checked before."""
     assert isinstance(enqueue.payload, bytes | bytearray | memoryview)
     headers = dict(enqueue.headers) if enqueue.headers else None
-    plain: dict[str, Any] = json.loads(encode_operation(copy(enqueue, payload=bytes(enqueue.payload), headers=headers)))
+    given = {name: getattr(enqueue, name) for name in ("delay", "unique_for", "keep_result")}
+    seconds: dict[str, Any] = {name: to_seconds(name, each) for name, each in given.items() if each is not None}
+    whole = copy(enqueue, payload=bytes(enqueue.payload), headers=headers, **seconds)
+    plain: dict[str, Any] = json.loads(encode_operation(whole))
     return plain
 
 
