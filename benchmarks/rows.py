@@ -318,7 +318,7 @@ def fair_rows() -> list[Row]:
 
 
 def shared_rows(peers: Sequence[str] | None) -> list[Row]:
-    """Processes on one file, of which one commits for the others."""
+    """Processes on one queue, of which one commits for the others."""
     single, apart = "one process", "8 processes, nobody serves"
     given = {"storage": "file", "in_flight": 25, "seconds": 5.0, "payload_bytes": PAYLOAD}
     idle = {"storage": "file", "other_process": True, "samples": 50, "poll_interval": 1.0}
@@ -372,7 +372,62 @@ def shared_rows(peers: Sequence[str] | None) -> list[Row]:
                 alone("processor_percent", Target("<=", 2), "% of a processor"),
             ),
         ),
+        Row(
+            "shared",
+            "1,000 idle clients of `jqueue serve`, by HTTP",
+            (serving("crowd", {"storage": "file", "http": True, "clients": 1000, "processes": 4, "seconds": 20.0}),),
+            (
+                alone("mebibytes", Target("<=", 100), "MiB resident"),
+                alone("mebibytes_alone", None, "MiB resident, without clients"),
+                alone("processor_percent", Target("<=", 2), "% of a processor"),
+            ),
+        ),
+        *far_rows(start),
         web_row(peers),
+    ]
+
+
+def serving(program: str, given: dict[str, Any], **more: Any) -> Contestant:
+    """Ours, with the packages that `jqueue serve` needs."""
+    return replace(ours(program, given, **more), environment="jqueue-serve")
+
+
+def far_rows(start: Line) -> list[Row]:
+    """Processes on one object of a store that is 50 ms away, of which one commits for the others."""
+    single, apart, polls = "one process", "8 processes, nobody serves", "nobody serves"
+    given = {"storage": "s3", "in_flight": 25, "seconds": 12.0, "payload_bytes": PAYLOAD}
+    idle = {"storage": "s3", "other_process": True, "samples": 25, "poll_interval": 1.0}
+    return [
+        Row(
+            "shared",
+            "8 processes on SeaweedFS 50 ms away, 25 in flight each, `jqueue serve` beside them",
+            (
+                serving("fair", {**given, "processes": 8, "served": True}, needs="far s3"),
+                ours("fair", {**given, "processes": 1}, name=single, needs="far s3"),
+                ours("fair", {**given, "processes": 8}, name=apart, needs="far s3"),
+            ),
+            (
+                against("operations_per_second", single, Target(">=", 3), "operations/s of all"),
+                against("operations_per_second", apart, None, "operations/s of all"),
+                alone("most_over_least", Target("<=", 1.5), "operations of the busiest over those of the slowest"),
+                alone("errors", Target("<=", 0), "errors that reached a caller"),
+            ),
+        ),
+        Row(
+            "shared",
+            "start of a job on SeaweedFS 50 ms away, consumer in another process, `jqueue serve` beside them",
+            (
+                serving("idle", {**idle, "served": True}, needs="far s3"),
+                ours("idle", idle, name=polls, needs="far s3"),
+            ),
+            (start, alone("start_milliseconds", None, "ms to the start, nobody serves", polls)),
+        ),
+        Row(
+            "shared",
+            "start of a job on SeaweedFS 50 ms away by an idle worker, `jqueue serve` beside it",
+            (serving("idle", {**idle, "served": True, "worker": True}, needs="far s3"),),
+            (start,),
+        ),
     ]
 
 

@@ -1,23 +1,25 @@
 """Many idle clients of one broker: the memory and the processor time of its process.
 
-Each client is a queue object with a connection of its own, and waits for a job. They share a few processes.
+Each client is a queue object with a connection of its own, and waits for a job. They share a few processes. With
+`http`, the broker is `jqueue serve`, and they reach it through a URL.
 
-Arguments: clients, processes, seconds, and those of the storage. A process is this program again, with `part` or
+Arguments: clients, processes, seconds, http, and those of the storage. A process is this program again, with `part` or
 `serve`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-from shared import ENTRYPOINT, Process, arguments, report, serve, storage_of, wait_for_broker
+from shared import ENTRYPOINT, Process, arguments, broker_of, report, serve, storage_of
 
-from jqueue import BrokerQueue
+from jqueue import BrokerQueue, connect
 
 WAIT = 3600
 SETTLING = 3.0
@@ -28,7 +30,9 @@ async def part(given: dict[str, Any]) -> None:
     waiting = []
     async with AsyncExitStack() as stack:
         for _ in range(given["clients"]):
-            queue = await stack.enter_async_context(BrokerQueue(storage_of(given)))
+            url = given.get("broker")
+            queue = connect(f"jqueue+{url}/queue", BrokerQueue) if url else BrokerQueue(storage_of(given))
+            await stack.enter_async_context(queue)
             await queue.enqueue("other", b"")
             waiting.append(asyncio.ensure_future(queue.dequeue(ENTRYPOINT, wait=WAIT)))
         print("ready", flush=True)
@@ -45,14 +49,13 @@ def used(pid: int) -> tuple[float, float]:
 
 def measure(given: dict[str, Any]) -> dict[str, float]:
     """Return the memory of the broker alone and with all clients, and its share of one processor."""
-    broker = Process(__file__, {**given, "serve": True})
+    broker = broker_of(__file__, given)
     parts: list[Process] = []
     try:
-        broker.wait_for("offers")
-        wait_for_broker(given)
         alone, _ = used(broker.pid)
         share = given["clients"] // given["processes"]
-        parts += [Process(__file__, {**given, "part": True, "clients": share}) for _ in range(given["processes"])]
+        given = {**given, "part": True, "clients": share, "broker": broker.url}
+        parts += [Process(__file__, json.dumps(given)) for _ in range(given["processes"])]
         for child in parts:
             child.wait_for("ready")
         time.sleep(SETTLING)
@@ -64,7 +67,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     finally:
         for child in (*parts, broker):
             child.end()
-    if descriptors < given["clients"]:
+    if descriptors < share * given["processes"]:
         raise RuntimeError(f"the broker has {descriptors} files and connections, and fewer clients than were asked for")
     return {"mebibytes": memory, "mebibytes_alone": alone, "processor_percent": percent}
 

@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Awaitable
 from typing import Any
 
-from shared import ENTRYPOINT, Process, arguments, report, serve, storage_of, wait_for_broker
+from shared import ENTRYPOINT, Process, arguments, broker_of, report, serve, storage_of
 
 from jqueue import BrokerQueue
 
@@ -70,7 +70,7 @@ def kill_brokers(given: dict[str, Any], brokers: list[Process], start: float) ->
     for turn in range(given["kills"]):
         time.sleep(max(0.0, start + given["seconds"] * (turn + 1) / (given["kills"] + 1) - time.monotonic()))
         brokers.pop(0).end()
-        brokers.append(Process(__file__, {**given, "serve": True}))
+        brokers.append(Process(__file__, json.dumps({**given, "serve": True})))
 
 
 def measure(given: dict[str, Any]) -> dict[str, float]:
@@ -79,10 +79,8 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     parts: list[Process] = []
     try:
         for _ in range(bool(given.get("served")) + bool(given.get("kills"))):
-            brokers.append(Process(__file__, {**given, "serve": True}))
-            brokers[-1].wait_for("offers")
-            wait_for_broker(given)
-        parts += [Process(__file__, {**given, "part": True}) for _ in range(given["processes"])]
+            brokers.append(broker_of(__file__, given))
+        parts += [Process(__file__, json.dumps({**given, "part": True})) for _ in range(given["processes"])]
         for child in parts:
             child.wait_for("ready")
         start = time.monotonic() + HEAD_START

@@ -1,11 +1,12 @@
 """Time to the start of a job in an idle queue: from the call of enqueue until a waiting dequeue has returned the job.
 
-The consumer waits in the same broker, or in a process of its own that polls. With `served`, it commits for this process
-too, as a worker on a file does. Clocks need not be compared: all processes of a machine share the monotonic one. Beside
-it stands the time of a bare conditional put to the same store, or of a bare commit of the file.
+The consumer waits in the same broker, or in a process of its own that polls. With `served`, one process commits for
+both: the consumer, as a worker on a file does, or, on S3, a third one. With `worker`, the consumer is a worker, and the
+job has started when its handler has. Clocks need not be compared: all processes of a machine share the monotonic one.
+Beside it stands the time of a bare conditional put to the same store, or of a bare commit of the file.
 
-Arguments: samples, other_process, poll_interval, served, payload_bytes, and those of the storage. The consumer is this
-program again, with `consumer`.
+Arguments: samples, other_process, poll_interval, served, worker, payload_bytes, and those of the storage. The consumer
+is this program again, with `consumer`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from statistics import median
 from typing import Any
 
-from shared import ENTRYPOINT, arguments, bare_commits, count_writes, report, storage_of, wait_for_broker
+from shared import ENTRYPOINT, arguments, bare_commits, broker_of, report, storage_of, wait_for_broker
 
 from jqueue import BrokerQueue
 
@@ -56,15 +57,36 @@ async def consume(given: dict[str, Any]) -> None:
     """The consumer in another process: print the seconds that each job took to get here."""
     async with queue_of(given, storage_of(given)) as queue:
         await queue.read_state()
-        if given.get("served"):
+        if given.get("served") and given["storage"] == "file":
             queue.offer()
             await asyncio.to_thread(wait_for_broker, given)
+        if given.get("worker"):
+            await work(given, queue)
+            return
         print("ready", flush=True)
         for _ in range(given["samples"]):
             [job] = await queue.dequeue(ENTRYPOINT, wait=WAIT)
             seconds = time.monotonic() - float(job.payload)
             await queue.ack(job)
             print(seconds, flush=True)
+
+
+async def work(given: dict[str, Any], queue: Any) -> None:
+    """Consume as a worker: print the seconds that each job took to get to its handler."""
+    from jqueue.worker import Worker
+
+    worker, left = Worker(), given["samples"]
+
+    @worker.handler(ENTRYPOINT)
+    async def see(payload: bytes) -> None:
+        nonlocal left
+        print(time.monotonic() - float(payload), flush=True)
+        left -= 1
+        if not left:
+            worker.stop()
+
+    print("ready", flush=True)
+    await worker.run(queue)
 
 
 async def other_process(given: dict[str, Any], queue: Any) -> tuple[list[float], list[float]]:
@@ -92,11 +114,20 @@ async def other_process(given: dict[str, Any], queue: Any) -> tuple[list[float],
     return taken, enqueueing
 
 
-async def measure(given: dict[str, Any]) -> dict[str, float]:
+def measure(given: dict[str, Any]) -> dict[str, float]:
     """Medians in milliseconds, and the same in round trips of the store."""
+    broker = broker_of(__file__, given) if given.get("served") and given["storage"] == "s3" else None
+    try:
+        return asyncio.run(measure_starts(given))
+    finally:
+        if broker is not None:
+            broker.end()
+
+
+async def measure_starts(given: dict[str, Any]) -> dict[str, float]:
+    """The same, with the broker that is there."""
     storage = storage_of(given)
     async with queue_of(given, storage) as queue:
-        writes = count_writes(storage)
         [job] = (await asyncio.gather(queue.dequeue(ENTRYPOINT, wait=WAIT), queue.enqueue(ENTRYPOINT, b"x")))[0]
         await queue.ack(job)
         figures: dict[str, float] = {}
@@ -105,7 +136,7 @@ async def measure(given: dict[str, Any]) -> dict[str, float]:
             figures["enqueue_milliseconds"] = 1000 * median(enqueueing)
         else:
             taken = await same_broker(given, queue)
-    size = writes.bytes // writes.commits
+        size = len((await storage.read())[0])
     if given["storage"] == "file":
         trip = 1 / bare_commits(given["folder"], size, 1.0).per_second
     else:
@@ -126,4 +157,4 @@ if __name__ == "__main__":
     if arguments().get("consumer"):
         asyncio.run(consume(arguments()))
     else:
-        report(asyncio.run(measure(arguments())))
+        report(measure(arguments()))

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from jqueue import InMemoryStorage, LocalFileSystemStorage
 
@@ -47,7 +48,10 @@ def is_first_release() -> bool:
 
 
 def storage_of(given: dict[str, Any]) -> Any:
-    """The storage that the arguments name: "memory", "file" or "s3". A file is `path`, or a new one in the folder."""
+    """The storage that the arguments name: "memory", "file" or "s3". A file is `path`, or a new one in the folder.
+
+    With `served`, queue objects on S3 find the broker by the queue, as those of `connect` do.
+    """
     kind = given["storage"]
     if kind == "memory":
         return InMemoryStorage()
@@ -56,7 +60,12 @@ def storage_of(given: dict[str, Any]) -> Any:
     from jqueue.adapters.storage.s3 import S3Storage  # the name that both releases have
 
     # The credentials are in the environment, where both releases look for them.
-    return S3Storage(given["bucket"], given["key"], endpoint_url=given["url"], region_name=given["region"])
+    storage = S3Storage(given["bucket"], given["key"], endpoint_url=given["url"], region_name=given["region"])
+    if given.get("served"):
+        from jqueue.adapters.http_link import BrokerDialer
+
+        storage.dial_url = BrokerDialer()
+    return storage
 
 
 @dataclass(slots=True)
@@ -169,14 +178,14 @@ class Process:
     """A program that runs beside this one.
 
     Args:
-        program: its file.
-        given: its arguments.
+        words: what Python runs: a file or a module, and its arguments.
     """
 
-    def __init__(self, program: str, given: dict[str, Any]) -> None:
-        command, pipe = [sys.executable, program, json.dumps(given)], subprocess.PIPE
-        self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    def __init__(self, *words: str) -> None:
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen([sys.executable, *words], stdin=pipe, stdout=pipe, text=True)
         self.pid = self._process.pid
+        self.url = ""  # if it is a broker that answers HTTP
 
     def line(self) -> str:
         """The next line that it prints."""
@@ -204,8 +213,45 @@ class Process:
         self._process.communicate()
 
 
+def broker_of(program: str, given: dict[str, Any]) -> Process:
+    """Return a process that serves the queue of the arguments, once its clients can find it.
+
+    On a file that is the program, whose part is `serve`; on S3, and on a file with `http`, it is `jqueue serve`.
+    """
+    if given["storage"] == "file" and not given.get("http"):
+        broker = Process(program, json.dumps({**given, "serve": True}))
+        broker.wait_for("offers")
+        wait_for_broker(given)
+        return broker
+    place = str(Path(given["folder"], "queue.json"))
+    if given["storage"] == "s3":
+        options = urlencode({"endpoint_url": given["url"], "region_name": given["region"]})
+        place = f"s3://{given['bucket']}/{given['key']}?{options}"
+    asyncio.run(_create(given))
+    broker = Process("-m", "jqueue", "serve", place, "--listen", "127.0.0.1:0")
+    broker.url = broker.line().split()[-1].rstrip("/")
+    asyncio.run(_wait_for_seat(given))
+    return broker
+
+
+async def _create(given: dict[str, Any]) -> None:
+    """Create the queue: the place of its broker stands in its object."""
+    from jqueue import BrokerQueue
+
+    async with BrokerQueue(storage_of(given), share=False) as queue:
+        await queue.enqueue("other", b"")
+
+
+async def _wait_for_seat(given: dict[str, Any]) -> None:
+    from jqueue import BrokerQueue
+
+    async with BrokerQueue(storage_of(given), share=False) as queue, asyncio.timeout(30):
+        while given["storage"] == "s3" and (await queue.read_state()).broker is None:
+            await asyncio.sleep(0.1)
+
+
 async def serve(given: dict[str, Any]) -> None:
-    """Serve the queue for other processes until this one is killed. Print when it may be waited for."""
+    """Serve the queue in a file until this process is killed. Print when it may be waited for."""
     from jqueue import BrokerQueue
 
     async with BrokerQueue(storage_of(given)) as queue:
