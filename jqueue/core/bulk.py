@@ -193,10 +193,9 @@ class SegmentCommit:
     async def _encoded(self, group: Group, jobs: list[JobRecord]) -> EncodedSegment:
         """Encode jobs as a segment, and forget them."""
         rows = self._sizes.chunk_rows
-        encoding = encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=rows)
-        encoded = await in_turns(encoding)
-        jobs.clear()
-        return encoded
+        return await in_turns(
+            encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=rows)
+        )
 
     async def _create(self, group: Group, encoded: EncodedSegment) -> NewSegment:
         content, entry, index, _ = encoded

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter, itemgetter
-from typing import Annotated, ClassVar, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -468,12 +468,12 @@ def _little_endian(numbers: array[int]) -> array[int]:
     return numbers
 
 
-def sorting(entries: list[Sortable]) -> Slices[None]:
-    """Sort a long list in slices: parts of it first, so that the sort of all takes little time."""
+def sorting(entries: list[Sortable], key: Callable[[Sortable], Any] | None = None) -> Slices[None]:
+    """Sort a long list in slices, by a key if there is one: parts first, so that the sort of all takes little time."""
     for first in range(0, len(entries) - ENTRIES_PER_SLICE, ENTRIES_PER_SLICE):
-        entries[first : first + ENTRIES_PER_SLICE] = sorted(entries[first : first + ENTRIES_PER_SLICE])
+        entries[first : first + ENTRIES_PER_SLICE] = sorted(entries[first : first + ENTRIES_PER_SLICE], key=key)
         yield
-    entries.sort()
+    entries.sort(key=key)
 
 
 class SegmentIndex(msgspec.Struct, dict=True):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from binascii import a2b_base64
+from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -69,27 +70,30 @@ def key_of(job: JobRecord) -> RowKey:
 
 
 def encoding_segment(
-    jobs: Sequence[JobRecord], *, scheduled: bool, own_ids: bool = False, chunk_rows: int = CHUNK_ROWS
+    jobs: list[JobRecord], *, scheduled: bool, own_ids: bool = False, chunk_rows: int = CHUNK_ROWS
 ) -> Slices[EncodedSegment]:
     """Encode queued jobs of one entrypoint as a segment, in slices.
 
     Args:
-        jobs: the jobs, in any order.
+        jobs: the jobs, in any order. The list is emptied meanwhile, so that they need no memory beside their lines.
         scheduled: True to sort them by `run_at`.
         own_ids: True if jqueue made all ids.
         chunk_rows: number of rows in each chunk but the last.
     """
     order = yield from _ordering(jobs, scheduled=scheduled)
-    rows = [jobs[place] for place in order]
+    rows, number = deque([jobs[place] for place in order]), len(jobs)
+    jobs.clear()
+    entrypoint = rows[0].entrypoint
     parts, chunks, offset = list[bytes](), list[Chunk](), 0
     ids, keys, objects, single = list[int](), list[int](), list[str](), list[Span]()
     spare, sequences, attempts = list[int](), list[int](), 0
-    for first in range(0, len(rows), chunk_rows):
-        some = rows[first : first + chunk_rows]
+    for first in range(0, number, chunk_rows):
+        some = [rows.popleft() for _ in range(min(chunk_rows, len(rows)))]
         has_unknown = any(job.extra for job in some)
         text = b"".join([encode_record(job) + b"\n" for job in some]) if has_unknown else _encode_rows(some)
         oldest = min([job.run_at or job.created_at for job in some]).timestamp()
-        best = min([(job.priority, job.sequence) for job in some])
+        key = key_of(some[0])
+        best = min([(job.priority, job.sequence) for job in some]) if scheduled else key[:2]
         ids += [hash_of(job.id) << 32 | row for row, job in enumerate(some, first)]
         keyed = [(job.unique_key, row) for row, job in enumerate(some, first) if job.unique_key is not None]
         keys += [hash_of(key) << 32 | row for key, row in keyed]
@@ -99,18 +103,18 @@ def encoding_segment(
         spare += [max(0, job.max_attempts - job.failures) for job in some if job.max_attempts is not None]
         sequences += [job.sequence for job in some]
         attempts = max(attempts, *(job.attempt for job in some))
-        chunks.append(Chunk(offset, zlib.crc32(text), key_of(some[0]), oldest, best))
+        chunks.append(Chunk(offset, zlib.crc32(text), key, oldest, best))
         parts.append(text)
         offset += len(text)
         if len(chunks) % CHUNKS_PER_SLICE == 0:
             yield
     of_ids = yield from HashTable.making(ids)
     of_keys = yield from HashTable.making(keys)
-    index = SegmentIndex(len(rows), tuple(chunks), offset, of_ids, of_keys, tuple(objects), tuple(joined(single)))
+    index = SegmentIndex(number, tuple(chunks), offset, of_ids, of_keys, tuple(objects), tuple(joined(single)))
     end = _encode_index(index) + b"\n"
     entry = Segment(
-        entrypoint=rows[0].entrypoint,
-        rows=len(rows),
+        entrypoint=entrypoint,
+        rows=number,
         bytes=offset + len(end),
         index=offset,
         crc=zlib.crc32(end),
@@ -131,17 +135,18 @@ def encoding_segment(
 
 def _ordering(jobs: Sequence[JobRecord], *, scheduled: bool) -> Slices[Sequence[int]]:
     """Return the places of jobs in the order in which they are served, in slices."""
-    keyed: list[tuple[tuple[float, ...], int]] = []
+    keys: list[tuple[float, ...]] = []
     for first in range(0, len(jobs), JOBS_PER_SLICE):
         if first:
             yield
-        some = enumerate(jobs[first : first + JOBS_PER_SLICE], first)
+        some = jobs[first : first + JOBS_PER_SLICE]
         if scheduled:
-            keyed += [((since_of(job), job.priority, job.sequence), place) for place, job in some]
+            keys += [(since_of(job), job.priority, job.sequence) for job in some]
         else:
-            keyed += [((job.priority, job.sequence), place) for place, job in some]
-    yield from sorting(keyed)
-    return [place for _, place in keyed]
+            keys += [(job.priority, job.sequence) for job in some]
+    places = list(range(len(jobs)))
+    yield from sorting(places, keys.__getitem__)
+    return places
 
 
 def decode_index(data: bytes, segment: Segment) -> SegmentIndex:

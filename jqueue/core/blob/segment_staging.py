@@ -198,7 +198,7 @@ class SegmentStager:
         """Yield segments with all other jobs."""
         return map(self._encoded, self._groups.rest())
 
-    def _encoded(self, found: tuple[Group, Sequence[JobRecord]]) -> EncodedSegment:
+    def _encoded(self, found: tuple[Group, list[JobRecord]]) -> EncodedSegment:
         group, jobs = found
         return exhaust(
             encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=self._chunk_rows)

@@ -229,7 +229,7 @@ class SegmentWriter:
         if are_few and 4 * sum(map(stored_bytes, chosen)) <= hot_bytes:
             self._spills.wait(SHORTEST_PAUSE)  # there are many entrypoints, with few jobs each
             return None
-        encoding = encoding_segment(chosen, scheduled=scheduled, chunk_rows=self.sizes.chunk_rows)
+        encoding = encoding_segment([*chosen], scheduled=scheduled, chunk_rows=self.sizes.chunk_rows)
         encoded = await in_turns(encoding, self._spill_turn)
         rows = {job.id: job for job in map(chosen.__getitem__, encoded.order)}
         return await self._store(encoded, lambda name, before: Spill(name, encoded.entry, rows, before))
@@ -273,7 +273,7 @@ class SegmentWriter:
         are_own = all(segment.own_ids for segment, _ in segments.values())
         encoding = encoding_segment(jobs, scheduled=scheduled, own_ids=are_own, chunk_rows=self.sizes.chunk_rows)
         encoded = await in_turns(encoding, self._turn)
-        places = array("q", bytes(8 * len(jobs)))
+        places = array("q", bytes(8 * encoded.entry.rows))
         for row, place in enumerate(encoded.order):
             places[place] = row
         following, sources = iter(places), []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,6 +37,9 @@ from jqueue.domain.transitions import ENQUEUE, Verb
 
 LINE_BYTES = 240
 """About how many bytes a job takes in the blob besides its texts and its payload."""
+
+_options = attrgetter(*OPTIONS)
+_DEFAULTS = tuple([option.default for option in OPTIONS.values()])
 
 FLOOR_AT_END = "the queue's attempt_floor has its largest value: enqueue without a job_id"
 """The error about a job with an id of its caller's, in a queue whose attempts can grow no further."""
@@ -189,13 +193,16 @@ class Enqueue(AddsOneJob, frozen=True):
             check_priority(priority),
             new_id="" if "job_id" in checked else preparation.new_id(),
             apart=large is not None,
-            enqueue_bytes=preparation.limits.enqueue_bytes,
+            enqueue_bytes=limits.enqueue_bytes,
             **checked,
         )
 
     def prepared(self, preparation: Preparation) -> Enqueue:
         """Return the operation, checked, with an id and with durations in seconds."""
-        options = {name: value for name in OPTIONS if (value := getattr(self, name)) != OPTIONS[name].default}
+        options, values = {}, _options(self)
+        if values != _DEFAULTS:
+            pairs = zip(OPTIONS, values, _DEFAULTS, strict=True)
+            options = {name: value for name, value, default in pairs if value != default}
         return Enqueue.new(preparation, self.entrypoint, self.payload, self.priority, options)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
