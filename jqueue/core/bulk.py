@@ -1,10 +1,11 @@
-"""A call that names segments in one commit: jobs in them that may be in the queue already are given one by one."""
+"""A call that names segments in one commit: jobs in them that may be in the queue already are added one by one."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
@@ -28,7 +29,6 @@ from jqueue.domain.operations.base import Preparation
 from jqueue.domain.operations.bulk import (
     MOST_CONFLICTS,
     BulkAdded,
-    BulkConflicts,
     EnqueuedJobs,
     EnqueueSegments,
     GivenJobs,
@@ -38,10 +38,11 @@ from jqueue.domain.operations.bulk import (
     Transaction,
     bulk_id,
     bulk_rest,
+    doubled_rows,
 )
 from jqueue.domain.operations.enqueue import LINE_BYTES, Enqueue, stored_bytes
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, SegmentIndex, staged_name
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, Segment, SegmentIndex, staged_name
 from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.ports.log import logger_of
 
@@ -80,62 +81,52 @@ class SegmentCommit:
         self._on_conflict = on_conflict
         self._modes: dict[int, OnConflict] = {}  # of jobs with another one, by their numbers in the call
         self.until = math.inf
-        self._few_given = 0  # number of jobs that were never in segments
 
     @property
     def seconds_left(self) -> float:
         """Seconds within which the next answer of the store must come."""
         return max(0.0, min(self._seconds, self.until - asyncio.get_running_loop().time()))
 
-    async def ready(self, operation: EnqueueSegments) -> EnqueueSegments:
-        """Return the operation for its first try.
-
-        Raises:
-            InvalidJobError: too many jobs must be added one by one.
-            StorageError: the store failed.
-        """
-        self._few_given = len(operation.one_by_one)
-        return await self._compared(await self._pulled(operation, await in_turns(operation.among_themselves())))
-
-    async def again(self, operation: EnqueueSegments, why: BulkConflicts) -> EnqueueSegments:
-        """Return the operation for another try. Errors are as for `ready`."""
-        return await self._compared(await self._pulled(operation, why.rows))
-
-    async def _compared(self, operation: EnqueueSegments) -> EnqueueSegments:
-        """Compare hashes with those of segments in the queue, with turns for the event loop.
-
-        The commit does the same for segments that are new by then, or whose index could not be read.
-        """
-        if any(each.index is not None for each in operation.segments):
-            rows, reader = self._engine.draft.jobs.rows, self._segments.reader
-            for name, segment in list(rows.segments.items()):
-                index = rows.indexes.get(name)
-                if index is None:
-                    read = partial(reader.index, name, segment)
-                    try:
-                        index = await self._objects.retried(read, self.seconds_left, reads=True)
-                    except DAMAGED:
-                        continue
-                    self._engine.draft.jobs.rows.load_index(name, index)
-                await in_turns(operation.comparing(name, index))
+    async def _first(self, operation: EnqueueSegments) -> EnqueueSegments:
+        """Return an operation for its first try: see `ready`."""
+        doubled = await in_turns(doubled_rows(operation.segments, [job for _, job in operation.few]))
+        operation = msgspec.structs.replace(operation, doubled=doubled)
+        await self.ready(operation, doubled)
         return operation
 
-    async def _pulled(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
-        """Return the operation with the jobs of some rows one by one."""
-        if not rows:
-            return operation
-        if len(operation.one_by_one) - self._few_given + len(rows) > MOST_CONFLICTS:
+    async def ready(self, operation: EnqueueSegments, rows: Collection[Row]) -> None:
+        """Make an operation ready for a try: read jobs, and compare hashes with those of segments, in turns.
+
+        The commit compares them with those of segments that are new by then, or whose index could not be read here.
+
+        Args:
+            operation: the operation.
+            rows: the rows of the jobs to read, as they may have to be added one by one.
+
+        Raises:
+            InvalidJobError: they are too many.
+            StorageError: the store failed.
+        """
+        if len(operation.read) + len(rows) > MOST_CONFLICTS:
             raise InvalidJobError(
                 f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key of another one, in the queue or "
                 "in the call: split the call into smaller ones, or leave these jobs out"
             )
-        found = {}
-        for each in operation.segments:
+        for each in operation.segments if rows else ():
             wanted = {row for name, row in rows if name == each.name}
             async for row, job in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
                 if row in wanted:
-                    found[each.name, row] = self._single(job, each.given, each.behind)
-        return operation.pulling(found)
+                    operation.read[each.name, row] = self._single(job, each.given, each.behind)
+        if all(each.index is None for each in operation.segments):
+            return
+        there = self._engine.draft.jobs.rows
+        for name, segment in list(there.segments.items()):
+            if (index := there.indexes.get(name)) is None:
+                with suppress(*DAMAGED):
+                    index = await self._index_of(name, segment)
+                    self._engine.draft.jobs.rows.load_index(name, index)
+            if index is not None:
+                await in_turns(operation.comparing(name, index))
 
     def _single(self, job: JobRecord, given: bool, behind: int = 0) -> tuple[int, Enqueue]:
         """Return the number of a job in the call, and the enqueue that adds it.
@@ -156,15 +147,15 @@ class SegmentCommit:
         numbers = sorted(range(segment.chunks) if chunks is None else chunks)
         if not numbers:
             return
-        index = new.index or await self._index_of(new)
+        index = new.index or await self._index_of(name, segment)
         for first in range(0, len(numbers), CHUNKS_AT_ONCE):
             read = partial(reader.chunks, name, segment, index, numbers[first : first + CHUNKS_AT_ONCE])
             for _, rows in await self._objects.retried(read, self.seconds_left, reads=True):
                 for found in rows:
                     yield found
 
-    async def _index_of(self, new: NewSegment) -> SegmentIndex:
-        read = partial(self._segments.reader.index, new.name, new.segment)
+    async def _index_of(self, name: str, segment: Segment) -> SegmentIndex:
+        read = partial(self._segments.reader.index, name, segment)
         return await self._objects.retried(read, self.seconds_left, reads=True)
 
     async def _joined(self, new: Sequence[NewSegment]) -> list[NewSegment]:
@@ -325,7 +316,7 @@ class BulkEnqueue(SegmentCommit):
         number, features = len(self._given), frozenset(self._groups.features)
         if self.until == math.inf:
             self.until = asyncio.get_running_loop().time() + self._seconds
-        return await self.ready(EnqueueSegments(number, self._created_at, new, few, self._before, features))
+        return await self._first(EnqueueSegments(number, self._created_at, new, few, self._before, features))
 
     def answer(self, outcome: BulkAdded) -> list[Job] | EnqueuedJobs:
         """Return the answer to the caller: a list of whole jobs if they are few."""
@@ -393,15 +384,18 @@ class StagedCommit(SegmentCommit):
         await self._check_presence(new)
         begun = min((each.created_at or now for each in new), default=now)
         before = min(now + self._objects.named_within, begun + self.named_within)
-        one_by_one = await self._few_jobs(new)
-        if one_by_one:
+        few = await self._few_jobs(new)
+        if few:
             new = []
         elif len(new) > SEGMENTS_KEPT - KEPT_FREE - len(self._engine.draft.header.segments):
             new = await self._joined(new)
-        new = [replace(each, index=await self._index_of(each)) if each.segment.keys else each for each in new]
+        new = [
+            replace(each, index=await self._index_of(each.name, each.segment)) if each.segment.keys else each
+            for each in new
+        ]
         features = frozenset().union(*(task.features for task in self._staged))
-        operation = EnqueueSegments(self.jobs, min(begun, now), new, one_by_one, before, features, self._transaction)
-        return await self.ready(operation)
+        operation = EnqueueSegments(self.jobs, min(begun, now), new, few, before, features, self._transaction)
+        return await self._first(operation)
 
     def answer(self, outcome: BulkAdded | StagedReceipt) -> StagedReceipt:
         """Return the receipt of a commit that added the jobs, or had nothing to add."""

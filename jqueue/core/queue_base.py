@@ -479,7 +479,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         encoding: Coroutine[Any, Any, EnqueueSegments],
         closed: QueueClosedError,
     ) -> tuple[EnqueueSegments, Any]:
-        """Commit an operation that names segments. Try again with the jobs that must be given one by one.
+        """Commit an operation that names segments. Try again with the jobs that must be added one by one.
 
         Args:
             commit: prepares the operation.
@@ -501,7 +501,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
             if not isinstance(found, BulkConflicts):
                 return operation, commit.answer(found)
             self._writer.check_open()
-            operation = await self._writer.storing.do(commit.again(operation, found), closed)
+            await self._writer.storing.do(commit.ready(operation, found.rows), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.

@@ -278,18 +278,22 @@ class Replay:
         if self.compares and isinstance(told, BulkAdded) and told.offset != self.model.places:
             raise Difference(f"jobs are numbered from {told.offset} on, and {self.model.places} was the last number")
         self.model.drop_outlived()
-        jobs, rows = [], {}
-        for number, new in asked.one_by_one:
+        jobs, rows, singles = [], {}, dict([*asked.few, *asked.read.values()])
+        alone = told.one_by_one if isinstance(told, BulkAdded) else singles
+        for number in alone:
+            new = singles[number]
             jobs.append((number, self._with_payload(new), new.id, asked.created_at))
         for segment in asked.segments:
             for job in self._rows_of(segment, told):
                 number = job["place"] + segment.behind
+                if number in alone:
+                    continue
                 one = self._asked(job, job["id"] if segment.given else None, "return")
                 jobs.append((number, one, job["id"], job["created_at"]))
                 rows[number] = job
         if isinstance(told, BulkAdded):
-            alone = ((told.one_by_one[number], number) for number, new in asked.one_by_one if new.job_id is not None)
-            begun = (job for job, number in alone if job.sequence == told.offset + number)
+            own = ((job, number) for number, job in told.one_by_one.items() if singles[number].job_id is not None)
+            begun = (job for job, number in own if job.sequence == told.offset + number)
             self._raise_floor(islice(begun, 1))  # the first: a job that is replaced may raise the floor of later ones
         found = self.model.enqueue_numbered(jobs, asked.jobs)
         if not isinstance(told, BulkAdded):
@@ -311,8 +315,7 @@ class Replay:
 
     def _rows_of(self, new: NewSegment, told: Any) -> Iterable[JobFields]:
         segment, floor = self._segments(new.name), told.attempt if new.given and isinstance(told, BulkAdded) else 0
-        rows = [] if segment is None else list(enumerate(segment.rows))
-        jobs = [job_of(row.job_id, row.job) for number, row in rows if number not in new.taken]
+        jobs = [] if segment is None else [job_of(row.job_id, row.job) for row in segment.rows]
         return [
             {**job, "attempt": job["attempt"] + floor, "attempts_before": job["attempts_before"] + floor}
             for job in jobs

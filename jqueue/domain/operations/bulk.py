@@ -10,9 +10,10 @@ import heapq
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import islice, product
+from itertools import product
+from operator import itemgetter
 from typing import NamedTuple, overload
 
 import msgspec
@@ -37,7 +38,6 @@ from jqueue.domain.segments import (
     SegmentIndex,
     Span,
     hash_of,
-    joined,
     size_of,
     without,
 )
@@ -145,7 +145,6 @@ class NewSegment:
         segment: its entry in the manifest, with sequence numbers from 1 on.
         index: its index, if a job in it may be in the queue already: if it has an id of its caller's or a unique key.
         given: True if the caller has chosen the ids of its jobs.
-        taken: rows whose jobs are added one by one instead.
         behind: number to add to a row number, for the number of the job in the call.
         created_at: the time of the enqueue of its jobs; None: that of the call.
     """
@@ -154,14 +153,8 @@ class NewSegment:
     segment: Segment
     index: SegmentIndex | None = field(default=None, repr=False)
     given: bool = False
-    taken: Collection[int] = field(default=frozenset(), repr=False)
     behind: int = 0
     created_at: datetime | None = None
-
-    @property
-    def taken_spans(self) -> list[Span]:
-        """The rows taken, as spans."""
-        return joined((row, row + 1) for row in self.taken)
 
     def table(self, *, of_keys: bool) -> HashTable:
         """Return the table of the ids, or of the keys, that may be in the queue already."""
@@ -170,8 +163,8 @@ class NewSegment:
         return self.index.keys if of_keys else self.index.ids
 
     def rows_with(self, hashed: int, *, of_keys: bool) -> Iterator[Row]:
-        """Yield the rows with the hash of an id or a key, but for those taken."""
-        return ((self.name, row) for row in self.table(of_keys=of_keys).find_hash(hashed) if row not in self.taken)
+        """Yield the rows with the hash of an id or a key."""
+        return ((self.name, row) for row in self.table(of_keys=of_keys).find_hash(hashed))
 
 
 class BulkAdded(msgspec.Struct, frozen=True):
@@ -200,7 +193,8 @@ class BulkConflicts(msgspec.Struct, frozen=True):
     """The reason why nothing was added, and another try is needed.
 
     Attributes:
-        rows: rows of new segments whose jobs may be in the queue already. There may be more if they are very many.
+        rows: rows of new segments whose jobs may be in the queue already, and must be read. There may be more if they
+            are very many.
     """
 
     rows: frozenset[Row]
@@ -215,10 +209,12 @@ class EnqueueSegments(Operation, frozen=True):
         jobs: number of all jobs.
         created_at: the time of their enqueue.
         segments: the segments that hold them.
-        one_by_one: the jobs that are added to the blob, with their numbers in the call, in order.
+        few: the jobs that are in no segment, with their numbers in the call, in order.
         before: time until which a commit may name the segments and the objects of their jobs.
         features: the critical features that the jobs in the segments need.
         transaction: the identity of this write; a repeated write adds nothing. None: it is not remembered.
+        doubled: the rows with the id or the key of another row, or of one of the few jobs: see `doubled_rows`.
+        read: the numbers and the jobs of rows that were read, to be added one by one if they must be.
         pairs: by the name of a segment in the queue, each row of a new segment that shares a hash with a row of it, and
             that row. Segments never change, so they are noted here for the next try.
     """
@@ -226,22 +222,32 @@ class EnqueueSegments(Operation, frozen=True):
     jobs: int
     created_at: datetime
     segments: Sequence[NewSegment]
-    one_by_one: Sequence[tuple[int, Enqueue]]
+    few: Sequence[tuple[int, Enqueue]]
     before: datetime
     features: Collection[str] = ()
     transaction: Given = None
+    doubled: Collection[Row] = ()
+    read: dict[Row, tuple[int, Enqueue]] = msgspec.field(default_factory=dict)
     pairs: dict[str, list[Pairs]] = msgspec.field(default_factory=dict)
 
     def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts | StagedReceipt:
-        """Name the segments and add the other jobs, unless rows of the segments must be looked at first."""
+        """Name the segments and add the other jobs one by one, unless rows of the segments must be read first."""
         last = last_version(draft, self.transaction)
         if is_repeated(self.transaction, last):
             return StagedReceipt(repeated=True, version=last)
         drop_outlived(draft, now)
         check_named_in_time(self.before, now)
-        if conflicts := frozenset(islice(self._conflicts(draft, now), MOST_CONFLICTS + 1)):
-            return BulkConflicts(conflicts)
-        waiting = {each.name: without([(0, each.segment.rows)], each.taken_spans) for each in self.segments}
+        alone = {*self.doubled}
+        for conflict in self._conflicts(draft, now):
+            alone.add(conflict)
+            if len(alone) > MOST_CONFLICTS:
+                break
+        if unread := frozenset(alone - self.read.keys()):
+            return BulkConflicts(unread)
+        taken = dict[str, list[Span]]()
+        for name, row in alone:
+            taken.setdefault(name, []).append((row, row + 1))
+        waiting = {each.name: without([(0, each.segment.rows)], taken.get(each.name, ())) for each in self.segments}
         named = [each for each in self.segments if waiting[each.name]]
         if len(draft.header.segments) + len(named) > SEGMENTS_KEPT:
             there = len(draft.header.segments)
@@ -253,7 +259,7 @@ class EnqueueSegments(Operation, frozen=True):
         offset = draft.jobs.last_sequence
         found = {}
         missing: list[Wanted] = []
-        for number, job in self.one_by_one:
+        for number, job in sorted([*self.few, *(self.read[row] for row in alone)], key=itemgetter(0)):
             draft.jobs.last_sequence = offset + number - 1
             try:
                 found[number] = job.change(draft, now, self.created_at)
@@ -271,7 +277,7 @@ class EnqueueSegments(Operation, frozen=True):
             raise InvalidJobError(FLOOR_AT_END)
         added: dict[tuple[str, datetime, bool], list[RowsOf]] = {}
         for each in named:
-            self._name(each, draft, offset, now)
+            self._name(each, taken.get(each.name, ()), draft, offset, now)
             group = each.segment.entrypoint, each.created_at or self.created_at, each.given
             added.setdefault(group, []).append((each.name, waiting[each.name]))
         for (entrypoint, created_at, _), rows_of in added.items():
@@ -283,10 +289,10 @@ class EnqueueSegments(Operation, frozen=True):
             draft.require(feature)
         return BulkAdded(offset, floor, found, last)
 
-    def _name(self, new: NewSegment, draft: Draft, offset: int, now: datetime) -> None:
+    def _name(self, new: NewSegment, taken: Sequence[Span], draft: Draft, offset: int, now: datetime) -> None:
         segment, offset, floor = new.segment, offset + new.behind, draft.header.attempt_floor if new.given else 0
         changes = {
-            "taken": segment.taking(new.taken_spans),
+            "taken": segment.taking(taken),
             "offset": offset,
             "head": segment.head.moved(offset),
             "least": segment.least + offset,
@@ -308,26 +314,17 @@ class EnqueueSegments(Operation, frozen=True):
         if not any(each.index is not None for each in self.segments):
             return
         _check_indexes(rows)
-        taken = {each.name: each.taken for each in self.segments}
         for name in rows.segments:
             exhaust(self.comparing(name, rows.indexes[name]))
             bounds = [bound for span in rows.spans_there(name) for bound in span]
             for new, several, others in self.pairs[name]:
                 for row, other in zip(several, others, strict=True):
-                    if bisect_right(bounds, other) % 2 == 1 and row not in taken[new]:  # the other is in a span
+                    if bisect_right(bounds, other) % 2 == 1:  # the other is in a span
                         yield new, row
         here = (job_id for job_id in jobs if job_id not in rows.of)
-        yield from self._rows_with((*here, *header.finished, *draft.aside_keys), of_keys=False)
+        yield from _rows_with(self.segments, (*here, *header.finished, *draft.aside_keys), of_keys=False)
         held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
-        yield from self._rows_with((*jobs.keys_held, *held), of_keys=True)
-
-    def _rows_with(self, texts: Iterable[str], *, of_keys: bool) -> Iterator[Row]:
-        """Yield the rows of new segments that may have one of some ids or keys."""
-        several = [each for each in self.segments if each.table(of_keys=of_keys).rows]
-        for text in texts if several else ():
-            hashed = hash_of(text)
-            for each in several:
-                yield from each.rows_with(hashed, of_keys=of_keys)
+        yield from _rows_with(self.segments, (*jobs.keys_held, *held), of_keys=True)
 
     def comparing(self, name: str, index: SegmentIndex) -> Slices[None]:
         """Note the rows that share a hash with rows of a segment in the queue, in slices."""
@@ -355,36 +352,30 @@ class EnqueueSegments(Operation, frozen=True):
                     found.append((each.name, rows, others))
         self.pairs[name] = found
 
-    def pulling(self, rows: Mapping[Row, tuple[int, Enqueue]]) -> EnqueueSegments:
-        """Return the operation that adds some rows of its segments one by one.
 
-        Args:
-            rows: the number and the job of each row.
-        """
-        taken: dict[str, set[int]] = {}
-        for name, row in rows:
-            taken.setdefault(name, set()).add(row)
-        segments = [
-            replace(each, taken=frozenset({*each.taken, *taken[each.name]})) if each.name in taken else each
-            for each in self.segments
-        ]
-        one_by_one = sorted([*self.one_by_one, *rows.values()], key=lambda pair: pair[0])
-        return msgspec.structs.replace(self, segments=segments, one_by_one=one_by_one)
+def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue]) -> Slices[frozenset[Row]]:
+    """Return the rows of new segments with the id or the key of another row, or of a few single jobs, in slices."""
+    found = {*_rows_with(segments, (job.id for job in few), of_keys=False)}
+    keys = (job.unique_key for job in few if job.unique_key is not None)
+    found.update(_rows_with(segments, keys, of_keys=True))
+    for of_keys in (False, True):
+        last, hashes = -1, heapq.merge(*(each.table(of_keys=of_keys).hashes for each in segments))
+        for count, hashed in enumerate(hashes, 1):
+            if hashed == last:
+                found.update(row for each in segments for row in each.rows_with(hashed, of_keys=of_keys))
+            last = hashed
+            if count % HASHES_PER_SLICE == 0:
+                yield
+    return frozenset(found)
 
-    def among_themselves(self) -> Slices[frozenset[Row]]:
-        """Return the rows with the id or the key of another row or single job of the call, in slices."""
-        jobs = [new for _, new in self.one_by_one]
-        found = {*self._rows_with((job.id for job in jobs), of_keys=False)}
-        found.update(self._rows_with((job.unique_key for job in jobs if job.unique_key is not None), of_keys=True))
-        for of_keys in (False, True):
-            last, hashes = -1, heapq.merge(*(each.table(of_keys=of_keys).hashes for each in self.segments))
-            for count, hashed in enumerate(hashes, 1):
-                if hashed == last:
-                    found.update(row for each in self.segments for row in each.rows_with(hashed, of_keys=of_keys))
-                last = hashed
-                if count % HASHES_PER_SLICE == 0:
-                    yield
-        return frozenset(found)
+
+def _rows_with(segments: Iterable[NewSegment], texts: Iterable[str], *, of_keys: bool) -> Iterator[Row]:
+    """Yield the rows of new segments that may have one of some ids or keys."""
+    several = [each for each in segments if each.table(of_keys=of_keys).rows]
+    for text in texts if several else ():
+        hashed = hash_of(text)
+        for each in several:
+            yield from each.rows_with(hashed, of_keys=of_keys)
 
 
 def _check_indexes(rows: SegmentRows) -> None:
