@@ -263,8 +263,8 @@ def test_many_rows_with_ids_that_are_there_are_compared_a_few_at_a_time():
     _, entry, index, _ = exhaust(encoding_segment(jobs, scheduled=False))
     operation = EnqueueSegments(len(jobs), EPOCH, [NewSegment("new", entry, index, True)], (), EPOCH)
     assert sum(1 for _ in operation.comparing("there", index)) >= 8
-    [(new, rows, others)] = operation.pairs["there"]
-    assert ("new", list(range(8192)), rows) == (new, sorted(rows), others)
+    [(_, hashes, rows), (_, no_hashes, _)] = operation.common["there"]
+    assert ([*index.ids.hashes], [*range(8192)], []) == (sorted(hashes), sorted(rows), [*no_hashes])
 
 
 @in_virtual_time

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import product
+from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple, overload
 
@@ -30,7 +30,7 @@ from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.enqueue import FLOOR_AT_END, Enqueue, drop_outlived
 from jqueue.domain.printable import counted
-from jqueue.domain.segment_rows import RowsMissingError, SegmentRows, Wanted
+from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import (
     SEGMENTS_KEPT,
     HashTable,
@@ -41,7 +41,7 @@ from jqueue.domain.segments import (
     size_of,
     without,
 )
-from jqueue.domain.slices import JOBS_PER_SLICE, Slices, exhaust
+from jqueue.domain.slices import Slices, exhaust
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
 
 TRANSACTION_KEPT = timedelta(days=30)
@@ -123,7 +123,7 @@ def remember(draft: Draft, transaction: Given, now: datetime) -> None:
         draft.note(draft.header.transactions, app_id, TransactionRecord(version, until))
 
 
-HASHES_PER_SLICE = 4096
+HASHES_PER_SLICE = 1024
 """Number of hashes that are compared in one slice."""
 
 MOST_CONFLICTS = 10_000
@@ -132,8 +132,8 @@ MOST_CONFLICTS = 10_000
 Row = tuple[str, int]
 """The name of a new segment, and the number of a row in it."""
 
-Pairs = tuple[str, "array[int]", "array[int]"]
-"""The name of a new segment, rows of it, and for each the number of a row of a segment in the queue."""
+Common = list[tuple[bool, "array[int]", "array[int]"]]
+"""The hashes that new segments share with one in the queue, and the rows that have them there: of ids, and of keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,10 +161,6 @@ class NewSegment:
         if self.index is None or not (of_keys or self.given):
             return HashTable()
         return self.index.keys if of_keys else self.index.ids
-
-    def rows_with(self, hashed: int, *, of_keys: bool) -> Iterator[Row]:
-        """Yield the rows with the hash of an id or a key."""
-        return ((self.name, row) for row in self.table(of_keys=of_keys).find_hash(hashed))
 
 
 class BulkAdded(msgspec.Struct, frozen=True):
@@ -215,8 +211,8 @@ class EnqueueSegments(Operation, frozen=True):
         transaction: the identity of this write; a repeated write adds nothing. None: it is not remembered.
         doubled: the rows with the id or the key of another row, or of one of the few jobs: see `doubled_rows`.
         read: the numbers and the jobs of rows that were read, to be added one by one if they must be.
-        pairs: by the name of a segment in the queue, each row of a new segment that shares a hash with a row of it, and
-            that row. Segments never change, so they are noted here for the next try.
+        common: by the name of a segment in the queue, the hashes that it shares with the new ones. Segments never
+            change, so they are noted here for the next try.
     """
 
     jobs: int
@@ -228,7 +224,7 @@ class EnqueueSegments(Operation, frozen=True):
     transaction: Given = None
     doubled: Collection[Row] = ()
     read: dict[Row, tuple[int, Enqueue]] = msgspec.field(default_factory=dict)
-    pairs: dict[str, list[Pairs]] = msgspec.field(default_factory=dict)
+    common: dict[str, Common] = msgspec.field(default_factory=dict)
 
     def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts | StagedReceipt:
         """Name the segments and add the other jobs one by one, unless rows of the segments must be read first."""
@@ -313,77 +309,62 @@ class EnqueueSegments(Operation, frozen=True):
         jobs, header, rows = draft.jobs, draft.header, draft.jobs.rows
         if not any(each.index is not None for each in self.segments):
             return
-        _check_indexes(rows)
+        missing = [Wanted(name, None) for name in rows.segments if name not in rows.indexes]
+        if wanted := [each for each in missing if not rows.is_loaded(each)]:
+            raise RowsMissingError(wanted)
+        if missing and (damage := rows.damage_of(missing[0].segment)) is not None:
+            raise damage
         for name in rows.segments:
             exhaust(self.comparing(name, rows.indexes[name]))
             bounds = [bound for span in rows.spans_there(name) for bound in span]
-            for new, several, others in self.pairs[name]:
-                for row, other in zip(several, others, strict=True):
-                    if bisect_right(bounds, other) % 2 == 1:  # the other is in a span
-                        yield new, row
+            for of_keys, hashes, places in self.common[name]:
+                there = (hashed for hashed, row in zip(hashes, places, strict=True) if bisect_right(bounds, row) % 2)
+                yield from _rows_with(self.segments, there, of_keys=of_keys)
         here = (job_id for job_id in jobs if job_id not in rows.of)
-        yield from _rows_with(self.segments, (*here, *header.finished, *draft.aside_keys), of_keys=False)
+        ids = chain(here, header.finished, draft.aside_keys)
+        yield from _rows_with(self.segments, map(hash_of, ids), of_keys=False)
         held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
-        yield from _rows_with(self.segments, (*jobs.keys_held, *held), of_keys=True)
+        yield from _rows_with(self.segments, map(hash_of, chain(jobs.keys_held, held)), of_keys=True)
 
     def comparing(self, name: str, index: SegmentIndex) -> Slices[None]:
-        """Note the rows that share a hash with rows of a segment in the queue, in slices."""
-        if name in self.pairs:
+        """Note the hashes that the new segments share with a segment in the queue, in slices."""
+        if name in self.common:
             return
-        found = list[Pairs]()
+        found: Common = []
         for of_keys, there in ((False, index.ids), (True, index.keys)):
-            several = [each for each in self.segments if each.table(of_keys=of_keys).rows]
-            known = set(there.hashes) if several else set()
-            for each in several:
-                rows, others, hashes = array("I"), array("I"), each.table(of_keys=of_keys).hashes
-                for first in range(0, len(hashes), HASHES_PER_SLICE):
+            tables = [table for each in self.segments if (table := each.table(of_keys=of_keys)).rows]
+            known, hashes, places = set(there.hashes if tables else ()), array("Q"), array("I")
+            for table in tables:
+                for first in range(0, len(table.hashes), HASHES_PER_SLICE):
                     yield
-                    common = known.intersection(hashes[first : first + HASHES_PER_SLICE])
-                    if first:
-                        common.discard(hashes[first - 1])
-                    for count, hashed in enumerate(common, 1):
-                        found_here = each.rows_with(hashed, of_keys=of_keys)
-                        for (_, row), other in product(found_here, there.find_hash(hashed)):
-                            rows.append(row)
-                            others.append(other)
-                        if count % JOBS_PER_SLICE == 0:
-                            yield
-                if rows:
-                    found.append((each.name, rows, others))
-        self.pairs[name] = found
+                    for hashed in known.intersection(table.hashes[first : first + HASHES_PER_SLICE]):
+                        rows = there.find_hash(hashed)
+                        hashes.extend([hashed] * len(rows))
+                        places.extend(rows)
+            found.append((of_keys, hashes, places))
+        self.common[name] = found
 
 
 def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue]) -> Slices[frozenset[Row]]:
     """Return the rows of new segments with the id or the key of another row, or of a few single jobs, in slices."""
-    found = {*_rows_with(segments, (job.id for job in few), of_keys=False)}
-    keys = (job.unique_key for job in few if job.unique_key is not None)
-    found.update(_rows_with(segments, keys, of_keys=True))
-    for of_keys in (False, True):
+    found, keys = set[Row](), [job.unique_key for job in few if job.unique_key is not None]
+    for of_keys, texts in ((False, [job.id for job in few]), (True, keys)):
+        found.update(_rows_with(segments, map(hash_of, texts), of_keys=of_keys))
         last, hashes = -1, heapq.merge(*(each.table(of_keys=of_keys).hashes for each in segments))
         for count, hashed in enumerate(hashes, 1):
             if hashed == last:
-                found.update(row for each in segments for row in each.rows_with(hashed, of_keys=of_keys))
+                found.update(_rows_with(segments, (hashed,), of_keys=of_keys))
             last = hashed
             if count % HASHES_PER_SLICE == 0:
                 yield
     return frozenset(found)
 
 
-def _rows_with(segments: Iterable[NewSegment], texts: Iterable[str], *, of_keys: bool) -> Iterator[Row]:
-    """Yield the rows of new segments that may have one of some ids or keys."""
-    several = [each for each in segments if each.table(of_keys=of_keys).rows]
-    for text in texts if several else ():
-        hashed = hash_of(text)
-        for each in several:
-            yield from each.rows_with(hashed, of_keys=of_keys)
-
-
-def _check_indexes(rows: SegmentRows) -> None:
-    missing = [Wanted(name, None) for name in rows.segments if name not in rows.indexes]
-    if wanted := [each for each in missing if not rows.is_loaded(each)]:
-        raise RowsMissingError(wanted)
-    if missing and (damage := rows.damage_of(missing[0].segment)) is not None:
-        raise damage
+def _rows_with(segments: Iterable[NewSegment], hashes: Iterable[int], *, of_keys: bool) -> Iterator[Row]:
+    """Yield the rows of new segments that have the hashes of ids or keys."""
+    tables = [(each.name, table) for each in segments if (table := each.table(of_keys=of_keys)).rows]
+    for hashed in hashes if tables else ():
+        yield from ((name, row) for name, table in tables for row in table.find_hash(hashed))
 
 
 SCATTER = 0x9E3779B1
