@@ -21,6 +21,11 @@ class SharedMemory(InMemoryStorage):
     def __init__(self, **options):
         super().__init__(**options)
         self.links: list[MemoryLink] = []
+        self.epoch = 0
+
+    def broker_epoch(self) -> object:
+        """Return the number of times that a broker began to serve, or was back."""
+        return self.epoch
 
     async def dial(self) -> MemoryLink | None:
         """Return a connection to the broker, if there is one."""
@@ -34,6 +39,7 @@ class SharedMemory(InMemoryStorage):
         if self.handle is not None:
             return None
         self.handle = handle
+        self.epoch += 1
         return MemorySeat(self)
 
 
@@ -54,6 +60,10 @@ class BrokerOnly:
     async def dial(self) -> MemoryLink | None:
         """Return a connection to the broker, if there is one."""
         return await self._storage.dial()
+
+    def broker_epoch(self) -> object:
+        """Return what the storage does."""
+        return self._storage.broker_epoch()
 
 
 class NetworkMemory(InMemoryStorage):
@@ -86,6 +96,10 @@ class MemorySeat:
 
     def __init__(self, storage: SharedMemory) -> None:
         self._storage = storage
+
+    def renew(self) -> None:
+        """Say that the broker is back."""
+        self._storage.epoch += 1
 
     async def leave(self) -> None:
         """Free the seat, and end the connections."""

@@ -1,7 +1,7 @@
 """Finds the broker of a queue, and keeps the connection to it.
 
 The store knows the broker, or the seat in the queue's header has its URL. A broker that is silent is asked again later
-and later.
+and later, until the store or the seat shows that another one serves, or that it is back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from jqueue.core.engine import Engine
 from jqueue.core.messages import Answer, decode_answer
 from jqueue.core.tasks import TRANSIENT
 from jqueue.domain.errors import StorageError
-from jqueue.domain.header import BrokerSeat
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
@@ -62,7 +61,7 @@ class Discovery:
         _LEFT_TO_PARENT.extend(link for link in self._links if not link.closed)
         self.current, self._under_way = None, []
         self.next_dial, self._pause = 0.0, FIRST_PAUSE
-        self._seat: BrokerSeat | None = None
+        self._epoch: object = None
         self._moves: list[float] = []
         self._moved, self._alone_until = False, 0.0
         self.why: Exception | None = None
@@ -71,7 +70,7 @@ class Discovery:
     async def connect(self) -> Link | None:
         """Return the connection to the broker, perhaps a new one; None if there is none.
 
-        A broker that has failed is asked again later and later; one that has the seat now, and had not then, at once.
+        A broker that has failed is asked again later and later; one of another epoch than the last one, at once.
         """
         store, engine, now = self._store, self._engine, self._clock.monotonic()
         try:
@@ -80,28 +79,32 @@ class Discovery:
                 await self._follow()
             if self.current is not None and not self.current.closed:
                 return self.current
-            if now < self._alone_until or (now < self.next_dial and engine.draft.header.broker == self._seat):
+            if now < self._alone_until or (now < self.next_dial and self._epoch_now() == self._epoch):
                 return None
+            if not isinstance(store, SupportsDialing) and not engine.loaded:
+                await engine.look()
+            self._epoch = self._epoch_now()
             if isinstance(store, SupportsDialing):
                 self.current = await store.dial()
             else:
-                if not engine.loaded:
-                    await engine.look()
                 seat = engine.draft.header.broker
                 self.current = None if seat is None or not seat.url else await store(seat.url)
             self.why = None
         except (StorageError, *TRANSIENT) as error:  # a commit of this process gets the error, too
             self.why = error
-        self._seat = engine.draft.header.broker
         if self.current is None:
             self.next_dial = self._clock.monotonic() + FIRST_PAUSE
         return self.current
+
+    def _epoch_now(self) -> object:
+        store = self._store
+        return store.broker_epoch() if isinstance(store, SupportsDialing) else self._engine.draft.header.broker
 
     async def _follow(self) -> None:
         """Let go of the connection if another process has the seat. Exchanges under way go on at the old one."""
         if not isinstance(self._store, SupportsDialing):
             await self._engine.look()
-        if self._engine.draft.header.broker != self._seat and (link := self.current) is not None:
+        if self._epoch_now() != self._epoch and (link := self.current) is not None:
             self.current = None
             self._close_unused(link)
 

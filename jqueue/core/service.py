@@ -34,7 +34,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, check_decoded, encode_result, refusal_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
-from jqueue.domain.operations.operator import LeaveSeat, TakeSeat
+from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.sharing import DialURL, LinkError, LinkRefusedError, Seat, SupportsSharing
@@ -54,7 +54,10 @@ AGAIN = 5.0
 """Seconds for a batch that is sent again, at least: its client must learn if it was done, although no caller waits."""
 
 LOOK = 2.0
-"""Seconds between two looks at the process that has the seat in the header. It doubles with each seat that was lost."""
+"""Seconds between two looks of a broker at its seat. In the header they double with each seat that was lost."""
+
+STILL = 2.0
+"""Seconds that a process must have stood still for its clients to have given it up."""
 
 
 class _OthersClaims(ClaimRegistry):
@@ -88,7 +91,7 @@ class Service:
         self._begun: dict[str, int] = {}  # the number of each client's last batch
         self._stuck: set[str] = set()  # the dequeues that had an error of the store at the last look
         self._watch: asyncio.TimerHandle | None = None
-        self._leaving = False
+        self._leaving = self._away = False
         self.moved: Callable[[], bool] = lambda: False  # True while another process has the seat
 
     def leave(self) -> None:
@@ -122,7 +125,7 @@ class Service:
             if self._leaving or (courier is not None and courier.client == message.client):
                 return Answer(leaving=True)  # a process that begins to serve may find itself, and would wait for itself
             if message.queue and not self._engine.queue_id and not await self._reaches_store():
-                return Answer(leaving=True, pause=SHUNNED)  # the client may have more time, and reach the store
+                return self._shunned()  # the client may have more time
             self._check_queue(message.queue)
             done = self._commit(message) if isinstance(message, Batch) else self._claim(message)
             return await done
@@ -135,6 +138,24 @@ class Service:
         except Exception as error:
             logger.exception("a broker could not answer a client")
             return Answer(error=refusal_of(UnknownOutcomeError(f"the broker failed: {type(error).__name__}")))
+
+    def _shunned(self) -> Answer:
+        """Leave calls to their client, which may reach the store, for a while."""
+        self._away = True
+        return Answer(leaving=True, pause=SHUNNED)
+
+    async def rest(self, seconds: float) -> bool:
+        """Wait. Return True if clients may have given this broker up, which can commit now."""
+        until = self._callers.loop.time() + seconds
+        await asyncio.sleep(seconds)
+        away, self._away = self._away or self._callers.loop.time() > until + STILL, False
+        if away:
+            try:
+                probe = Fence() if self._engine.existed else LastSequence()  # a broker creates no queue
+                await self._writer.enter([probe], PATIENCE, callers=self._callers, convert=list)
+            except JQueueError:
+                self._away, away = True, False
+        return away
 
     async def look(self) -> None:
         """Read the queue, so that it is known which one it is."""
@@ -184,7 +205,7 @@ class Service:
         except DeadlineExceededError:
             if longest <= PATIENCE:
                 raise
-            return Answer(leaving=True, pause=SHUNNED)  # the client may reach the store
+            return self._shunned()
         return self._done([encode_result(*pair) for pair in zip(carried.operations, results, strict=True)])
 
     async def _claim(self, message: Claim) -> Answer:
@@ -203,7 +224,7 @@ class Service:
         except DeadlineExceededError:
             if self._leaving or self._callers.loop.time() >= request.until:
                 raise
-            return Answer(leaving=True, pause=SHUNNED)
+            return self._shunned()
         finally:
             if self._waiting.get(operation.call) is request:
                 del self._waiting[operation.call]
@@ -271,9 +292,12 @@ class Offer:
                 await asyncio.sleep(RETRY)
         assert self._writer.courier is not None
         self._writer.courier.serving = True
+        while True:
+            if await self._service.rest(LOOK):
+                self._seat.renew()
 
     def leave(self) -> None:
-        """Stop looking for a free seat."""
+        """Stop looking for a free seat, or after the seat."""
         self._task.cancel()
 
     async def left(self) -> None:
@@ -312,18 +336,19 @@ class HeaderOffer:
         return seat is not None and seat.url not in ("", self._url)
 
     async def _keep(self) -> None:
+        back = False
         while True:
             with suppress(JQueueError):  # a process that cannot reach the store, or is too late, is no broker
-                await self._take()
-            await asyncio.sleep(LOOK * 2 ** min(5, max(0, self._taken - 1)))
+                await self._take(back)
+            back = await self._service.rest(LOOK * 2 ** min(5, max(0, self._taken - 1)))
 
-    async def _take(self) -> None:
-        """Take the seat if it is free."""
+    async def _take(self, back: bool) -> None:
+        """Take the seat if it is free; or anew, so that clients see that this process is back."""
         engine = self._engine
         seat = engine.draft.header.broker
         if seat is not None and engine.loaded and seat.url:
             if not self._is_others(seat):
-                if self._taken:
+                if self._taken and not back:
                     return  # every commit of this process shows if another one has taken it
             elif await self._answers(seat.url):
                 return
@@ -336,7 +361,7 @@ class HeaderOffer:
         seen = 0 if now is None else now.term
         self._own = BrokerSeat(writer=engine.writer_id, url=self._url, term=seen + 1)  # also if the answer gets lost
         await self._writer.enter([TakeSeat(self._url, engine.writer_id, seen)], self._writer.deadline, convert=list)
-        self._taken += 1
+        self._taken += not back
 
     async def _answers(self, url: str) -> bool:
         """Return True if a process answers there, or cannot be asked."""

@@ -60,6 +60,9 @@ class Link(Protocol):
 class Seat(Protocol):
     """The place of a queue's broker, while this process has it."""
 
+    def renew(self) -> None:
+        """Change the epoch, as clients that have given this broker up may come back."""
+
     async def leave(self) -> None:
         """Free the place for another process, once the answers under way are sent. Clients' connections end."""
 
@@ -81,6 +84,9 @@ class SupportsDialing(Protocol):
 
     async def dial(self) -> Link | None:
         """Return a connection to the broker that serves the queue; None if there is none."""
+
+    def broker_epoch(self) -> object:
+        """Return a value that changes when a broker begins to serve, or is back. No request is made for it."""
 
 
 @runtime_checkable

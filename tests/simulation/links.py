@@ -80,6 +80,10 @@ class SharingStorage(RoadStorage):
             raise LinkError("the broker does not answer", sent=False)
         return SimulatedLink(self, seat)
 
+    def broker_epoch(self) -> object:
+        """Return what a process can see of the brokers without a request."""
+        return self.roads.epoch
+
     async def take_seat(self, handle: Handle) -> SimulatedSeat | None:
         """Serve the queue, if no other process does; in some worlds sometimes beside another one."""
         await asyncio.sleep(self.delay())
@@ -93,6 +97,7 @@ class SharingStorage(RoadStorage):
         roads.fired["seat taken"] += 1
         seat = SimulatedSeat(roads, handle)
         roads.seats.append(seat)
+        roads.epoch += 1
         return seat
 
 
@@ -151,6 +156,11 @@ class SimulatedSeat:
                 link.send_back(0.0, link.hear)
         if any(link.handled for link in self.links):
             self.beat()
+
+    def renew(self) -> None:
+        """Say that the broker is back."""
+        self._roads.epoch += 1
+        self._roads.fired["seat renewed"] += 1
 
     async def leave(self) -> None:
         """Take no more clients, send the answers under way, and free the place."""

@@ -153,6 +153,7 @@ class Network:
         landings: every version, in order.
         requests: number of requests sent.
         seats: the brokers that serve the queue, and those that died while they did.
+        epoch: number of times that a broker began to serve, or was back.
         exclusive: True if one process at a time has the seat.
         by_header: True if the seat is in the header of the queue.
         servers: what answers at each URL, which is the name of its process, if the seat is in the header.
@@ -166,6 +167,7 @@ class Network:
     landings: list[Landing] = field(default_factory=list)
     requests: int = 0
     seats: list[SimulatedSeat] = field(default_factory=list)
+    epoch: int = 0
     exclusive: bool = True
     by_header: bool = False
     servers: dict[str, SimulatedSeat] = field(default_factory=dict)

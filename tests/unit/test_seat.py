@@ -7,7 +7,13 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.core.messages import Answer, Batch, encode, message_decoder
-from jqueue.domain.errors import ChangedMeanwhileError, DeadlineExceededError, StorageFatalError, UnknownOutcomeError
+from jqueue.domain.errors import (
+    ChangedMeanwhileError,
+    DeadlineExceededError,
+    StorageError,
+    StorageFatalError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.operations.operator import CreateQueue, LeaveSeat, TakeSeat
 from jqueue.ports.sharing import LinkError, LinkRefusedError
 from jqueue.testing.virtual_time import VirtualClock
@@ -124,6 +130,45 @@ async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it():
             await client.enqueue("work")  # finds it, as the write conflicts
             await client.enqueue("work")
             assert sent_to(storage, THERE) == 1
+
+
+class Remote:
+    """The storage as a broker on another machine reaches it, which can be cut off from it."""
+
+    def __init__(self, storage):
+        self._storage, self.down, self.dial_url, self.brokers = storage, False, storage.dial_url, storage.brokers
+
+    async def read(self):
+        self._check()
+        return await self._storage.read()
+
+    async def write(self, content, if_match=None):
+        self._check()
+        return await self._storage.write(content, if_match)
+
+    def _check(self):
+        if self.down:
+            raise StorageError("the store cannot be reached from here")
+
+
+@in_virtual_time
+async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
+    storage = NetworkMemory(clock=VirtualClock())
+    there = Remote(storage)
+    async with broker_on(there), queue_on(storage) as client:
+        seat = await seat_at(storage, HERE)
+        await client.enqueue("work")
+        there.down, end = True, now() + 25
+        while now() < end:
+            await client.enqueue("work")
+            await asyncio.sleep(0.5)
+        there.down = False
+        await asyncio.sleep(6)  # the broker's own next try to reach the store, and its look at the seat
+        assert (await seat_of(storage)).term == seat.term + 1
+        await client.enqueue("work")  # this commit shows the new term
+        served = sent_to(storage, HERE)
+        await client.enqueue("work")
+        assert sent_to(storage, HERE) == served + 1
 
 
 @in_virtual_time

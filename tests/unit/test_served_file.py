@@ -16,6 +16,7 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
 from jqueue.adapters.storage._unix_socket import HEAD, LARGEST_MESSAGE, MOST_BYTES, SILENCE
+from jqueue.core.service import LOOK, STILL
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
 
@@ -462,3 +463,15 @@ async def test_a_client_that_stood_still_itself_does_not_give_its_broker_up(tmp_
     finally:
         over.set()
         broker.join()
+
+
+async def test_a_broker_that_stood_still_shows_that_it_is_back(tmp_path):
+    path = tmp_path / "queue.json"
+    async with opened(path) as (broker, _):
+        broker.offer()
+        storage = LocalFileSystemStorage(path)
+        await until(lambda: storage.broker_epoch() is not None)
+        await broker.enqueue("work", b"")
+        before = storage.broker_epoch()
+        time.sleep(LOOK + STILL + 0.5)
+        await until(lambda: storage.broker_epoch() != before)

@@ -58,6 +58,7 @@ class Elsewhere:
     def __init__(self, storage):
         self._storage, self.down, self.slow = storage, False, 0
         self.dial, self.take_seat = storage.dial, storage.take_seat
+        self.broker_epoch = storage.broker_epoch
 
     async def read(self):
         self._check()
@@ -257,6 +258,21 @@ async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more
             slow += now() > start + 1
             await asyncio.sleep(0.5)
         assert slow <= 16
+
+
+@in_virtual_time
+async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
+    wire = Wire()
+    there = Elsewhere(wire)
+    async with serving(there, wire), client_of(wire) as client:
+        there.down, end = True, now() + 25
+        while now() < end:
+            await client.enqueue("a", b"")
+            await asyncio.sleep(0.5)
+        there.down, asked = False, len(wire.sent)
+        await asyncio.sleep(4)  # the broker's own next try to reach the store
+        await client.enqueue("a", b"")
+        assert len(wire.sent) == asked + 1
 
 
 @in_virtual_time

@@ -65,6 +65,7 @@ class SharedThrottledStorage(ThrottledStorage):
         super().__init__(every, latency)
         self.memory = shared = SharedMemory(clock=VirtualClock())
         self.dial, self.take_seat = shared.dial, shared.take_seat
+        self.broker_epoch = shared.broker_epoch
 
 
 def open_queue(kind, storage, seed=1, **options):

@@ -268,6 +268,11 @@ class SocketSeat:
         _seats.add(self)
         self._tick()
 
+    def renew(self) -> None:
+        """Change the epoch: see `Seat`."""
+        with suppress(OSError):
+            os.utime(self._path)
+
     async def leave(self) -> None:
         """Stop to listen, send the answers under way, and free the place: see `Seat`."""
         if self._beat is not None:

@@ -180,6 +180,13 @@ class LocalFileSystemStorage(ObjectFiles):
         """Return a connection to the broker of the queue: see `SupportsSharing`."""
         return await dial(self._socket)
 
+    def broker_epoch(self) -> object:
+        """Return what tells the socket of one broker from that of another: see `SupportsSharing`."""
+        with suppress(OSError):
+            about = os.stat(self._socket)
+            return about.st_ino, about.st_mtime_ns
+        return None
+
     async def take_seat(self, handle: Handle) -> SocketSeat | None:
         """Serve the queue for other processes of this machine: see `SupportsSharing`."""
         with storage_errors("make the broker's socket", self._socket):
