@@ -152,7 +152,10 @@ class Engine:
         store_time: returns the time by a clock that all users of the store share; None if there is no such clock.
         workers: the workers of this queue object: they report themselves with its commits.
         generation: replaced by a new object at each `reset`.
+        unread: see `QueueEngine`.
     """
+
+    unread = False
 
     def __init__(
         self,
@@ -247,18 +250,20 @@ class Engine:
 
     # Committing: read, apply, write, recognise, answer
 
-    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> bool:
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False, read_later: bool = False) -> bool:
         """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
 
         Args:
             requests: submitted before this call.
             read_first: True to begin with a read, as another writer may have changed the queue.
+            read_later: see `QueueEngine.commit`.
 
         Returns:
             True if some are left that need rows of a late segment.
         """
         backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
         fresh = late = False  # True if the state was read since the call
+        self.unread = False
         refusal: Exception | None = None
         self.draft.rollback()
         if self.segments is not None and self.draft.header.segments:
@@ -297,6 +302,10 @@ class Engine:
                         return late
                     else:
                         self._undo(applied.outcomes)
+                        find_none = all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
+                        if read_later and find_none:
+                            self.unread = True
+                            return late
             except CASConflictError as error:
                 conflicts += 1
                 self.pacing.line.lost()

@@ -189,8 +189,10 @@ class QueueEngine(Protocol):
         generation: replaced by a new object at each `reset`.
         pacing: tells when to read and write.
         workers: the workers of this queue object.
+        unread: True if the last commit has left calls that wait for jobs without a read, which must follow.
     """
 
+    unread: bool
     draft: Draft
     loaded: bool
     generation: object
@@ -228,8 +230,14 @@ class QueueEngine(Protocol):
     def owes_claims(self) -> bool:
         """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
 
-    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> bool:
-        """Run requests until each is settled, has failed, or is still waiting. Return True if rows are late."""
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False, read_later: bool = False) -> bool:
+        """Run requests until each is settled, has failed, or is still waiting. Return True if rows are late.
+
+        Args:
+            requests: submitted before this call.
+            read_first: True to begin with a read.
+            read_later: True if calls that wait for jobs, and find none in the known state, may be left without a read.
+        """
 
     async def is_absent(self) -> bool:
         """Return True if there was no queue at the last commit, which has read the store."""
@@ -537,8 +545,9 @@ class Writer:
                 if batch:
                     batch[:0] = self.waiting  # the call that has waited longest is served first
                     activity = engine.activity
-                    await self._commit(batch, read_first=engine.pacing.begin())
-                    self._has_read(activity)
+                    await self._commit(batch, read_first=engine.pacing.begin(), read_later=self._is_recent())
+                    if not engine.unread:
+                        self._has_read(activity)
                     fenced = False
                 elif self.pending:
                     continue  # they were in line
@@ -606,7 +615,7 @@ class Writer:
                     request.fail(QueueClosedError(self.closed))
         self.waiting = [request for request in self.waiting if request.awaited]
 
-    async def _commit(self, requests: list[Request], *, read_first: bool = False) -> None:
+    async def _commit(self, requests: list[Request], *, read_first: bool = False, read_later: bool = False) -> None:
         """Commit requests, and clear their list."""
         engine, generation = self.engine, self.engine.generation
         self._carried = own = requests
@@ -615,7 +624,7 @@ class Writer:
             engine.check_generation(generation)
             self._carried = [*requests, *own]
         if own:
-            self._rows_are_late = await engine.commit(own, read_first=read_first)
+            self._rows_are_late = await engine.commit(own, read_first=read_first, read_later=read_later)
             await engine.pacing.line.leave(over=False)
             engine.check_generation(generation)
         self._committed(requests)
@@ -637,13 +646,18 @@ class Writer:
             await self._commit(self.waiting)
             return
         loop, activity = asyncio.get_running_loop(), self.engine.activity
-        self._files.begin()
+        serving = courier is not None and courier.serving  # what others do comes here, mostly
+        if serving:
+            self._files.end()  # each commit of this process would be an event, and cause a read
+        else:
+            self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in here) else None
         until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
         if self._rows_are_late:
             until_due = LATE_ROWS
-        comes_here = self._files.active or (courier is not None and courier.serving)  # what others do, mostly
-        poll = self._longest_poll if comes_here else self._poll_interval
+        poll = self._longest_poll if serving or self._files.active else self._poll_interval
+        if self.engine.unread:
+            poll = SHORTEST_POLL
         until_poll = max(0.0, self._last_read + poll - loop.time())
         polling = until_poll <= until_due
         if (
@@ -656,6 +670,10 @@ class Writer:
         await self._commit(self.waiting, read_first=polling)
         if polling or self.engine.activity != activity:
             self._has_read(activity)
+
+    def _is_recent(self) -> bool:
+        """Return True if the store's content was known just now: the next poll is soon enough for calls that wait."""
+        return asyncio.get_running_loop().time() - self._last_read < SHORTEST_POLL
 
     def _has_read(self, activity: object) -> None:
         """Note that the store's content is known now. Activity or a pause makes the next polls quick.

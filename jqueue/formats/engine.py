@@ -84,6 +84,7 @@ class StoreEngine:
     """
 
     segments = None
+    unread = False
 
     def __init__(self, store: JobStorePort, clock: Clock, entropy: Entropy, *, claim_timeout: float) -> None:
         self.store = self.place = store
@@ -136,7 +137,7 @@ class StoreEngine:
         if generation is not self.generation:
             raise asyncio.CancelledError("the queue has moved to another event loop")
 
-    async def commit(self, requests: Sequence[Request], *, read_first: bool = False) -> bool:
+    async def commit(self, requests: Sequence[Request], *, read_first: bool = False, read_later: bool = False) -> bool:
         """Run requests until each is settled, has failed, or is still waiting for jobs. Return False.
 
         A call that fails or is cancelled with a part of its batch gives it back.
@@ -144,6 +145,7 @@ class StoreEngine:
         Args:
             requests: submitted before this call.
             read_first: True to begin with a read, as another program may have changed the queue.
+            read_later: nothing here: no call is left without a read.
         """
         try:
             await self._commit(requests, read_first=read_first)

@@ -11,6 +11,7 @@ from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
+from tests.shared_memory import SharedMemory
 from tests.virtual_world import in_virtual_time, now
 
 LATENCY = 0.02
@@ -120,6 +121,48 @@ async def test_an_idle_consumer_that_waits_again_and_again_reads_once_a_second(s
         forget(storage)
         await queue.dequeue("work", wait=1)
         assert storage.reads > 5, "the polls after a commit are quick"
+
+
+@in_virtual_time
+async def test_a_call_that_waits_until_the_next_commit_needs_no_read(storage):
+    """A worker waits for more jobs while it runs some: the commit of their acks tells what a read would have told."""
+    async with queue_on(storage) as queue:
+        [job] = await claimed(queue, 1)
+        await queue.heartbeat(job)  # after the first gap for other writers
+        forget(storage)
+        waiting = asyncio.create_task(queue.dequeue("work", wait=60))
+        await asyncio.sleep(0.001)
+        await queue.ack(job)
+        assert (1, 0) == (storage.writes, storage.reads)
+        await queue.enqueue("work", b"payload")
+        assert 1 == len(await waiting)
+        assert (2, 0) == (storage.writes, storage.reads)
+        assert [] == await queue.dequeue("work", wait=0.001)
+        assert (2, 1) == (storage.writes, storage.reads), "an empty answer comes from a read after the call"
+
+
+@in_virtual_time
+async def test_a_call_that_waits_after_a_commit_of_a_broker_soon_sees_what_others_do():
+    """Otherwise it looks after its poll interval, as the others call it."""
+    storage = SharedMemory(clock=VirtualClock())
+    async with queue_on(storage, poll_interval=600) as broker, queue_on(storage, share=False) as other:
+        broker.offer()
+        while storage.handle is None:
+            await asyncio.sleep(0.1)
+        [job] = await claimed(broker, 1)
+        await other.enqueue("other", b"payload")
+        await broker.heartbeat(job)
+        await other.enqueue("work", b"payload")
+        async with asyncio.timeout(1):
+            assert 1 == len(await broker.dequeue("work", wait=60))
+        await broker.heartbeat(job)
+        waiting = [asyncio.create_task(broker.dequeue("work", wait=60))]
+        await other.enqueue("work", b"payload")
+        for _ in range(100):  # more and more calls wait
+            await asyncio.sleep(0.004)
+            waiting.append(asyncio.create_task(broker.dequeue("nobody", wait=60)))
+        assert waiting[0].done()
+        assert [[]] * 100 == (await asyncio.gather(*waiting))[1:]
 
 
 @both

@@ -111,6 +111,32 @@ async def test_a_job_of_one_client_is_answered_to_the_waiting_dequeue_of_another
         await other.ack(job)
 
 
+async def test_a_consumer_watches_the_file_while_nobody_serves_and_a_broker_does_not(tmp_path):
+    """Each commit of a broker would be an event for itself, and cause a read."""
+    pytest.importorskip("watchfiles")
+
+    def watching():
+        return [thread for thread in threading.enumerate() if thread.name == "jqueue-file-events"]
+
+    path = tmp_path / "queue.json"
+    async with opened(path, share=False, poll_interval=3600) as (alone, _), opened(path, share=False) as (other, _):
+        await other.enqueue("other", b"")
+        waiting = asyncio.create_task(alone.dequeue("work", wait=3600))
+        await until(watching)
+        await other.enqueue("work", b"")
+        async with asyncio.timeout(SECONDS):
+            assert 1 == len(await waiting)
+    await until(lambda: not watching())
+    async with served(path) as (broker, its_commits, client, _):
+        waiting = asyncio.create_task(broker.dequeue("later", wait=SECONDS))
+        for _ in range(3):  # the broker waits again after each
+            await client.enqueue("other", b"")
+        assert not watching()
+        await client.enqueue("later", b"")
+        assert 1 == len(await waiting)
+        assert 4 == its_commits.count
+
+
 async def test_a_queue_that_does_not_share_commits_itself(tmp_path):
     path = tmp_path / "queue.json"
     async with served(path) as (_, its_commits, _, _), opened(path, share=False) as (alone, commits):

@@ -77,9 +77,6 @@ _ROWS: Mapping[str, type[Entry]] = {
 _FIELDS: Mapping[str, type[Entry]] = {"settings": QueueSettings, "history": HistoryHeader, "broker": BrokerSeat}
 """The fields of the header that do."""
 
-_MAY_BE_EXTRA = b'"":{'
-"""Stands in the encoded record of a header if it has such fields. The name of an entrypoint may be empty, too."""
-
 _decode = msgspec.json.Decoder(Header).decode
 
 
@@ -161,11 +158,18 @@ def decode(data: bytes) -> QueueState:
 def encode_header(header: Header) -> bytes:
     """Encode a header as the blob's first line, which is open at its end."""
     text = encode_json(header)
-    if _MAY_BE_EXTRA in text:
+    if _has_extra(header):
         tables = {name: {key: _raw(row) for key, row in getattr(header, name).items()} for name in _ROWS}
         fields = {name: _raw(getattr(header, name)) for name in _FIELDS}
         text = _with_extra(msgspec.structs.replace(header, **tables, **fields))
     return b"%b,%b" % (text[:-1], JOBS_OPEN)
+
+
+def _has_extra(header: Header) -> bool:
+    """Return True if a header has unknown fields. A search in its text would take longer than encoding it."""
+    records = [header, *(getattr(header, name) for name in _FIELDS)]
+    records += [row for name in _ROWS for row in getattr(header, name).values()]
+    return any(record is not None and record.extra is not None for record in records)
 
 
 def _raw(record: Entry | None) -> Entry | msgspec.Raw | None:
