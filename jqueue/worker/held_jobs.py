@@ -10,7 +10,7 @@ from typing import Any, Literal
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.ends import Nack
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure
@@ -158,6 +158,9 @@ class Outcome:
 LEAST = CHUNK_ROWS
 """Smallest number of jobs of a range."""
 
+HANDED_BACK = RangeFailure(charge=False)
+"""The end of a job that nobody worked on, or whose handler was stopped with the worker."""
+
 
 class HeldRange:
     """One claimed range, until the queue knows its end.
@@ -227,25 +230,20 @@ class HeldRange:
 
     @property
     def operation(self) -> EndRange:
-        """The end, with the outcomes of all jobs."""
-        failed: dict[str, RangeFailure | BaseException | str | None] = {}
-        worked_on = 0
-        for place in range(0 if self.spoiled else self._given):
-            end = self.outcomes[place].operation
-            if isinstance(end, Nack):
-                failure = RangeFailure(end.error, end.delay, end.dead, end.charge, end.traceback)
-            elif self.refused is not None and self.outcomes[place].companions:
-                failure = RangeFailure(self.refused, charge=False)
-            else:
-                assert isinstance(end, Ack)
-                worked_on = place + 1
-                continue
-            failed[self.jobs[place].id] = failure
-            if failure != RangeFailure(charge=False):
-                worked_on = place + 1
-        for place in range(worked_on, self._given):  # they wait again with those behind them
-            failed.pop(self.jobs[place].id, None)
-        return EndRange(self.claim, failed, worked_on=None if worked_on == self.claim.rows else worked_on)
+        """The end, with the outcomes of all jobs. Those behind the last one that was worked on wait again as a run."""
+        ends = [] if self.spoiled else [self._failure(self.outcomes[place]) for place in range(self._given)]
+        while ends and ends[-1] == HANDED_BACK:
+            ends.pop()
+        failed = {self.jobs[place].id: end for place, end in enumerate(ends) if end is not None}
+        return EndRange(self.claim, failed, worked_on=len(ends))
+
+    def _failure(self, outcome: Outcome) -> RangeFailure | None:
+        """Return how the end of the range names a job; None if the job is done."""
+        end = outcome.operation
+        if isinstance(end, Nack):
+            return RangeFailure(end.error, end.delay, end.dead, end.charge, end.traceback)
+        is_refused = self.refused is not None and outcome.companions
+        return RangeFailure(self.refused, charge=False) if is_refused else None
 
     def lose(self) -> tuple[list[Outcome], list[HeldJob]]:
         """Note that the claim is lost. Return the outcomes that were not sent, and the jobs without one."""
@@ -270,7 +268,6 @@ class HeldRanges:
         self.added: dict[str, float] = {}
         self._all: list[HeldRange] = []
         self._places: dict[str, tuple[HeldRange, int]] = {}
-        self._singles_due: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[HeldRange]:
         return iter(tuple(self._all))

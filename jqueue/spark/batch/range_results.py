@@ -56,22 +56,20 @@ class RangeResult:
     def of(cls, claim: RangeClaim, rows: PartitionRows, outcomes: Iterable[Outcome]) -> RangeResult:
         """Return the result, given the jobs of the range and the outcomes of jobs that are not marked as done."""
         known = {outcome.job_id: outcome for outcome in outcomes}
-        others, open_jobs, done, left = [], [], rows.done, 0
-        for place, mark in enumerate(rows.marks[:]) if done < len(rows) else ():
-            left += 1
-            outcome = None if mark == DONE else known.get(rows.ids[place])
-            if mark == DONE:
-                left = 0
-            elif outcome is None or outcome.kind == "handed_back":
-                others.append(outcome or Outcome(*rows.job(place).claim, "handed_back"))
-            elif outcome.kind == "done" and not outcome.added:
-                done, left = done + 1, 0
-            else:
+        ended_ids = {job_id for job_id, outcome in known.items() if outcome.kind != "handed_back"}
+        marks, last = rows.marks[:], len(rows)
+        while last and marks[last - 1] != DONE and rows.ids[last - 1] not in ended_ids:
+            last -= 1
+        others, open_jobs = list[Outcome](), list[Job]()
+        for place in range(last) if rows.done < last else ():
+            if marks[place] == DONE:
+                continue
+            outcome = known.get(rows.ids[place]) or Outcome(*rows.job(place).claim, "handed_back")
+            if outcome.kind != "done" or outcome.added:
                 others.append(outcome)
-                left = 0
-                if outcome.kind in ("killed", "overdue"):
-                    open_jobs.append(rows.job(place).evolve(payload=b"", payload_object=None))
-        return cls(claim.id, done, tuple(others[: len(others) - left]), tuple(open_jobs), left)
+            if outcome.kind in ("killed", "overdue"):
+                open_jobs.append(rows.job(place).evolve(payload=b"", payload_object=None))
+        return cls(claim.id, last - len(others), tuple(others), tuple(open_jobs), len(rows) - last)
 
     @property
     def all_done(self) -> int:
@@ -131,7 +129,7 @@ class RangeResult:
                 continue
             charge = outcome.kind not in ("snoozed", "handed_back")
             failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
-        end = EndRange(claim, failed, worked_on=claim.rows - self.left if self.left else None)
+        end = EndRange(claim, failed, worked_on=claim.rows - self.left)
         if not added or refused is not None:
             return end
         return AllOrNothing((*(enqueue_of_plain(each) for outcome in added for each in outcome.added), end))
