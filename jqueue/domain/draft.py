@@ -430,7 +430,7 @@ class Draft:
             after = segment.evolve(taken=((0, segment.rows),))
             if within is not None:
                 after = rows.advanced(segment, within, rows.indexes.get(name))
-            for claims, spans in segment.waiting_by_claims(within):
+            for claims, _, spans in segment.waiting_by_tries(within):
                 rows_of, jobs = ((name, spans),), size_of(spans)
                 self.move_rows(BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=rows_of))
                 if segment.attempts + claims > self.header.attempt_floor:

@@ -448,19 +448,19 @@ class SegmentRows:
                 found.append(range_id)
         return found or unknown
 
-    def jobs_of(self, range_id: str) -> list[JobRecord]:
-        """Return the jobs of a range.
+    def jobs_of(self, range_id: str, rows: Iterable[int]) -> list[JobRecord]:
+        """Return the jobs of some rows of a range, in order. Those that cannot be read are left out.
 
         Raises:
             RowsMissingError: not all rows are loaded.
-            SegmentDamagedError: the segment cannot be read.
         """
-        claim = self.ranges[range_id]
-        self._need_chunks(claim.segment, range(*claim.span))
-        if (damage := self.damage_of(claim.segment)) is not None:
-            raise damage
-        found = [self.claimed_job(job_id) for job_id, place in self._claimed.items() if place[0] == range_id]
-        return sorted((job for job in found if job is not None), key=lambda job: job.sequence)
+        name, rows = self.ranges[range_id].segment, list(rows)
+        chunks = {Wanted(name, self.segments[name].chunk_of(row)) for row in rows}
+        if wanted := [each for each in chunks if not self.is_loaded(each)]:
+            raise RowsMissingError(wanted)
+        ids = {row: job_id for job_id, (its, row, _) in self._claimed.items() if its == range_id}
+        found = [self.claimed_job(ids[row]) for row in rows if row in ids]
+        return [job for job in found if job is not None]
 
     def cancelled_in(self, range_id: str, first: int) -> list[Span]:
         """Return the rows of the cancelled jobs of a range, from a first row on.
@@ -477,26 +477,6 @@ class SegmentRows:
             raise self.damage_of(claim.segment) or RowsMissingError([Wanted(claim.segment, None)])
         found = [row for job_id in claim.cancelled for row in index.ids.find(job_id) if first <= row < claim.last]
         return joined((row, row + 1) for row in found)
-
-    def attempts_in(self, range_id: str, rows: Iterable[int]) -> list[tuple[str, int]]:
-        """Return the ids and attempts of the jobs of some rows of a range, in order. Damaged rows are left out.
-
-        Raises:
-            RowsMissingError: not all rows are loaded.
-        """
-        claim = self.ranges[range_id]
-        self._need_chunks(claim.segment, rows)
-        claimed = self._claimed.items()
-        known = {row: (job_id, entry.attempt) for job_id, (its, row, entry) in claimed if its == range_id}
-        found = (known[row] for row in rows if row in known)
-        return [(job_id, attempt + claim.claims) for job_id, attempt in found]
-
-    def _need_chunks(self, name: str, rows: Iterable[int]) -> None:
-        """Return if all chunks with some rows are loaded, or cannot be read."""
-        segment = self.segments[name]
-        chunks = {segment.chunk_of(row) for row in rows}
-        if wanted := [each for chunk in chunks if not self.is_loaded(each := Wanted(name, chunk))]:
-            raise RowsMissingError(wanted)
 
     def are_in_ranges(self, name: str, chunks: Iterable[int]) -> bool:
         """Return True if each of some chunks of a segment has rows that are in progress in ranges."""

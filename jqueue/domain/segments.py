@@ -61,6 +61,9 @@ SegmentId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
 Span = tuple[Count, Count]
 """Rows from a first number up to, but not including, a last."""
 
+Tried = tuple[Count, Count, tuple[Span, ...]]
+"""Numbers of claims and of failures, and the rows that have these, as spans in order that do not touch each other."""
+
 
 class RowKey(NamedTuple):
     """The place of a row among the jobs of its entrypoint."""
@@ -109,8 +112,8 @@ class Segment(Entry, frozen=True):
         largest: largest sequence number of a row, with `offset` added; 0 if it is not known.
         scheduled: True if the rows are sorted by `run_at`.
         oldest: earliest `since` of a waiting row, or an earlier time.
-        tried: claims of rows as parts of ranges that have ended: spans with the numbers of claims and of failures that
-            their jobs have in addition to those on their lines.
+        tried: claims of rows as parts of ranges that have ended: the numbers of claims and of failures that their jobs
+            have in addition to those on their lines, with the rows.
         attempts: largest `attempt` of a row, with `floor` added.
         spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
@@ -135,7 +138,7 @@ class Segment(Entry, frozen=True):
     largest: Count = 0
     scheduled: bool = False
     oldest: float = 0.0
-    tried: tuple[tuple[Count, Count, Count, Count], ...] = ()
+    tried: tuple[Tried, ...] = ()
     attempts: Count = 0
     spare: Count | None = None
     keys: Count = 0
@@ -180,8 +183,7 @@ class Segment(Entry, frozen=True):
 
     def is_taken(self, row: int) -> bool:
         """Return True if a row is taken."""
-        place = bisect_right(self.taken, row, key=_first_of)
-        return place > 0 and row < self.taken[place - 1][1]
+        return _has(self.taken, row)
 
     def is_chunk_taken(self, chunk: int) -> bool:
         """Return True if all rows of a chunk are taken."""
@@ -191,29 +193,23 @@ class Segment(Entry, frozen=True):
 
     def tries_of(self, row: int) -> tuple[int, int]:
         """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""
-        place = bisect_right(self.tried, row, key=_first_of)
-        _, last, claims, failures = self.tried[place - 1] if place else (0, 0, 0, 0)
-        return (claims, failures) if row < last else (0, 0)
+        return next((each[:2] for each in self.tried if _has(each[2], row)), (0, 0))
+
+    def waiting_by_tries(self, within: Sequence[Span] | None = None) -> list[tuple[int, int, list[Span]]]:
+        """Return the rows that are not taken, of all or of some, by their claims and failures in `tried`."""
+        left, found = without([(0, self.rows)] if within is None else within, self.taken), []
+        for claims, failures, spans in self.tried:
+            found.append((claims, failures, common(left, spans)))
+            left = without(left, spans)
+        return [each for each in [(0, 0, left), *found] if each[2]]
 
     def end_of_run(self, row: int) -> int:
         """Return the number of the row behind the last one of the run of rows from a row on that wait like it does.
 
         None of them is taken, and all were as often in ranges, with as many failures.
         """
-        tries = self.tries_of(row)
-        edges = (edge for first, last, *_ in self.tried for edge in (first, last) if edge > row)
-        ends = [edge for edge in edges if self.tries_of(edge) != tries]
-        return min([self.rows, *(first for first, _ in self.taken if first > row), *ends])
-
-    def waiting_by_claims(self, within: Sequence[Span] | None = None) -> list[tuple[int, list[Span]]]:
-        """Return the rows that are not taken, of all or of some, by the number of their claims as parts of ranges."""
-        left = without([(0, self.rows)] if within is None else within, self.taken)
-        found = []
-        for claims in sorted({each for *_, each, _ in self.tried}):
-            others = without(left, [(first, last) for first, last, each, _ in self.tried if each == claims])
-            found.append((claims, without(left, others)))
-            left = others
-        return [(claims, spans) for claims, spans in ((0, left), *found) if spans]
+        nearest = (spans[0] for *_, spans in self.waiting_by_tries([(row, self.rows)]))
+        return next(last for first, last in nearest if first == row)
 
     def taking(self, spans: Iterable[Span]) -> tuple[Span, ...]:
         """Return `taken` after some more rows were taken."""
@@ -222,13 +218,19 @@ class Segment(Entry, frozen=True):
     def giving_back(self, first: int, last: int, claims: int, failures: int) -> Self:
         """Return the segment after a run of rows has come back, with the numbers of its claims and failures."""
         taken = without(self.taken, [(first, last)])
-        gone = [*taken, (first, last)]
-        tried = [(*left, each[2], each[3]) for each in self.tried for left in without([(each[0], each[1])], gone)]
-        tried = sorted([*tried, (first, last, claims, failures)])
-        return self.evolve(taken=tuple(taken), tried=tuple(tried))
+        tried = {each[:2]: without(each[2], [*taken, (first, last)]) for each in self.tried}
+        tried[claims, failures] = joined([*tried.get((claims, failures), ()), (first, last)])
+        spans_of = ((*tries, tuple(spans)) for tries, spans in tried.items() if spans)
+        return self.evolve(taken=tuple(taken), tried=tuple(spans_of))
 
 
 _first_of: Callable[[Sequence[int]], int] = itemgetter(0)
+
+
+def _has(spans: Sequence[Span], row: int) -> bool:
+    """Return True if spans in order have a row."""
+    place = bisect_right(spans, row, key=_first_of)
+    return place > 0 and row < spans[place - 1][1]
 
 
 def without(spans: Iterable[Span], others: Iterable[Span]) -> list[Span]:

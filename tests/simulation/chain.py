@@ -299,8 +299,8 @@ def _named_by_events(history: Fields) -> set[str]:
 def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:
     waiting = segment.waiting(entry)
     jobs = {row.job_id: row.named_by(entry) for row in waiting.values()}
-    for first, last, claims, failures in entry.get("tried", ()):
-        for row in (waiting[number] for number in range(first, last) if number in waiting):
+    for claims, failures, spans in entry.get("tried", ()):
+        for row in (waiting[number] for span in spans for number in range(*span) if number in waiting):
             job = jobs[row.job_id]
             more = {"attempt": job["attempt"] + claims, "failures": job["failures"] + failures}
             jobs[row.job_id] = {**job, **more}

@@ -374,10 +374,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ranges.py", "done, now))", "done, now)._replace(rows=((held.segment, [held.span]),)))"
         ),
         "A range that was given back is claimed with the attempt that it had before": Bug(
-            "domain/segments.py", "sorted([*tried, (first, last, claims, failures)])", "sorted(tried)"
+            "domain/segments.py", "tried[claims, failures] = joined(", "_ = joined("
         ),
         "A range goes on behind rows that are taken": Bug(
-            "domain/segments.py", "*(first for first, _ in self.taken if first > row), ", "", seeds=100
+            "domain/segments.py", "within, self.taken), []", "within, () if within else self.taken), []", seeds=100
         ),
         "Jobs in ranges do not count as running": Bug(
             "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)", seeds=100

@@ -43,10 +43,11 @@ def direct_queue(storage, **options) -> Any:
     return DirectQueue(storage, **options)
 
 
-async def filled(storage):
+async def filled(storage, **options):
     """Fill a queue with jobs of one segment, and return the name of the segment."""
     queue: Any = tiny_queue(storage, fewest_rows=JOBS)
-    await queue.enqueue_many([Enqueue("a", b"%02d" % number, job_id=f"{number:02}") for number in range(JOBS)])
+    jobs = [Enqueue("a", b"%02d" % number, job_id=f"{number:02}", **options) for number in range(JOBS)]
+    await queue.enqueue_many(jobs)
     await spilled(queue)
     [name] = (await queue.read_state(hot=True)).segments
     return name
@@ -130,6 +131,21 @@ async def test_a_damaged_segment_is_named_once_all_others_go_on_and_it_is_served
     await restore_segment(store, name, whole)
     await asyncio.sleep(61)
     assert ("00", 2) == next((job.id, job.attempt) for job in await queue.dequeue("a", wait=5))
+
+
+@in_virtual_time
+async def test_jobs_of_a_stale_range_without_attempts_left_stay_claimed_until_they_can_be_read():
+    store = InMemoryStorage()
+    name = await filled(store, max_attempts=1)
+    assert await direct_queue(store, clock=VirtualClock()).claim_range("a", JOBS) is not None
+    whole = await remove_segment(store, name)
+    queue = direct_queue(store, clock=VirtualClock())
+    assert (0, JOBS, 0) == (await queue.requeue_stale(0), (await queue.stats()).in_progress, (await queue.stats()).dead)
+    await restore_segment(store, name, whole)
+    await asyncio.sleep(61)
+    await queue.requeue_stale(0)  # begins to read the segment in the background
+    await asyncio.sleep(1)
+    assert (JOBS, JOBS) == (await queue.requeue_stale(0), (await queue.stats()).dead)
 
 
 async def test_views_show_all_other_jobs_and_then_an_error_that_names_the_segment():

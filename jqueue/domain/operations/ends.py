@@ -436,7 +436,9 @@ def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
     if spare is None or held.failures < spare:
         give_range_back(draft, range_id, now, charge=True)
     else:
-        jobs = draft.jobs.rows.jobs_of(range_id)
+        jobs = draft.jobs.rows.jobs_of(range_id, range(*held.span))
+        if (damage := draft.jobs.rows.damage_of(held.segment)) is not None:
+            raise damage
         draft.set_range(range_id, None)
         for job in jobs:
             draft.admit(job)

@@ -271,7 +271,7 @@ class EndRange(Operation, frozen=True):
         done = without([(held.first, last)], ((row, row + 1) for row in alone))
         near = range(max(held.first, last - FINISHED_KEPT - len(alone)), last)
         kept = [] if segment.own_ids else [row for row in near if row not in alone][-FINISHED_KEPT:]
-        finished = rows.attempts_in(claim.job_id, kept)
+        finished = rows.jobs_of(claim.job_id, kept)
         if last < held.last:
             give_range_back(draft, claim.job_id, now, first=last, charge=False)
         else:
@@ -280,8 +280,8 @@ class EndRange(Operation, frozen=True):
             draft.admit(job)
             replace(self.singles[job.id], job=job.claim).change(draft, now)
         draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, done, now))
-        for job_id, attempt in finished:
-            draft.note(draft.header.finished, job_id, attempt)
+        for job in finished:
+            draft.note(draft.header.finished, job.id, job.attempt)
         draft.note(draft.header.finished, claim.job_id, claim.attempt)
         if (floor := held.claims + segment.attempts) > draft.header.attempt_floor:
             draft.note_floor(floor)

@@ -12,7 +12,7 @@ from jqueue.domain.fields import Moment
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import give_range_back
-from jqueue.domain.segments import Range, Segment, SegmentId, Span, common
+from jqueue.domain.segments import Range, Segment, SegmentId, Span, Tried, common
 from jqueue.domain.transitions import Verb
 
 
@@ -72,7 +72,7 @@ class MergedSegment:
 
     name: str
     rows: Sequence[int] = field(repr=False)
-    tried: tuple[tuple[int, int, int, int], ...] = ()
+    tried: tuple[Tried, ...] = ()
     """The segment's `tried` at the time of the merge, which the new lines have in them."""
 
 
