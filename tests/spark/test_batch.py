@@ -202,6 +202,24 @@ def test_ctrl_c_stops_spark_and_hands_back_unfinished_jobs(url, caplog):
     assert "a batch was interrupted: 6 jobs" in caplog.text
 
 
+def test_a_worker_that_stops_hands_back_what_is_left_of_a_range_as_a_run(url):
+    worker = Worker(concurrency=1)
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        if number == 300:
+            worker.stop()
+            await asyncio.sleep(0.05)
+
+    fill_segments(url, range(1024))
+    report = run(url, worker, max_jobs=1024, partitions=1)
+    assert (1024, 1024) == (report.claimed, report.done + report.handed_back)
+    assert 700 < report.handed_back
+    hot = call(url, lambda queue: queue.read_state(hot=True))
+    assert len(hot.jobs) < 50, "they wait in their segment"
+    assert {(JobStatus.QUEUED, 0)} == {(job.status, job.failures) for job in jobs_of(url)}
+
+
 def test_a_lifespan_that_fails_charges_no_job_and_one_that_fails_at_its_end_fails_none(url):
     def worker_that_fails(*, at_its_end):
         worker = make_worker()

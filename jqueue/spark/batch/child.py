@@ -22,6 +22,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NoReturn
 
+import msgspec
+
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.ports.queue import JobQueue
@@ -141,7 +143,7 @@ async def _run(
     queue: Any = PartitionQueue(
         rows,
         lambda begun: send("begun", [job.id for job in begun]),
-        lambda ended: send("ended", [outcome.plain() for outcome in ended]),
+        lambda ended: send("ended", msgspec.to_builtins(ended)),
         make_queue=instructions.make_queue,
         told_only=told_only,
     )

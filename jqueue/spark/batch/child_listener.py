@@ -14,6 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
@@ -93,7 +95,7 @@ class ChildReport:
         elif kind == "begun":
             self.begun.update(content)
         elif kind == "ended":
-            self.outcomes.update((outcome.job_id, outcome) for outcome in map(Outcome.of_plain, content))
+            self.outcomes.update((outcome.job_id, outcome) for outcome in msgspec.convert(content, list[Outcome]))
         elif kind == "blocked":
             self.blocking = None if content is None else str(content)
         elif kind == "failed":
@@ -245,7 +247,7 @@ class _Listener:
                     self._due[job_id] = now + limit + self._timeouts.late
         elif kind == "ended":
             for outcome in content:
-                self._due.pop(outcome[0], None)
+                self._due.pop(outcome["job_id"], None)
 
     def _limit_of(self, job_id: str) -> float | None:
         """Return the seconds after which a job must have ended; None if there is no limit."""

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from msgspec.structs import replace as copy
+import msgspec
+from msgspec import to_builtins
+from msgspec.structs import replace
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
@@ -20,6 +21,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import AllOrNothing, decode_operation, encode_operation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.segments import RangeFailure
 from jqueue.worker.retries import CANCELLED
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
@@ -28,11 +30,8 @@ OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed
 NOT_KEPT = 0.0
 """The `keep_result` of an outcome whose result is passed on, and not kept by the queue."""
 
-_KINDS = frozenset(get_args(OutcomeKind))
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """The outcome of one job.
 
     Attributes:
@@ -60,32 +59,16 @@ class Outcome:
         """The claim that it ends."""
         return Claim(self.job_id, self.attempt)
 
-    def plain(self) -> list[Any]:
-        """Return it as a JSON value. The short form is for jobs without further values, as most are."""
-        rest = {name: getattr(self, name) for name in ("result", "keep_result", "delay", "error")}
-        rest["added"] = list(self.added) or None
-        said = {name: value for name, value in rest.items() if value is not None}
-        return [self.job_id, self.attempt, self.kind, said] if said else [self.job_id, self.attempt, self.kind]
-
-    @classmethod
-    def of_plain(cls, value: Any) -> Outcome:
-        """Return the outcome from the value that `plain` made.
-
-        Raises:
-            ValueError: the value is not an outcome.
-        """
-        try:
-            job_id, attempt, kind, *more = value
-            said = dict(more[0]) if more else {}
-            if kind not in _KINDS or not isinstance(job_id, str) or not isinstance(attempt, int):
-                raise ValueError
-            return cls(job_id, attempt, kind, **{**said, "added": tuple(said.get("added", ()))})
-        except (TypeError, ValueError, IndexError):
-            raise ValueError("this is no outcome of a job") from None
-
     def for_queue(self) -> Outcome:
         """Return it without a result that the queue does not keep."""
         return replace(self, result=None, keep_result=None) if self.keep_result == NOT_KEPT else self
+
+    @property
+    def failure(self) -> RangeFailure:
+        """The failure of a job of a range."""
+        return RangeFailure(
+            self.error, self.delay, dead=self.kind == "dead", charge=self.kind not in ("snoozed", "handed_back")
+        )
 
     def operation(self) -> Operation:
         """Return the operation that tells it to the queue.
@@ -144,7 +127,7 @@ def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
     headers = dict(enqueue.headers) if enqueue.headers else None
     given = {name: getattr(enqueue, name) for name in ("delay", "unique_for", "keep_result")}
     seconds: dict[str, Any] = {name: to_seconds(name, each) for name, each in given.items() if each is not None}
-    whole = copy(enqueue, payload=bytes(enqueue.payload), headers=headers, **seconds)
+    whole = replace(enqueue, payload=bytes(enqueue.payload), headers=headers, **seconds)
     plain: dict[str, Any] = json.loads(encode_operation(whole))
     return plain
 
@@ -156,7 +139,7 @@ def enqueue_of_plain(plain: dict[str, Any]) -> Operation:
 
 def encode_outcomes(outcomes: Iterable[Outcome]) -> bytes:
     """Return outcomes as a staged object: a line of JSON for each, and a last line with their number."""
-    lines = [json.dumps(outcome.plain(), ensure_ascii=False, separators=(",", ":")) for outcome in outcomes]
+    lines = [json.dumps(to_builtins(outcome), ensure_ascii=False, separators=(",", ":")) for outcome in outcomes]
     return "".join(f"{line}\n" for line in [*lines, json.dumps({"outcomes": len(lines)})]).encode()
 
 
@@ -170,6 +153,6 @@ def decode_outcomes(content: bytes) -> list[Outcome]:
         *lines, last, _ = content.split(b"\n")
         if json.loads(last) != {"outcomes": len(lines)}:
             raise ValueError("not all of it")
-        return [Outcome.of_plain(json.loads(line)) for line in lines]
+        return [msgspec.convert(json.loads(line), Outcome) for line in lines]
     except ValueError:
         raise InvalidBlobError("an object with the outcomes of a partition is damaged or incomplete") from None

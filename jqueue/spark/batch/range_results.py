@@ -7,13 +7,12 @@ lost before it ended its range, what it has staged is told now.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from jqueue.core.blob.lines import encode_job, read_line
+import msgspec
+
 from jqueue.domain.errors import InvalidBlobError, JobNotFoundError, JQueueError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of, record_of
@@ -32,9 +31,8 @@ Decide = Callable[[Job, Outcome], Outcome]
 """Returns the outcome of a job whose process ended, by the options of its handler."""
 
 
-@dataclass(frozen=True, slots=True)
-class RangeResult:
-    """The outcomes of the jobs of a range.
+class RangeResult(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The outcomes of the jobs of a range. Encoded as JSON, it is a staged object.
 
     Attributes:
         range_id: id of the range.
@@ -48,7 +46,7 @@ class RangeResult:
     range_id: str
     done: int
     others: tuple[Outcome, ...] = ()
-    jobs: tuple[Job, ...] = ()
+    jobs: tuple[JobRecord, ...] = ()
     left: int = 0
     unreadable: str | None = None
 
@@ -60,7 +58,7 @@ class RangeResult:
         marks, last = rows.marks[:], len(rows)
         while last and marks[last - 1] != DONE and rows.ids[last - 1] not in ended_ids:
             last -= 1
-        others, open_jobs = list[Outcome](), list[Job]()
+        others, open_jobs = list[Outcome](), list[JobRecord]()
         for place in range(last) if rows.done < last else ():
             if marks[place] == DONE:
                 continue
@@ -68,7 +66,7 @@ class RangeResult:
             if outcome.kind != "done" or outcome.added:
                 others.append(outcome)
             if outcome.kind in ("killed", "overdue"):
-                open_jobs.append(rows.job(place).evolve(payload=b"", payload_object=None))
+                open_jobs.append(record_of(rows.job(place)).evolve(payload=b"", payload_object=None))
         return cls(claim.id, last - len(others), tuple(others), tuple(open_jobs), len(rows) - last)
 
     @property
@@ -78,15 +76,7 @@ class RangeResult:
 
     def encode(self) -> bytes:
         """Return it as a staged object."""
-        content = {
-            "range": self.range_id,
-            "done": self.done,
-            "others": [outcome.plain() for outcome in self.others],
-            "jobs": [encode_job(record_of(job)).decode() for job in self.jobs],
-            "left": self.left,
-            "unreadable": self.unreadable,
-        }
-        return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+        return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, content: bytes) -> RangeResult:
@@ -96,13 +86,8 @@ class RangeResult:
             InvalidBlobError: the object is damaged, or cut short.
         """
         try:
-            said = json.loads(content)
-            jobs = tuple(
-                job_of(job) for job in map(read_line, map(str.encode, said["jobs"])) if isinstance(job, JobRecord)
-            )
-            others = tuple(map(Outcome.of_plain, said["others"]))
-            return cls(said["range"], int(said["done"]), others, jobs, int(said["left"]), said["unreadable"])
-        except (ValueError, LookupError, TypeError, AttributeError):
+            return msgspec.json.decode(content, type=cls)
+        except ValueError:
             raise InvalidBlobError("an object with the outcomes of a range is damaged or incomplete") from None
 
     def operation(
@@ -118,17 +103,12 @@ class RangeResult:
         added = [outcome for outcome in self.others if outcome.added]
         if decide is None and (self.jobs or added):
             return None
-        whole = {job.id: job for job in self.jobs}
         failed: dict[str, RangeFailure | BaseException | str | None] = {}
-        for outcome in self.others:
-            if outcome.job_id in whole and decide is not None:
-                outcome = decide(whole[outcome.job_id], outcome)
-            if outcome.kind == "done":
-                if refused is not None:
-                    failed[outcome.job_id] = RangeFailure(refused, charge=False)
-                continue
-            charge = outcome.kind not in ("snoozed", "handed_back")
-            failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
+        for outcome in self._decided(decide):
+            if outcome.kind != "done":
+                failed[outcome.job_id] = outcome.failure
+            elif refused is not None:
+                failed[outcome.job_id] = RangeFailure(refused, charge=False)
         end = EndRange(claim, failed, worked_on=claim.rows - self.left)
         if not added or refused is not None:
             return end
@@ -136,14 +116,19 @@ class RangeResult:
 
     def counts(self, decide: Decide, refused: JQueueError | None = None) -> Counter[str]:
         """Return the number of jobs of each kind of outcome; the arguments are as in `operation`."""
-        whole = {job.id: job for job in self.jobs}
-        counts = Counter({"done": self.done, "handed_back": self.left})
-        for outcome in self.others:
-            if outcome.kind in ("killed", "overdue"):
-                counts["killed"] += 1
-                outcome = decide(whole[outcome.job_id], outcome)
-            counts["handed_back" if outcome.added and refused is not None else outcome.kind] += 1
+        counts = Counter({"done": self.done, "handed_back": self.left, "killed": len(self.jobs)})
+        counts.update(
+            "handed_back" if outcome.added and refused is not None else outcome.kind
+            for outcome in self._decided(decide)
+        )
         return counts
+
+    def _decided(self, decide: Decide | None) -> Sequence[Outcome]:
+        """Return the other outcomes, with a decision about each job whose process ended."""
+        if decide is None:
+            return self.others
+        open_jobs = {job.id: job_of(job) for job in self.jobs}
+        return [decide(open_jobs[each.job_id], each) if each.job_id in open_jobs else each for each in self.others]
 
 
 async def end_ranges(

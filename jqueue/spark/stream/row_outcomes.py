@@ -8,8 +8,9 @@ the outcomes in the commit that ends the batch: nothing is told of a batch that 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.models import Job
@@ -89,8 +90,7 @@ def end_of_range(claim: RangeClaim, told: Iterable[Outcome]) -> EndRange:
     results: dict[str, tuple[Any, Duration]] = {}
     for outcome in told:
         if outcome.kind != "done":
-            charge = outcome.kind not in ("snoozed", "handed_back")
-            failed[outcome.job_id] = RangeFailure(outcome.error, outcome.delay, outcome.kind == "dead", charge)
+            failed[outcome.job_id] = outcome.failure
         elif outcome.keep_result is not None:
             results[outcome.job_id] = outcome.result, outcome.keep_result
     return EndRange(claim, failed, results=results)
