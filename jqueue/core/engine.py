@@ -251,16 +251,7 @@ class Engine:
     # Committing: read, apply, write, recognise, answer
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False, read_later: bool = False) -> bool:
-        """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
-
-        Args:
-            requests: submitted before this call.
-            read_first: True to begin with a read, as another writer may have changed the queue.
-            read_later: see `QueueEngine.commit`.
-
-        Returns:
-            True if some are left that need rows of a late segment.
-        """
+        """Run requests: see `QueueEngine.commit`."""
         backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
         fresh = late = False  # True if the state was read since the call
         self.unread = False
@@ -302,8 +293,8 @@ class Engine:
                         return late
                     else:
                         self._undo(applied.outcomes)
-                        find_none = all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
-                        if read_later and find_none:
+                        waiting = all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
+                        if read_later and waiting:
                             self.unread = True
                             return late
             except CASConflictError as error:

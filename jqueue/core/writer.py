@@ -231,12 +231,15 @@ class QueueEngine(Protocol):
         """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False, read_later: bool = False) -> bool:
-        """Run requests until each is settled, has failed, or is still waiting. Return True if rows are late.
+        """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
 
         Args:
             requests: submitted before this call.
-            read_first: True to begin with a read.
+            read_first: True to begin with a read, as another writer may have changed the queue.
             read_later: True if calls that wait for jobs, and find none in the known state, may be left without a read.
+
+        Returns:
+            True if some are left that need rows of a late segment.
         """
 
     async def is_absent(self) -> bool:
