@@ -439,7 +439,7 @@ class StagedCommit(SegmentCommit):
             )
 
     async def remove_others(self, operation: EnqueueSegments) -> None:
-        """Remove the segments of the transaction that its commit did not need: of repeated tasks, or copied ones.
+        """Remove the segments of the transaction that its commit did not need: those of repeated tasks.
 
         Nothing will ever name them, as the transaction is done. If they cannot be removed, they go by age.
         """

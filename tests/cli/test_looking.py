@@ -1,4 +1,4 @@
-"""The commands that look: `ls`, `show`, `dead`, `stats`, `workers`, `schedules`, `history`, `at` and `watch`."""
+"""The commands that look: `ls`, `show`, `dead`, `stats`, `workers`, `schedules`, `history` and `watch`."""
 
 import fcntl
 import os
