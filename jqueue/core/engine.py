@@ -37,7 +37,6 @@ from jqueue.domain.errors import (
     CASConflictError,
     InvalidBlobError,
     InvalidJobError,
-    JQueueError,
     SegmentDamagedError,
     StorageError,
     StorageFatalError,
@@ -451,11 +450,6 @@ class Engine:
             request.in_flight = False
             unsure = "the operation was sent, and it is unknown whether it was done"
             request.fail(request.unknown(unsure, error) if request.open_writes else error)
-
-    def suspect_segment(self, name: str, error: JQueueError) -> None:
-        """Note that a call could not read a segment: see `SegmentLoader.suspect`."""
-        assert self.segments is not None
-        self.segments.loader.suspect(name, error, self.draft.jobs.rows)
 
     def now(self) -> datetime:
         """Return the time by the store's clock if it has one, or else by the own clock."""

@@ -253,3 +253,23 @@ async def test_a_late_answer_to_the_holder_of_a_range_sets_no_segment_aside():
     await queue.end_range(claim, worked_on=0)
     assert "00" == (await queue.dequeue("a"))[0].id
     assert () == (await queue.stats()).warnings
+
+
+@in_virtual_time
+async def test_reads_of_many_silent_segments_hold_up_no_read_of_another():
+    store = InMemoryStorage(clock=VirtualClock())
+    deep: Any = tiny_queue(store)
+    await deep.enqueue_many([Enqueue(f"{kind} {number}") for kind in ("silent", "deep") for number in range(40)])
+    await spilled(deep)
+    storage = FaultyObjects(store)
+    for name, segment in (await deep.read_state(hot=True)).segments.items():
+        if segment.entrypoint.startswith("silent"):
+            storage.unreadable[f".segments/{name}"] = None
+    async with BrokerQueue(storage, clock=VirtualClock()) as queue:
+        with suppress(DeadlineExceededError):
+            await queue.cancel("unknown", deadline=60)
+        for number in range(40):
+            begun = now()
+            assert 1 == len(await queue.dequeue(f"deep {number}"))
+            assert now() - begun < 0.1
+            await asyncio.sleep(1)

@@ -10,7 +10,7 @@ from contextlib import aclosing, contextmanager
 from jqueue.core.blob.segment_object import decode_chunk, decode_index
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import Turn, one_turn
-from jqueue.domain.errors import DeadlineExceededError, JQueueError, ObjectMissingError, StorageFatalError
+from jqueue.domain.errors import JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex
 from jqueue.ports.storage import SupportsObjects
@@ -34,9 +34,6 @@ AT_ONCE = 16
 
 DAMAGED = (StorageFatalError,)
 """Errors of a segment that is missing or damaged, or that the store refuses to read, with or without another try."""
-
-UNREADABLE = (*DAMAGED, DeadlineExceededError)
-"""Errors of a segment that cannot be read, after all tries."""
 
 
 class SegmentReader:

@@ -133,7 +133,7 @@ class SegmentLoader:
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop."""
         self._loads: dict[str, _Load] = {}
-        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._gate, self._check_gate = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
         self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
         self._aside: dict[str, _Aside] = {}
         self._reader.aside.clear()
@@ -237,7 +237,7 @@ class SegmentLoader:
         async def judged() -> StorageError | None:
             for is_last in (False, True):
                 try:
-                    async with self._gate:
+                    async with self._gate if load.check is None else self._check_gate:
                         return await retried(seconds, once, self._entropy, what)
                 except Exception as error:
                     load.failure = failure = load.failure or as_storage_error(error)

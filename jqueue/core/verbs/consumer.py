@@ -6,12 +6,18 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
-from jqueue.core.blob.segment_reader import DAMAGED, UNREADABLE, reason_of
+from jqueue.core.blob.segment_reader import DAMAGED, reason_of
 from jqueue.core.engine import Engine
 from jqueue.core.queue_base import QueueBase, first_of, nothing
 from jqueue.core.tasks import retried
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JobNotFoundError, SegmentDamagedError
+from jqueue.domain.errors import (
+    DeadlineExceededError,
+    InvalidJobError,
+    JobNotFoundError,
+    JQueueError,
+    SegmentDamagedError,
+)
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import check_names, takes_options
 from jqueue.domain.models import Job, job_of
@@ -170,13 +176,14 @@ class RangeVerbs(QueueBase, SupportsRanges):
                 for number, rows in await retried(seconds, read, entropy, what):
                     begin, end = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
                     yield [job for _, job in rows[begin:end]]
-        except UNREADABLE as error:
-            self._engine.suspect_segment(name, error)
+        except (*DAMAGED, DeadlineExceededError) as error:
+            self.suspect_segment(name, error)
             raise SegmentDamagedError(FOLDER + name, reason_of(error), lasts=isinstance(error, DAMAGED)) from error
 
-    def set_segment_aside(self, name: str) -> None:
-        """Set a segment aside that another process could not read, until all of it can be read here."""
-        self._engine.suspect_segment(name, InvalidBlobError("another process could not read it"))
+    def suspect_segment(self, name: str, error: JQueueError) -> None:
+        """Note that a segment could not be read, here or by another process: see `SegmentLoader.suspect`."""
+        assert self._engine.segments is not None
+        self._engine.segments.loader.suspect(name, error, self._engine.draft.jobs.rows)
 
     async def _with_payload(self, job: JobRecord, seconds: float) -> JobRecord:
         """Return a job with its payload, if that is in an object and not too large to be handed out."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import JobCancelledError, JQueueError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, JobCancelledError, JQueueError, SegmentDamagedError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
@@ -221,7 +221,7 @@ class ClaimsOfQuery:
         held = self._held.get(start.claim, Held())
         told, unread = await self._told_of(start.claim, held)
         for name in unread:
-            self._queue.set_segment_aside(name)
+            self._queue.suspect_segment(name, InvalidBlobError("another process could not read it"))
             logger.warning(
                 "ranges of batch %d are handed back, and all others go on: %s",
                 start.batch,
