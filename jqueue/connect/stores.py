@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 from weakref import WeakValueDictionary
@@ -26,12 +26,16 @@ from jqueue.connect.parsed_url import (
     url_error,
 )
 from jqueue.domain.errors import InvalidURLError
+from jqueue.domain.printable import printable
+from jqueue.ports.log import logger_of
 
 if TYPE_CHECKING:
     from jqueue.adapters.storage._remote import RemoteStorage
     from jqueue.adapters.storage.memory import InMemoryStorage
     from jqueue.formats.port import JobStorePort
     from jqueue.ports.storage import ObjectStoragePort
+
+logger = logger_of("jqueue")
 
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 
@@ -153,13 +157,24 @@ def _memory(url: ParsedURL) -> ObjectStoragePort:
 
 
 def _dialing(url: ParsedURL, storage: RemoteStorage[Any]) -> ObjectStoragePort:
-    """Return a storage whose clients find a broker by the header of the queue, if the packages for that are here."""
+    """Return a storage whose clients find a broker by the header of the queue."""
     try:
         from jqueue.adapters.http_link import BrokerDialer
     except ImportError:
-        return storage
-    storage.dial_url = BrokerDialer(url.token, ca_file=url.ca_file, insecure=url.insecure)
+        storage.dial_url = _dial_nothing
+    else:
+        storage.dial_url = BrokerDialer(url.token, ca_file=url.ca_file, insecure=url.insecure)
     return storage
+
+
+async def _dial_nothing(url: str) -> None:
+    _warn_of(url)
+
+
+@cache
+def _warn_of(url: str) -> None:
+    """Say once that a broker is not used, although it would make the queue faster."""
+    logger.warning('the broker at %s is not used: it needs more packages: pip install "jqueue[client]"', printable(url))
 
 
 def _broker(url: ParsedURL) -> ObjectStoragePort:

@@ -35,6 +35,7 @@ from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, check
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
 from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
+from jqueue.domain.stats import crowd_warning
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.sharing import DialURL, LinkError, LinkRefusedError, Seat, SupportsSharing
@@ -91,7 +92,7 @@ class Service:
         self._begun: dict[str, int] = {}  # the number of each client's last batch
         self._stuck: set[str] = set()  # the dequeues that had an error of the store at the last look
         self._watch: asyncio.TimerHandle | None = None
-        self._leaving = self._away = False
+        self._leaving = self._away = self._crowded = False
         self.moved: Callable[[], bool] = lambda: False  # True while another process has the seat
 
     def leave(self) -> None:
@@ -206,6 +207,9 @@ class Service:
             if longest <= PATIENCE:
                 raise
             return self._shunned()
+        if not self._crowded and (crowd := crowd_warning(engine.draft.header)) is not None:
+            self._crowded = True
+            logger.warning("%s", crowd)
         return self._done([encode_result(*pair) for pair in zip(carried.operations, results, strict=True)])
 
     async def _claim(self, message: Claim) -> Answer:

@@ -14,7 +14,7 @@ import msgspec
 from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.limits import Limits, enqueue_share
+from jqueue.domain.limits import CLIENTS_KEPT, Limits, enqueue_share
 from jqueue.domain.printable import counted
 from jqueue.domain.rules import EntrypointRules, claims_left
 from jqueue.domain.segments import SEGMENTS_KEPT
@@ -185,6 +185,8 @@ class Census:
                 f"jobs of one entrypoint, and a queue has at most {SEGMENTS_KEPT} segments. Use fewer entrypoints, or "
                 "several queues"
             )
+        if (crowd := crowd_warning(header)) is not None:
+            warnings.append(crowd)
         return QueueStats(
             **{each.name: getattr(whole, each.name) for each in fields(whole)},
             version=header.version,
@@ -264,6 +266,17 @@ def _why_waiting(name: str, figures: EntrypointStats, header: Header, stats: Que
     shown = (record.entrypoints for record in stats.workers if not record.lost)
     known = any(name in names or len(names) >= ENTRYPOINTS_SHOWN for names in shown)
     return None if known else "no worker that has the handler"
+
+
+def crowd_warning(header: Header) -> str | None:
+    """Return a warning if the queue remembers no more clients of brokers; None if it does."""
+    if len(header.clients) < CLIENTS_KEPT:
+        return None
+    return (
+        f"{CLIENTS_KEPT} or more clients had their calls committed by a broker within ten minutes, and the queue "
+        "remembers the last batches of as many: if an answer gets lost, its outcome may stay unknown. Use fewer queue "
+        "objects, or several queues"
+    )
 
 
 def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int, errors: int) -> list[str]:

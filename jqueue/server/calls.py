@@ -28,13 +28,19 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from jqueue.core.blob.codec import encode as encode_blob
+from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.service import read_message
-from jqueue.ports.storage import ObjectStoragePort
+from jqueue.domain.job import OBJECTS
+from jqueue.domain.segments import SEGMENTS
+from jqueue.runtime.threads import in_a_thread
 from jqueue.server.access import Role
 from jqueue.server.intake import Intake, caller_of
+from jqueue.server.payloads import without_payloads
 from jqueue.server.problems import Problem
 from jqueue.server.rights import NotAllowedError, check_rights
+from jqueue.server.view import time_of
 
 LARGEST_MESSAGE = 64 << 20
 """Bytes of the largest message."""
@@ -45,8 +51,14 @@ BEAT = 2.0
 AT_ONCE = 4
 """Number of clients that the whole object is read for at a time: each has a copy of it."""
 
+MOST_ROWS = 50_000
+"""Largest number of jobs in segments that are sent with the object. They take about 150 MB meanwhile."""
+
 KEEP_ALIVE = 60
 """Seconds after which a connection without a request is closed."""
+
+_BESIDE = frozenset((OBJECTS, SEGMENTS))
+"""What a client cannot have that reaches no objects beside the queue's. It does not need them to look."""
 
 
 class Calls:
@@ -127,28 +139,48 @@ class _Answering:
 class WholeObject:
     """`GET /v1/object`: the queue's object, for clients of jqueue that list jobs or look at figures.
 
-    The answer has its `ETag`; or no content and the header `Jqueue-Absent: yes`, if there is no queue yet. The object
-    has the payloads of jobs, so only a worker and an operator may read it.
+    The answer has its `ETag`; or no content and the header `Jqueue-Absent: yes`, if there is no queue yet. The jobs of
+    segments, which the clients cannot reach, stand in it among the others. A viewer gets it without payloads and
+    results, and a producer not at all.
 
     Args:
         queue: the queue, which is open.
+        most_rows: largest number of jobs in segments that are sent.
     """
 
-    def __init__(self, queue: BlobQueue) -> None:
-        self._queue = queue
+    def __init__(self, queue: BlobQueue, most_rows: int = MOST_ROWS) -> None:
+        self._queue, self._most_rows = queue, most_rows
         self._free = asyncio.Semaphore(AT_ONCE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the object, as an ASGI application."""
         role = caller_of(scope).role
-        if role not in (Role.WORKER, Role.OPERATOR):
-            raise Problem(403, "NotAllowed", f"a {role} may not read the object of the queue, which has all payloads")
-        storage: ObjectStoragePort = self._queue.storage
+        if role is Role.PRODUCER:
+            raise Problem(403, "NotAllowed", f"a {role} may not look at the whole queue")
         async with self._free:
-            content, etag = await unless_gone(receive, storage.read())
+            content, etag = await unless_gone(receive, self._content(role))
             headers = {"Jqueue-Absent": "yes"} if etag is None else {"ETag": json.dumps(etag)}
             response = Response(content, 200, {**headers, "Cache-Control": "no-store"}, "application/json")
             await response(scope, receive, send)
+
+    async def _content(self, role: Role) -> tuple[bytes, str | None]:
+        queue = self._queue
+        content, etag = await queue.storage.read()
+        if etag is None or (role is not Role.VIEWER and _BESIDE.isdisjoint(parse_blob(content).header.critical)):
+            return content, etag
+        view = await queue.view()
+        rows = sum(segment.rows for segment in view.header.segments.values())
+        if rows > self._most_rows:
+            raise Problem(
+                413,
+                "TooLarge",
+                f"the queue has {rows} jobs in segments, and at most {self._most_rows} are sent: look at it where its "
+                "store can be reached, on the broker's dashboard, or at its /v1/stats",
+            )
+        state = await view.state(time_of(queue, queue.options.clock))
+        needed = tuple(each for each in state.critical if each not in _BESIDE)
+        state = state.model_copy(update={"critical": needed})
+        return await in_a_thread(lambda: (without_payloads if role is Role.VIEWER else encode_blob)(state)), view.etag
 
 
 async def is_gone(receive: Receive) -> None:

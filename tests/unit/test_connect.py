@@ -9,6 +9,7 @@ import pickle
 import subprocess
 import sys
 import traceback
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -364,3 +365,12 @@ def test_the_error_for_a_rarer_name_says_where_to_import_it():
     for name, advice in (("RunReport", ": use `from jqueue.worker import RunReport`"), ("RedisStorage", "")):
         with pytest.raises(AttributeError, match=f"^module 'jqueue' has no attribute '{name}'{advice}$"):
             getattr(jqueue, name)
+
+
+async def test_a_store_without_the_packages_of_a_client_says_once_that_a_broker_is_not_used(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "jqueue.adapters.http_link", None)
+    storage: Any = connect("gs://bucket/key", DirectQueue).storage
+    assert None is await storage.dial_url("https://broker.example:8470")
+    assert None is await storage.dial_url("https://broker.example:8470")
+    assert 1 == caplog.text.count("the broker at https://broker.example:8470 is not used")
+    assert 'pip install "jqueue[client]"' in caplog.text

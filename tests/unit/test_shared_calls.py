@@ -12,6 +12,7 @@ from jqueue.core.messages import Answer, decode_answer, encode
 from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, ResultTimeoutError
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.job import JobRecord
+from jqueue.domain.limits import CLIENTS_KEPT
 from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, encode_result, error_of, refusal_of
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Arrive, Enqueue
@@ -308,6 +309,28 @@ async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(op
         assert before == await storage.read()
         await broker.ack(claimed)
         assert job.id == claimed.id
+
+
+@in_virtual_time
+async def test_a_broker_with_as_many_clients_as_the_queue_remembers_says_so_once(caplog):
+    storage = SharedMemory()
+
+    async def enqueue(*clients):
+        assert storage.handle is not None
+        add = {"type": "Enqueue", "entrypoint": "a", "new_id": ""}
+        batch = {"do": "batch", "sequence": 1, "seconds": [9]}
+        for client in clients:
+            await storage.handle(encode(batch | {"client": client, "operations": [add | {"new_id": client}]}))
+
+    async with serving(storage) as broker:
+        await enqueue(*(f"c{number}" for number in range(CLIENTS_KEPT - 1)))
+        assert () == (await broker.stats()).warnings
+        assert "Use fewer queue objects" not in caplog.text
+        await enqueue("one more", "another", "and another")
+        assert 1 == caplog.text.count("Use fewer queue objects")
+        [warning] = (await broker.stats()).warnings
+        assert "the last batches of as many" in warning
+        assert CLIENTS_KEPT == len((await broker.read_state()).clients)
 
 
 @in_virtual_time
