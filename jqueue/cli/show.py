@@ -18,7 +18,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.printing import age, ago, length, moment, show_json, size
 from jqueue.cli.raw_bytes import lines_of_bytes
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.shown import event_values, life_values
+from jqueue.core.shown import ShownLife, event_values, job_values
 from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import HistoryDamagedError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
@@ -116,7 +116,7 @@ async def _found(opened: OpenedQueue, job_id: str) -> Job:
 def _values(life: Life, *, with_payload: bool) -> dict[str, Any]:
     job = life.job
     values = {
-        **life_values(job, life.now),
+        **job_values(job, life.now, ShownLife),
         "headers": sorted(job.headers),
         "events_missing": life.missing,
         "events": None if life.events is None else [event_values(event) for event in life.events],

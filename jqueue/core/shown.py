@@ -82,55 +82,33 @@ class ShownLife(ShownJob):
     result_bytes_dropped: int
 
 
-def job_values(job: Job, now: datetime) -> dict[str, Any]:
-    """Return the values of a `ShownJob`.
+def _values(kind: type[msgspec.Struct], source: Any, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a record: those that were made for it, and attributes of the same names for the others."""
+    found = {name: made[name] if name in made else getattr(source, name) for name in kind.__struct_fields__}
+    return {name: instant(value) if isinstance(value, datetime) else value for name, value in found.items()}
+
+
+def job_values(job: Job, now: datetime, kind: type[ShownJob] = ShownJob) -> dict[str, Any]:
+    """Return the values of a `ShownJob`, or of a `ShownLife`.
 
     Args:
         job: the job.
         now: the time by the queue's clock, for its status and its age.
+        kind: the record.
     """
     stored = job.payload_object
-    return {
-        "id": job.id,
-        "entrypoint": job.entrypoint,
+    made = {
         "status": phase_of(job, now).value,
-        "since": instant(since(job)),
+        "since": since(job),
         "seconds": round((now - since(job)).total_seconds(), 3),
-        "priority": job.priority,
         "attempts": job.tries,
         "failures": job.failed_tries,
-        "max_attempts": job.max_attempts,
-        "created_at": instant(job.created_at),
-        "run_at": instant(job.run_at),
-        "expires_at": instant(job.expires_at),
-        "holder": job.holder,
-        "claimed_at": instant(job.claimed_at),
-        "heartbeat_at": instant(job.heartbeat_at),
-        "cancel_requested": job.cancel_requested,
-        "unique_key": job.unique_key,
-        "concurrency_key": job.concurrency_key,
         "payload_bytes": len(job.payload) if stored is None else stored.size,
-        "error": job.error,
-    }
-
-
-def life_values(job: Job, now: datetime) -> dict[str, Any]:
-    """Return the values of a `ShownLife`."""
-    return {
-        **job_values(job, now),
-        "attempt": job.attempt,
-        "claim_timeout": job.claim_timeout,
-        "queued_at": instant(job.queued_at),
-        "dead_at": instant(job.dead_at),
-        "finished_at": instant(job.finished_at),
-        "concurrency_limit": job.concurrency_limit,
-        "unique_for": job.unique_for,
-        "keep_result": job.keep_result,
         "errors": [{"attempt": each.attempt, "at": instant(each.at), "error": each.text} for each in job.errors],
         "error_bytes_dropped": job.error_dropped,
-        "traceback": job.traceback,
         "result_bytes_dropped": job.result_dropped,
     }
+    return _values(kind, job, made)
 
 
 class ShownEvent(msgspec.Struct):
@@ -154,22 +132,7 @@ class ShownEvent(msgspec.Struct):
 
 def event_values(event: HistoryEvent) -> dict[str, Any]:
     """Return the values of a `ShownEvent`."""
-    return {
-        "number": event.number,
-        "at": instant(event.at),
-        "event": str(event.verb),
-        "id": event.job_id,
-        "entrypoint": event.entrypoint,
-        "before": event.before,
-        "after": event.after,
-        "attempt": event.attempt,
-        "holder": event.holder,
-        "wait_seconds": event.wait_seconds,
-        "run_seconds": event.run_seconds,
-        "created_at": instant(event.created_at),
-        "error": event.error,
-        "jobs": event.jobs,
-    }
+    return _values(ShownEvent, event, {"event": str(event.verb), "id": event.job_id})
 
 
 class ShownTimes(msgspec.Struct):
@@ -316,16 +279,7 @@ class QueueInfo:
                 }
                 for name, known in self.entrypoints.items()
             },
-            "schedules": [
-                {
-                    "name": schedule.name,
-                    "cron": schedule.cron,
-                    "timezone": schedule.timezone,
-                    "entrypoint": schedule.entrypoint,
-                    "next_at": instant(schedule.next_at),
-                }
-                for schedule in self.schedules
-            ],
+            "schedules": [_values(ShownSchedule, schedule, {}) for schedule in self.schedules],
             "dead_retention": self.settings.dead_retention,
             "blob_bytes": self.settings.blob_bytes,
         }
@@ -333,18 +287,11 @@ class QueueInfo:
 
 def _figures(figures: EntrypointStats) -> dict[str, Any]:
     oldest, claim = figures.oldest_ready_age, figures.oldest_claim_age
-    return {
-        "ready": figures.ready,
-        "scheduled": figures.scheduled,
-        "in_progress": figures.in_progress,
-        "dead": figures.dead,
-        "completed": figures.completed,
-        "results_dropped": figures.results_dropped,
-        "errors_dropped": figures.errors_dropped,
+    made = {
         "oldest_ready_seconds": None if oldest is None else oldest.total_seconds(),
         "oldest_claim_seconds": None if claim is None else claim.total_seconds(),
-        **_totals(figures.totals),
     }
+    return _values(ShownFigures, figures, made | _totals(figures.totals))
 
 
 def _totals(totals: Totals | None) -> dict[str, Any]:

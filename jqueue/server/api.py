@@ -28,7 +28,6 @@ from jqueue.core.shown import (
     ShownStats,
     event_values,
     job_values,
-    life_values,
 )
 from jqueue.core.verbs.producer import payload_of
 from jqueue.core.view import QueueView
@@ -403,7 +402,7 @@ class Api:
                 text = payload.decode()
             except UnicodeDecodeError:
                 text = None
-        shown = life_values(job, self._now())
+        shown = job_values(job, self._now(), ShownLife)
         return {
             **shown,
             "headers": dict(job.headers) if seen else None,
