@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.models import Job, job_of
+from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Preparation
 from jqueue.domain.operations.bulk import (
     MOST_CONFLICTS,
@@ -210,7 +209,8 @@ class BulkEnqueue(SegmentCommit):
     ) -> None:
         super().__init__(engine, objects, preparation, seconds)
         now, rest = engine.now(), bulk_rest(preparation.new_id())
-        self._given = GivenJobs(rest, now)
+        limits = preparation.limits
+        self._given = GivenJobs(rest, now, limits.batch_size, limits.enqueue_bytes)
         self._prepared = 0  # number of jobs
         self._preparation = msgspec.structs.replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
         self._created_at, self._before = now, now + self._objects.named_within
@@ -218,8 +218,6 @@ class BulkEnqueue(SegmentCommit):
         self._few: list[tuple[int, Enqueue]] = []
         self._new: list[NewSegment] = []
         self._creating: asyncio.Task[NewSegment] | None = None
-        self._whole: list[tuple[JobRecord, bool]] | None = []  # the jobs, and True for each with a given id
-        self._whole_bytes = 0
 
     # Encoding
 
@@ -230,50 +228,30 @@ class BulkEnqueue(SegmentCommit):
             InvalidJobError: a job is wrong.
             StorageError: the store failed.
         """
-        for first in range(0, len(jobs), LINES_PER_SLICE):
-            several = [self._new_job(job) for job in jobs[first : first + LINES_PER_SLICE]]
+        for start in range(0, len(jobs), LINES_PER_SLICE):
+            first, several = self._prepared + 1, list[Enqueue]()
+            for job in jobs[start : start + LINES_PER_SLICE]:
+                self._prepared += 1
+                several.append(job.prepared(self._preparation))
             contents = [new.payload for new in several]
-            self._add(await self._stored(several), contents)
+            if any(new.apart for new in several):
+                stored, _ = await self._objects.store(several, self.seconds_left)
+                for each in stored:
+                    if isinstance(each, JQueueError):
+                        raise each
+                several = [new for new in stored if isinstance(new, Enqueue)]
+            given = [new.job_id is not None for new in several]
+            records = [new.job(number, self._created_at) for number, new in enumerate(several, first)]
+            self._modes.update(
+                (number, new.on_conflict)
+                for number, new in enumerate(several, first)
+                if new.on_conflict != self._on_conflict
+            )
+            self._given.add(records, given, contents)
+            self._groups.add(records, given)
             for full in self._groups.full():
                 await self._begin(*full)
             await asyncio.sleep(0)
-
-    def _new_job(self, job: Enqueue) -> Enqueue:
-        self._prepared += 1
-        return job.prepared(self._preparation)
-
-    async def _stored(self, jobs: list[Enqueue]) -> list[Enqueue]:
-        """Return jobs with the objects of their large payloads, which are stored."""
-        if not any(new.apart for new in jobs):
-            return jobs
-        stored, _ = await self._objects.store(jobs, self.seconds_left)
-        for each in stored:
-            if isinstance(each, JQueueError):
-                raise each
-        return [new for new in stored if isinstance(new, Enqueue)]
-
-    def _add(self, several: Sequence[Enqueue], contents: Sequence[Any]) -> None:
-        """Add jobs to their groups.
-
-        Args:
-            several: the jobs, whose large payloads are stored.
-            contents: their payloads.
-        """
-        first, given = len(self._given) + 1, [new.job_id is not None for new in several]
-        jobs = [new.job(number, self._created_at) for number, new in enumerate(several, first)]
-        self._given.add(jobs, given)
-        self._groups.add(jobs, given)
-        for number, new in enumerate(several, first):
-            if new.on_conflict != self._on_conflict:
-                self._modes[number] = new.on_conflict
-        if self._whole is not None:
-            payloads = [content if isinstance(content, bytes) else b"" for content in contents]
-            whole = zip(jobs, payloads, given, strict=True)
-            self._whole += [(job.evolve(payload=payload), own) for job, payload, own in whole]
-            self._whole_bytes += sum(map(len, payloads))
-            limits = self._preparation.limits
-            if len(self._whole) > limits.batch_size or self._whole_bytes > limits.enqueue_bytes:
-                self._whole = None
 
     # Writing
 
@@ -320,17 +298,8 @@ class BulkEnqueue(SegmentCommit):
 
     def answer(self, outcome: BulkAdded) -> list[Job] | EnqueuedJobs:
         """Return the answer to the caller: a list of whole jobs if they are few."""
-        if self._whole is None:
-            return EnqueuedJobs(self._given, outcome)
-        return [job_of(self._whole_job(job, given, outcome)) for job, given in self._whole]
-
-    @staticmethod
-    def _whole_job(job: JobRecord, given: bool, outcome: BulkAdded) -> JobRecord:
-        known, sequence = outcome.one_by_one.get(job.sequence), outcome.offset + job.sequence
-        if known is not None:
-            return known.evolve(payload=job.payload) if known.sequence == sequence else known
-        attempt = outcome.attempt if given else 0
-        return job.evolve(sequence=sequence, attempt=attempt, attempts_before=attempt)
+        jobs = EnqueuedJobs(self._given, outcome)
+        return jobs if self._given.whole is None else jobs[:]
 
 
 logger = logger_of("jqueue")

@@ -394,16 +394,22 @@ def bulk_id(number: int, rest: str) -> str:
 
 
 class GivenJobs:
-    """Facts about the jobs of a bulk enqueue that is under way, in a few bytes for each. They are numbered from 1 on.
+    """The jobs of a bulk enqueue that is under way: whole while they are few, then a few bytes for each.
 
     Args:
         rest: the end of the ids of jobs without an id of their caller's: see `bulk_id`.
         created_at: the time of the call.
+        most, most_bytes: numbers of jobs, and of bytes of their payloads, up to which they are few.
+
+    Attributes:
+        whole: the jobs with their payloads; None if they are not few.
     """
 
-    def __init__(self, rest: str, created_at: datetime) -> None:
+    def __init__(self, rest: str, created_at: datetime, most: int, most_bytes: int) -> None:
         self._rest = rest
         self._created_at = created_at
+        self._most, self._room = most, most_bytes
+        self.whole: list[JobRecord] | None = []
         self._ids: dict[int, str] = {}
         self._kinds: list[tuple[str, int]] = []
         self._known_kinds: dict[tuple[str, int], tuple[str, int]] = {}
@@ -411,38 +417,42 @@ class GivenJobs:
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool]) -> None:
-        """Add jobs, whose places are their numbers.
+    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool], contents: Sequence[object]) -> None:
+        """Add jobs, whose places are their numbers, from 1 on.
 
         Args:
             jobs: the jobs.
             given: for each, True if the caller has chosen its id.
+            contents: the payload of each, which may be in an object.
         """
         kinds, known = [(job.entrypoint, job.priority) for job in jobs], self._known_kinds
         self._kinds += [known.setdefault(kind, kind) for kind in kinds]
         self._ids.update((job.sequence, job.id) for job, own in zip(jobs, given, strict=True) if own)
+        if self.whole is not None:
+            payloads = [content if isinstance(content, bytes) else b"" for content in contents]
+            self.whole += [job.evolve(payload=payload) for job, payload in zip(jobs, payloads, strict=True)]
+            self._room -= sum(map(len, payloads))
+            if len(self.whole) > self._most or self._room < 0:
+                self.whole = None
 
     def job(self, number: int, outcome: BulkAdded) -> Job:
-        """Return a job as it was added, without its payload and its other options.
+        """Return a job as it was added, or that which was there; without its payload and options if it is not whole.
 
         Args:
             number: of the job.
             outcome: of its commit.
         """
-        job_id, (entrypoint, priority) = self._ids.get(number), self._kinds[number - 1]
-        return job_of(
-            JobRecord(
-                bulk_id(number, self._rest) if job_id is None else job_id,
-                entrypoint,
-                b"",
-                JobStatus.QUEUED,
-                outcome.offset + number,
-                self._created_at,
-                priority,
-                attempt=0 if job_id is None else outcome.attempt,
-                attempts_before=0 if job_id is None else outcome.attempt,
-            )
-        )
+        whole = None if self.whole is None else self.whole[number - 1]
+        alone, sequence = outcome.one_by_one.get(number), outcome.offset + number
+        if alone is not None and whole is not None and alone.sequence == sequence:
+            alone = alone.evolve(payload=whole.payload)  # which is in an object
+        if alone is not None:
+            return job_of(alone)
+        own, (entrypoint, priority) = self._ids.get(number), self._kinds[number - 1]
+        job_id = bulk_id(number, self._rest) if own is None else own
+        job = whole or JobRecord(job_id, entrypoint, b"", JobStatus.QUEUED, number, self._created_at, priority)
+        attempt = 0 if own is None else outcome.attempt
+        return job_of(job.evolve(sequence=sequence, attempt=attempt, attempts_before=attempt))
 
 
 class EnqueuedJobs(Sequence[Job]):
@@ -479,12 +489,10 @@ class EnqueuedJobs(Sequence[Job]):
     def __getitem__(self, index: slice) -> list[Job]: ...
 
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
-        places = range(len(self))[index]
-        return self._job(places) if isinstance(places, int) else [self._job(place) for place in places]
+        places, job = range(1, len(self) + 1)[index], self._given.job
+        if isinstance(places, int):
+            return job(places, self._outcome)
+        return [job(place, self._outcome) for place in places]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(added={self.added}, existing={self.existing})"
-
-    def _job(self, place: int) -> Job:
-        alone = self._outcome.one_by_one.get(place + 1)
-        return self._given.job(place + 1, self._outcome) if alone is None else job_of(alone)

@@ -201,8 +201,8 @@ class Enqueue(AddsOneJob, frozen=True):
         """Return the operation, checked, with an id and with durations in seconds."""
         options, values = {}, _options(self)
         if values != _DEFAULTS:
-            pairs = zip(OPTIONS, values, _DEFAULTS, strict=True)
-            options = {name: value for name, value, default in pairs if value != default}
+            given = zip(OPTIONS, values, _DEFAULTS, strict=True)
+            options = {name: value for name, value, default in given if value is not default}
         return Enqueue.new(preparation, self.entrypoint, self.payload, self.priority, options)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
