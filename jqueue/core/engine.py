@@ -179,7 +179,7 @@ class Engine:
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._keeps_objects = isinstance(storage, SupportsObjects)
         self.store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else _no_time
-        self._turn = storage.turn if isinstance(storage, SupportsTurns) else None
+        self._take_turn = storage.take_turn if isinstance(storage, SupportsTurns) else None
         self.watched = storage.watched if isinstance(storage, SupportsWatching) else None
         self.commits = 0
         self.recognised = 0
@@ -214,7 +214,7 @@ class Engine:
         self.watch = StaleWatch(self.claim_timeout)
         self._forget_content()
         self.open_writes: list[OpenWrite] = []
-        self.pacing = Pacing(self.clock, self.entropy, self._turn)
+        self.pacing = Pacing(self.clock, self.entropy, self._take_turn)
         self.writer_id = self.entropy.new_id()[:18]
         self.sequence = 0
         self.history.forget()
@@ -303,7 +303,7 @@ class Engine:
                     refusal = error
                 step = Step.READ
             except Exception as error:
-                await self.pacing.line.leave()  # a pause may follow
+                self.pacing.line.leave()  # a pause may follow
                 failure = as_storage_error(error)
                 if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
                     for request in pending:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 
 from jqueue.domain.header import CommitRecord
 from jqueue.ports.clock import Clock, Entropy
@@ -166,7 +166,7 @@ class Turns:
 
 
 IN_LINE = 32
-"""Commits without a sign of another writer after which a writer no longer waits in line."""
+"""Turns without a sign of another writer after which a writer no longer waits in line."""
 
 TURN = 0.05
 """Seconds in which a writer makes further commits in one turn, while calls wait. It reads only before the first."""
@@ -175,9 +175,11 @@ AFTER_TURN = 0.002
 """Seconds that a writer leaves to the others after its turn: longer than they take to look whether it has ended."""
 
 LONGEST_WAIT = 1.0
-"""Seconds after which a writer goes on without a turn, if its store does not answer."""
+"""Seconds after which a writer goes on without a turn. A process that hangs in its turn slows the others, and stops
+none."""
 
-Begin = Callable[[], AbstractAsyncContextManager[None]]
+EndTurn = Callable[[], None]
+TakeTurn = Callable[[], Awaitable[EndTurn]]
 
 
 class Line:
@@ -187,36 +189,35 @@ class Line:
 
     Args:
         clock: measures times.
-        begin: begins a turn; None if there is no line.
+        take_turn: see `SupportsTurns`; None if there is no line.
     """
 
-    def __init__(self, clock: Clock, begin: Begin | None) -> None:
+    def __init__(self, clock: Clock, take_turn: TakeTurn | None) -> None:
         self._clock = clock
-        self._begin = begin
-        self._turn: AsyncExitStack | None = None
-        self._left = 0  # commits until this writer counts as the only one
+        self._take_turn = take_turn
+        self._end: EndTurn | None = None  # ends the turn, while it lasts
+        self._left = 0  # turns until this writer counts as the only one
         self._due = self._ends = -math.inf
         self._has_read = False
 
     async def join(self) -> None:
         """Wait for a turn if there are other writers, and it has not begun."""
-        if self._begin is not None and self._left and self._turn is None:
-            async with AsyncExitStack() as turn:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(LONGEST_WAIT):
-                        await turn.enter_async_context(self._begin())
-                self._turn, self._ends = turn.pop_all(), self._clock.monotonic() + TURN
+        if self._take_turn is not None and self.begin():
+            end: EndTurn = _nothing
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LONGEST_WAIT):
+                    end = await self._take_turn()
+            self._end, self._ends = end, self._clock.monotonic() + TURN
 
-    async def leave(self, *, over: bool = True) -> None:
+    def leave(self, *, over: bool = True) -> None:
         """End the turn.
 
         Args:
             over: False to end it only if its time has passed.
         """
-        turn = self._turn
-        if turn is not None and (over or self._clock.monotonic() >= self._ends):
-            self._turn, self._due = None, self._clock.monotonic() + AFTER_TURN
-            await turn.aclose()
+        if self._end is not None and (over or self._clock.monotonic() >= self._ends):
+            end, self._end, self._due = self._end, None, self._clock.monotonic() + AFTER_TURN
+            end()
 
     def lost(self) -> None:
         """Note that another writer was quicker."""
@@ -224,16 +225,18 @@ class Line:
 
     def pause(self) -> float:
         """Return the seconds that are left to the other writers; 0 or less if there are none."""
-        return self._due - self._clock.monotonic() if self._left and self._turn is None else 0.0
+        return self._due - self._clock.monotonic() if self.begin() else 0.0
 
     def begin(self) -> bool:
         """Return True if a commit should begin with a read."""
-        return self._left > 0 and self._turn is None
+        return self._left > 0 and self._end is None
 
     def read(self, version: int, *, moved: bool) -> None:
         """Note that the object was read, and whether another writer had changed it."""
         if moved and self._has_read:
             self._left = IN_LINE
+        elif self._left and self._end is not None:
+            self._left -= 1
         self._has_read = True
 
     def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
@@ -241,8 +244,11 @@ class Line:
         return None
 
     def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
-        """Note that a write of this writer has landed."""
-        self._left = max(0, self._left - 1)
+        """Do nothing: a writer sees others when its turn begins."""
+
+
+def _nothing() -> None:
+    """End a turn that has not come."""
 
 
 FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
@@ -459,7 +465,7 @@ class Pacing:
     Args:
         clock: measures the time between reads and writes.
         entropy: randomises the moments of tries.
-        turn: begins a turn among the writers of the store; None if it has no turns.
+        take_turn: see `SupportsTurns`; None if the store has no turns.
 
     Attributes:
         cycle: time that one read and one write take.
@@ -468,11 +474,11 @@ class Pacing:
         turns: the turns of the writers, used only while the pace has no interval.
     """
 
-    def __init__(self, clock: Clock, entropy: Entropy, turn: Begin | None = None) -> None:
+    def __init__(self, clock: Clock, entropy: Entropy, take_turn: TakeTurn | None = None) -> None:
         self.cycle = CycleTime()
         self.pace = WritePace(clock, entropy)
-        self.line = Line(clock, turn)
-        self.turns: Turns | Line = Turns(clock) if turn is None else self.line
+        self.line = Line(clock, take_turn)
+        self.turns: Turns | Line = Turns(clock) if take_turn is None else self.line
 
     def pause(self) -> float:
         """Return the seconds until our turn to begin; 0 or less if it is our turn."""

@@ -562,7 +562,7 @@ class Writer:
                 else:
                     return
         finally:
-            await engine.pacing.line.leave()
+            engine.pacing.line.leave()
             if generation is engine.generation:
                 self._running = False
                 self._files.end()
@@ -628,7 +628,6 @@ class Writer:
             self._carried = [*requests, *own]
         if own:
             self._rows_are_late = await engine.commit(own, read_first=read_first, read_later=read_later)
-            await engine.pacing.line.leave(over=False)
             engine.check_generation(generation)
         self._committed(requests)
         self.waiting = [request for request in requests if request.awaited]
@@ -636,8 +635,7 @@ class Writer:
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         engine.check_generation(generation)
-        if not self.pending:
-            await engine.pacing.line.leave()
+        engine.pacing.line.leave(over=not self.pending)
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""

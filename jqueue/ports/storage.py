@@ -6,8 +6,7 @@ method. They make the queue cheaper or its timing better, never more correct.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterable, Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -75,8 +74,11 @@ class SupportsTurns(Protocol):
     Turns are a courtesy: the etag alone decides whether a write lands.
     """
 
-    def turn(self) -> AbstractAsyncContextManager[None]:
-        """Return a context that begins when no other writer has the turn, or after half a second in any case."""
+    async def take_turn(self) -> Callable[[], None]:
+        """Wait until no other writer has the turn, take it, and return the function that ends it.
+
+        A writer that cannot wait in line gets a turn at once. If the wait is cancelled, there is no turn to end.
+        """
 
 
 @runtime_checkable

@@ -39,9 +39,6 @@ Lock = TypeVar("Lock")
 _MARK = b"jqueue lock, keep while in use: "
 _WIDTH = 64  # maximum length of a token; shorter ones are padded, so that each overwrites the last one completely
 
-LONGEST_WAIT = 0.5
-"""Seconds that a writer waits for its turn. A process that hangs in its turn slows the others, and stops none."""
-
 TURN_PAUSE = 0.0005
 """Seconds between two looks whether the turn is free. Looks that take longer, as on NFS, are rarer."""
 
@@ -227,15 +224,14 @@ class Turn:
                 _unlock(self)
 
     async def wait(self) -> None:
-        """Wait until no other writer has the turn, for half a second at most. A writer that could not join goes on.
+        """Wait until no other writer has the turn. A writer that could not join goes on.
 
         No thread waits: those of storages are few, and the writer that has the turn needs one.
         """
         clock = SystemClock()
         begun = clock.monotonic()
-        until = begun + LONGEST_WAIT
         with suppress(OSError):  # the commit will tell
-            while self in _open and begun < until and not _is_locked(_open[self]):
+            while self in _open and not _is_locked(_open[self]):
                 await asyncio.sleep(max(TURN_PAUSE, 8 * (clock.monotonic() - begun)))
                 begun = clock.monotonic()
 

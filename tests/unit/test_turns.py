@@ -10,13 +10,21 @@ from typing import cast
 import pytest
 
 from jqueue import BrokerQueue, CASConflictError, LocalFileSystemStorage
+from jqueue.core.pacing import Pacing
+from jqueue.domain.header import CommitRecord
 from jqueue.runtime import file_lock
+from jqueue.runtime.system import SystemClock, SystemEntropy
 
 
 class Counted(LocalFileSystemStorage):
-    """Counts its writes, those of them that were in vain, and its reads."""
+    """Counts its writes, those of them that were in vain, its reads and its turns."""
 
-    writes = conflicts = reads = 0
+    writes = conflicts = reads = turns = 0
+
+    async def take_turn(self):
+        end_turn = await super().take_turn()
+        self.turns += 1
+        return end_turn
 
     async def read_if_changed(self, etag):
         self.reads += 1
@@ -49,54 +57,111 @@ async def test_writers_of_one_file_write_hardly_ever_in_vain(tmp_path):
     assert sum(each.reads for each in storages) < writes / 2, "a turn has many commits, and one read"
 
 
+async def test_a_busy_writer_leaves_turns_to_another(tmp_path):
+    storage, busy_storage = Counted(tmp_path / "queue.json"), Counted(tmp_path / "queue.json")
+    async with BrokerQueue(busy_storage) as busy, BrokerQueue(storage) as queue:
+        await enqueue_some(queue, 1)
+        tasks = [asyncio.create_task(enqueue_some(busy, 100_000)) for _ in range(3)]
+        for _ in range(5):
+            writes = busy_storage.writes
+            while busy_storage.writes < writes + 3:  # it has gone on
+                await asyncio.sleep(0)
+            await enqueue_some(queue, 1)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert storage.turns >= 3, "it gets its turns, and need not write without one"
+
+
+async def test_a_writer_does_not_forget_the_others_in_a_long_turn():
+    """On a quick disk, a turn has more commits than a writer remembers the others for turns."""
+    ended = list[str]()
+
+    async def take_turn():
+        return lambda: ended.append("turn")
+
+    pacing = Pacing(SystemClock(), SystemEntropy(), take_turn)
+    pacing.read(1, moved=False)
+    pacing.line.lost()
+    assert pacing.begin(), "the next commit reads, in a turn"
+    await pacing.line.join()
+    pacing.read(2, moved=True)
+    for version in range(3, 103):
+        assert not pacing.begin(), "further commits of the turn only write"
+        pacing.landed("me", {"me": CommitRecord(version, version, 0.0, 0.001)})
+    pacing.line.leave()
+    assert ["turn"] == ended
+    assert pacing.begin()
+
+
+async def test_a_writer_that_is_alone_again_soon_needs_no_turn():
+    async def take_turn():
+        return lambda: None
+
+    pacing = Pacing(SystemClock(), SystemEntropy(), take_turn)
+    pacing.line.lost()
+    turns = 0
+    while pacing.begin() and turns < 100:
+        await pacing.line.join()
+        pacing.read(1, moved=False)
+        pacing.line.leave()
+        turns += 1
+    assert 32 == turns
+
+
 async def test_a_lone_writer_needs_no_turn(tmp_path):
     async with BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json")) as queue:
         await enqueue_some(queue, 5)
     assert {"queue.json", "queue.json.lock"} == {path.name for path in tmp_path.iterdir()}
 
 
-async def test_a_writer_goes_on_without_its_turn_after_a_while(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_lock, "LONGEST_WAIT", 0.05)
-    storage = LocalFileSystemStorage(tmp_path / "queue.json")
-    await storage.write(b"{}")
-    async with asyncio.timeout(60), storage.turn(), storage.turn(), LocalFileSystemStorage(storage.path).turn():
-        assert (tmp_path / "queue.json.lock.lock").exists()
+async def test_a_writer_goes_on_without_its_turn_after_a_while(tmp_path):
+    path = tmp_path / "queue.json"
+    storage = Counted(path)
+    async with BrokerQueue(storage) as queue, BrokerQueue(LocalFileSystemStorage(path)) as other:
+        await asyncio.gather(enqueue_some(queue, 1), enqueue_some(other, 1))
+        await enqueue_some(queue, 1)
+        end_turn = await LocalFileSystemStorage(path).take_turn()  # of a process that hangs in it
+        async with asyncio.timeout(60):
+            await enqueue_some(other, 1)
+            assert 4 == (await queue.stats()).ready
+        end_turn()
     await storage.remove()
     assert [] == os.listdir(tmp_path)
 
 
-async def test_those_who_wait_for_a_turn_keep_no_thread_from_others(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_lock, "LONGEST_WAIT", 3600.0)
+async def test_those_who_wait_for_a_turn_keep_no_thread_from_others(tmp_path):
     storage, other = LocalFileSystemStorage(tmp_path / "queue.json"), LocalFileSystemStorage(tmp_path / "other.json")
     await storage.write(b"{}")
-    async with storage.turn():
-        waiting = [asyncio.create_task(anext(_turns(storage))) for _ in range(40)]
-        await asyncio.sleep(0)  # each asks for a thread before the read does
-        async with asyncio.timeout(60):
-            assert (b"", None) == await other.read()
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+    await storage.take_turn()
+    waiting = [asyncio.create_task(storage.take_turn()) for _ in range(40)]
+    await asyncio.sleep(0)  # each asks for a thread before the read does
+    async with asyncio.timeout(60):
+        assert (b"", None) == await other.read()
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
 
 
 @pytest.mark.parametrize("reads", [0, 1, 5])
 async def test_a_wait_cancelled_at_any_moment_leaves_no_turn_behind(tmp_path, reads):
     storage = LocalFileSystemStorage(tmp_path / "queue.json")
     await storage.write(b"{}")
-    async with storage.turn():
-        waiting = asyncio.create_task(anext(_turns(storage)))
-        await asyncio.sleep(0)
-        for _ in range(reads):
-            await storage.read()
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
+    descriptors = len(os.listdir("/dev/fd"))
+    end_turn = await storage.take_turn()
+    waiting = asyncio.create_task(storage.take_turn())
+    await asyncio.sleep(0)
+    for _ in range(reads):
+        await storage.read()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    end_turn()
     async with asyncio.timeout(60):
-        begun = asyncio.get_running_loop().time()
         for _ in range(3):
-            async with storage.turn():
-                pass
-        assert asyncio.get_running_loop().time() - begun < 3 * file_lock.LONGEST_WAIT
+            (await storage.take_turn())()
+        while len(os.listdir("/dev/fd")) > descriptors:  # until the thread has closed its file
+            await storage.read()
 
 
 def test_a_turn_that_ends_while_it_is_joined_changes_no_mode_of_another_file(tmp_path):
@@ -119,11 +184,6 @@ def test_a_turn_that_ends_while_it_is_joined_changes_no_mode_of_another_file(tmp
     os.close(others[0])
 
 
-async def _turns(storage):
-    async with storage.turn():
-        yield
-
-
 KILLED_WITH_A_CHILD = """
 import asyncio, os, signal, sys
 from jqueue import LocalFileSystemStorage
@@ -141,16 +201,15 @@ async def main(path, when):
     if when == "write":
         os.fsync = be_killed
         await storage.write(b"{1}", etag)
-    async with storage.turn():
-        be_killed()
+    await storage.take_turn()
+    be_killed()
 
 asyncio.run(main(*sys.argv[1:]))
 """
 
 
 @pytest.mark.parametrize("when", ["turn", "write"])
-async def test_a_child_keeps_neither_turn_nor_lock_of_a_parent_that_was_killed(tmp_path, monkeypatch, when):
-    monkeypatch.setattr(file_lock, "LONGEST_WAIT", 3600.0)
+async def test_a_child_keeps_neither_turn_nor_lock_of_a_parent_that_was_killed(tmp_path, when):
     storage = LocalFileSystemStorage(tmp_path / "queue.json", lock_timeout=20)
     etag = await storage.write(b"{}")
     command = [sys.executable, "-c", KILLED_WITH_A_CHILD, str(storage.path), when]
@@ -158,16 +217,17 @@ async def test_a_child_keeps_neither_turn_nor_lock_of_a_parent_that_was_killed(t
         assert parent.stdout is not None
         assert b"" == parent.stdout.read()  # until both have closed it: the child lives on
         assert -signal.SIGKILL == parent.wait()
-        async with asyncio.timeout(60), storage.turn():
+        async with asyncio.timeout(60):
+            end_turn = await storage.take_turn()
             await storage.write(b"{2}", etag)
+            end_turn()
 
 
 async def test_a_file_of_another_program_in_the_place_of_the_turns_stays(tmp_path):
     storage, line = LocalFileSystemStorage(tmp_path / "queue.json"), tmp_path / "queue.json.lock.lock"
     await storage.write(b"{}")
     line.write_text("not ours")
-    async with storage.turn():
-        pass
+    (await storage.take_turn())()
     await storage.remove()
     assert "not ours" == line.read_text()
 
@@ -179,7 +239,8 @@ async def test_a_queue_whose_name_ends_in_turn_has_a_lock_of_its_own(tmp_path):
     )
     await storage.write(b"{}")
     etag = await other.write(b"{}")
-    async with storage.turn():
-        await other.write(b"{2}", etag)
+    end_turn = await storage.take_turn()
+    await other.write(b"{2}", etag)
+    end_turn()
     await storage.remove()
     assert {"queue.json.turn", "queue.json.turn.lock"} == set(os.listdir(tmp_path))

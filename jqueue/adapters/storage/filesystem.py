@@ -17,8 +17,8 @@ import errno
 import os
 import pathlib
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 
 from jqueue.adapters.storage._object_files import ObjectFiles
@@ -152,25 +152,24 @@ class LocalFileSystemStorage(ObjectFiles):
         """Return the time of the machine's clock, UTC: all users of the file share it."""
         return SystemClock().now()
 
-    @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def take_turn(self) -> Callable[[], None]:
         """Wait until no other process that writes this file has the turn, as in `SupportsTurns`.
 
         The turn is the lock of the file `<name>.lock.lock`. While there is no queue file, there are no turns.
         """
         turn = Turn(self._line)
-
-        def join() -> None:
-            with suppress(OSError, StorageError):  # the commit will tell
-                if (status := file_status(self._file)) is not None:
-                    turn.join(status)
-
         try:
-            await in_a_thread(join)
+            await in_a_thread(self._join, turn)
             await turn.wait()
-            yield
-        finally:
+        except BaseException:
             turn.end()
+            raise
+        return turn.end
+
+    def _join(self, turn: Turn) -> None:
+        with suppress(OSError, StorageError):  # the commit will tell
+            if (status := file_status(self._file)) is not None:
+                turn.join(status)
 
     def watched(self) -> list[pathlib.Path]:
         """Return the folder of the file: see `SupportsWatching`."""
