@@ -142,8 +142,8 @@ def application(given: dict[str, Any]) -> Any:
         return {"accepted": True}
 
     @app.get("/")
-    async def ready() -> None:
-        pass
+    async def ready() -> int:
+        return os.getpid()
 
     return app
 
@@ -186,7 +186,7 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
                 command = [sys.executable, __file__, json.dumps({**given, "part": part, "port": port})]
                 children.append(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
             url = f"http://127.0.0.1:{port}/"
-            wait_until_ready(url)
+            wait_until_ready(url, given["processes"])
             load(url, post, given["connections"], 1.0)
             found = load(url, post, given["connections"], given["seconds"])
             if given["queue"] != "none":
@@ -233,17 +233,18 @@ def milliseconds(text: str) -> float:
     return float(number) * {"us": 0.001, "ms": 1.0, "s": 1000.0}[unit]
 
 
-def wait_until_ready(url: str) -> None:
-    """Wait until the application answers."""
-    give_up = time.monotonic() + STARTING
-    while True:
+def wait_until_ready(url: str, processes: int) -> None:
+    """Wait until every process of the application has answered: one that still starts takes processor time."""
+    give_up, answered = time.monotonic() + STARTING, set[bytes]()
+    while len(answered) < processes:
+        if time.monotonic() > give_up:
+            raise RuntimeError(f"{len(answered)} of {processes} processes of the application answer")
         try:
-            with urlopen(url, timeout=STARTING):
-                return
+            with urlopen(url, timeout=STARTING) as answer:
+                answered.add(answer.read())
         except OSError:
-            if time.monotonic() > give_up:
-                raise
-            time.sleep(0.1)
+            pass
+        time.sleep(0.02)
 
 
 def wait_until_done(count: Path, least: float) -> None:
