@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -27,7 +27,6 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.header import BrokerSeat
-from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import CLIENTS_KEPT
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
@@ -68,12 +67,6 @@ class _OthersClaims(ClaimRegistry):
         pass
 
     def lose(self, error: JQueueError) -> None:
-        pass
-
-    def remember(self, jobs: Iterable[JobRecord]) -> None:
-        pass
-
-    def reopen(self, operations: Iterable[Operation]) -> None:
         pass
 
 

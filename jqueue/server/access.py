@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -62,7 +62,7 @@ class Tokens:
 
     def session(self, token: str) -> str | None:
         """Return the value of the cookie for a token; None if the token is wrong."""
-        value = _digest(token)
+        value = self._value_of(token)
         return value if self._role(value) is not None else None
 
     def __call__(self, request: Request) -> Role | None:
@@ -71,14 +71,47 @@ class Tokens:
 
     def _role(self, value: str) -> Role | None:
         found = None
-        for digest, role in self._roles.items():
-            if hmac.compare_digest(digest.encode(), value.encode()):
+        for known, role in self._known():  # all of them, so that the time tells nothing
+            if hmac.compare_digest(known.encode(), value.encode()):
                 found = role
         return found
+
+    def _value_of(self, token: str) -> str:
+        return _digest(token)
+
+    def _known(self) -> Iterable[tuple[str, Role]]:
+        """Return the values of all cookies, with their roles."""
+        return self._roles.items()
 
 
 def _digest(token: str) -> str:
     return hashlib.sha256(b"jqueue dashboard session\0" + token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+Version = tuple[int, ...]
+"""What tells one content of a file from another."""
+
+
+def _lines_of(path: Path, known: Version | None = None) -> tuple[Version, list[tuple[int, list[str]]]]:
+    """Return the version of a token file, and the words of each line, with its number. Comments are left out.
+
+    Args:
+        path: of the file. Other users must not be able to read it.
+        known: a version that was read before. Of that one, no lines are returned.
+
+    Raises:
+        InvalidJobError: the file cannot be read. The message shows none of it.
+    """
+    try:
+        about = path.stat()
+        version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+        lines = [] if version == known else path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidJobError(f"the token file cannot be read: {type(error).__name__}") from None
+    if about.st_mode & 0o077:
+        raise InvalidJobError("other users can read the token file: run chmod 600 on it")
+    numbered = [(number, line.split()) for number, line in enumerate(lines, 1)]
+    return version, [(number, words) for number, words in numbered if words and not words[0].startswith("#")]
 
 
 def read_tokens(path: Path) -> dict[str, Role]:
@@ -87,18 +120,8 @@ def read_tokens(path: Path) -> dict[str, Role]:
     Raises:
         InvalidJobError: the file is not readable, or a line is wrong. The message shows no token.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        open_to_others = path.stat().st_mode & 0o077
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidJobError(f"the token file cannot be read: {type(error).__name__}") from None
-    if open_to_others:
-        raise InvalidJobError("other users can read the token file: run chmod 600 on it")
     roles: dict[str, Role] = {}
-    for number, line in enumerate(lines, 1):
-        words = line.split()
-        if not words or words[0].startswith("#"):
-            continue
+    for number, words in _lines_of(path)[1]:
         if len(words) != 2 or words[0] not in OF_THE_PAGE:
             raise InvalidJobError(f"line {number} of the token file is wrong: write 'viewer TOKEN' or 'operator TOKEN'")
         if len(words[1]) < SHORTEST_TOKEN:
@@ -145,21 +168,11 @@ class TokenFile:
 
     def read(self) -> None:
         """Read the file if it has changed."""
-        try:
-            about = self._path.stat()
-            version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
-            if version == self._read_as:
-                return
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidJobError(f"the token file cannot be read: {type(error).__name__}") from None
-        if about.st_mode & 0o077:
-            raise InvalidJobError("other users can read the token file: run chmod 600 on it")
+        version, lines = _lines_of(self._path, self._read_as)
+        if version == self._read_as:
+            return
         callers = []
-        for number, line in enumerate(lines, 1):
-            words = line.split()
-            if not words or words[0].startswith("#"):
-                continue
+        for number, words in lines:
             if len(words) != 3 or words[0] not in list(Role) or not _HASH.fullmatch(words[1]):
                 raise InvalidJobError(
                     f"line {number} of the token file is wrong: it needs a role, the SHA-256 of a token and a name. "
@@ -222,17 +235,11 @@ class FileTokens(Tokens):
         self._tokens = tokens
         self._secret = (entropy.new_id() + entropy.new_id()).encode()
 
-    def session(self, token: str) -> str | None:
-        """Return the value of the cookie for a token; None if the token is wrong, or not for the page."""
-        value = self._value(_hash(token).encode())
-        return value if self._role(value) is not None else None
+    def _value_of(self, token: str) -> str:
+        return self._value(_hash(token).encode())
 
-    def _role(self, value: str) -> Role | None:
-        found = None
-        for known, role in self._tokens.roles():
-            if hmac.compare_digest(self._value(known).encode(), value.encode()) and role in OF_THE_PAGE:
-                found = role
-        return found
+    def _known(self) -> Iterable[tuple[str, Role]]:
+        return [(self._value(known), role) for known, role in self._tokens.roles() if role in OF_THE_PAGE]
 
     def _value(self, known: bytes) -> str:
         return hmac.digest(self._secret, known, "sha256").hex()
