@@ -203,6 +203,28 @@ async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_o
         await client.enqueue("work")
         assert (sent_to(storage, HERE), sent_to(storage, THERE)) == (before, 1)
         assert (await first.stats()).ready == 3
+        assert [url for url, link in storage.links if link.messages and not link.closed] == [THERE], (
+            "an old connection was left open"
+        )
+
+
+@in_virtual_time
+async def test_a_dequeue_waits_on_at_an_old_broker_whose_connection_ends_with_it():
+    storage = NetworkMemory(clock=VirtualClock())
+    async with broker_on(storage, HERE), queue_on(storage) as client:
+        await seat_at(storage, HERE)
+        await client.enqueue("other")
+        waiting = asyncio.create_task(client.dequeue("work", wait=60))
+        await asyncio.sleep(1)
+        storage.brokers[THERE] = storage.brokers[HERE]
+        await DirectQueue(storage, clock=VirtualClock()).apply(TakeSeat(THERE, "another", 1))
+        await client.enqueue("other")
+        await client.enqueue("other")
+        assert {url for url, link in storage.links if link.messages and not link.closed} == {HERE, THERE}
+        await client.enqueue("work")
+        [job] = await waiting
+        assert job.entrypoint == "work"
+        assert [url for url, link in storage.links if link.messages and not link.closed] == [THERE]
 
 
 @in_virtual_time

@@ -349,6 +349,11 @@ async def test_claims_of_a_lost_answer_are_found_without_a_look_at_all_others():
         jobs = (await broker.read_state()).jobs
         assert 4 == sum(job.status is JobStatus.QUEUED for job in jobs)
         assert {f"c/{call}" for call in range(100)} - {"c/7", "c/9"} == {job.claim_call for job in jobs} - {None}
+        wanted = {"type": "Dequeue", "batch_size": 4, "call": "another/1"}
+        await storage.handle(encode(asked | {"client": "another", "operation": wanted}))
+        await storage.handle(encode(batch | {"sequence": 2}))
+        jobs = (await broker.read_state()).jobs
+        assert 4 == sum(job.claim_call == "another/1" for job in jobs), "the claims of a later call were handed back"
 
 
 @in_virtual_time
