@@ -72,7 +72,8 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         courier = None
         dialed = storage if isinstance(storage, SupportsDialing) else getattr(storage, "dial_url", None)
         if dialed is not None:
-            courier = Courier(dialed, engine, options.clock, options.entropy, lambda: self._writer.wake())
+            poll = to_seconds("poll_interval", options.poll_interval)
+            courier = Courier(dialed, engine, options.clock, options.entropy, lambda: self._writer.wake(), poll)
             if not options.share and courier.only:
                 raise InvalidJobError("this queue can only be reached through its broker: leave share=False out")
             if not options.share:

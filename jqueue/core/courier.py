@@ -20,6 +20,7 @@ from jqueue.core.discovery import LONGEST_PAUSE, Discovery
 from jqueue.core.engine import Engine
 from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode
 from jqueue.core.requests import Callers, Request, sleep_while_awaited
+from jqueue.core.workers import SHARED_BEAT
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import (
     BatchUnknownError,
@@ -31,6 +32,7 @@ from jqueue.domain.errors import (
     StorageFatalError,
     UnknownOutcomeError,
 )
+from jqueue.domain.header import BEAT
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, decode_result, encode_operation, error_of
@@ -38,7 +40,7 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.operator import Attend, Fence
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing
+from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
 
 OWN_SECONDS = 30.0
 """Seconds for a call that a courier makes for itself."""
@@ -147,6 +149,7 @@ class Courier:
         store: knows the broker, or dials the one that has the seat in the queue's header.
         engine: commits for this process.
         wake: makes the writer look at its calls again.
+        longest_poll: seconds between two looks at the store for a caller that waits for jobs, at most.
 
     Attributes:
         serving: True while this process commits its calls itself, as it is a broker.
@@ -160,7 +163,10 @@ class Courier:
         clock: Clock,
         entropy: Entropy,
         wake: Callable[[], None],
+        longest_poll: float,
     ) -> None:
+        self._longest_poll = longest_poll
+        self._beat = BEAT if isinstance(store, SupportsSharing) else SHARED_BEAT
         self._engine, self._clock, self._entropy, self._wake = engine, clock, entropy, wake
         self._discovery = Discovery(store, engine, clock)
         self.only = self._discovery.only
@@ -436,6 +442,7 @@ class Courier:
             operation=operation,
             seconds=round(left - (wait or 0.0), 3),
             wait=None if wait is None else round(wait, 3),
+            poll=self._longest_poll,
         )
         try:
             encoded = encode(message)
@@ -527,13 +534,14 @@ class Courier:
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""
         workers = self._engine.workers
-        records = workers.records(self._engine.now().timestamp())
+        known = workers.records(self._engine.now().timestamp()).items()
+        records = {run: None if record is None else record.evolve(beat=self._beat) for run, record in known}
 
         def settled(outcome: Any) -> None:
             if not isinstance(outcome, JQueueError):
-                workers.landed(records, self._clock.monotonic())
+                workers.landed(records, self._clock.monotonic(), self._beat)
 
-        return OwnCall(Attend(dict(records)), callers, settled)
+        return OwnCall(Attend(records), callers, settled)
 
     def stop_waiting(self) -> None:
         """Have the broker answer every dequeue that waits."""

@@ -56,11 +56,13 @@ class Claim(Message, frozen=True, kw_only=True, tag="claim"):
         operation: the dequeue, with its `call`.
         seconds: time that is left for it, without its wait.
         wait: time that it waits for jobs; None: not at all.
+        poll: time between two looks at the store while it waits, at most: a process may write past the broker.
     """
 
     operation: Inner
     seconds: Seconds
     wait: Seconds | None = None
+    poll: Seconds = 1.0
 
 
 class Stop(Message, frozen=True, kw_only=True, tag="stop"):

@@ -102,6 +102,7 @@ class Request:
         due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
         until: end of the call, its wait for jobs included, on the clock of the event loop.
         waits_for_jobs: True while the request waits for jobs, so that an empty answer is no answer yet.
+        poll: seconds between two looks at the store while it waits for jobs, at most; None: as often as its queue does.
         seen_empty: True if a state read after the call gave an empty answer.
         open_writes: number of writes that carried it and whose fate is unknown.
         in_flight: True while a write that carries it is under way.
@@ -122,6 +123,7 @@ class Request:
     callback: Callback | None = None
     failing: Callback | None = None
     due = until = wait_until = math.inf
+    poll: float | None = None
     open_writes = 0
 
     def __init__(

@@ -14,7 +14,7 @@ from jqueue.core.claims import ClaimRegistry
 from jqueue.core.engine import Engine
 from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode, message_decoder
 from jqueue.core.requests import Callers, Request
-from jqueue.core.writer import Writer
+from jqueue.core.writer import SHORTEST_POLL, Writer
 from jqueue.domain.errors import (
     BatchUnknownError,
     BlobMissingError,
@@ -213,6 +213,7 @@ class Service:
         request = self._writer.enter(
             [operation], min(LONGEST, message.seconds), wait=wait, callers=self._callers, convert=list
         )
+        request.poll = max(SHORTEST_POLL, message.poll)
         self._waiting[operation.call] = request
         if self._watch is None:
             self._watch = self._callers.loop.call_later(PATIENCE, self._give_up)

@@ -1,11 +1,11 @@
-"""The workers of one queue object, which report themselves with its commits, at least once a minute."""
+"""The workers of one queue object, which report themselves with its commits, at least once in a `beat`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
-from jqueue.domain.header import WorkerRecord
+from jqueue.domain.header import BEAT, WorkerRecord
 
 Describe = Callable[[float], WorkerRecord]
 """Returns the record of a worker at a time, in seconds since 1970."""
@@ -13,8 +13,9 @@ Describe = Callable[[float], WorkerRecord]
 FIRST_BEAT = 2.0
 """Seconds after which a worker that has not committed reports itself. One that finds no job and ends does not."""
 
-BEAT = 60.0
-"""Seconds between two commits of a queue object that has workers: half of the time after which they are lost."""
+SHARED_BEAT = 300.0
+"""The beat of workers whose broker is found through a network. With that of others, idle ones would make most of its
+commits."""
 
 
 class Workers:
@@ -48,13 +49,17 @@ class Workers:
         """Return True if records must be written or removed by a commit of their own."""
         return bool(self.left) or (bool(self.present) and now >= self._next)
 
+    def until_due(self, now: float) -> float:
+        """Return the seconds until `are_due`, or until a report that was due and not written is tried again."""
+        return self._next - now if self._next > now else BEAT
+
     def records(self, at: float) -> Mapping[str, WorkerRecord | None]:
         """Return the records to write at a time, in seconds since 1970; None for a worker that has left."""
         return {run: describe(at) for run, describe in self.present.items()} | dict.fromkeys(self.left)
 
-    def landed(self, runs: Iterable[str], now: float) -> None:
-        """Note that the records of these runs were committed, at a time of the monotonic clock."""
+    def landed(self, runs: Iterable[str], now: float, beat: float = BEAT) -> None:
+        """Note that the records of these runs were committed, at a time of the monotonic clock, with this beat."""
         self._reported.update(runs)
         self._reported -= self.left.intersection(runs)
         self.left.difference_update(runs)
-        self._next = now + BEAT if self.present else inf
+        self._next = now + beat if self.present else inf

@@ -639,24 +639,26 @@ class Writer:
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
-        courier = self.courier
+        courier, loop, activity = self.courier, asyncio.get_running_loop(), self.engine.activity
         here = [request for request in self.waiting if courier is None or not courier.waits(request)]
+        until_beat = self.engine.workers.until_due(loop.time())
         if not here:
             self._files.end()
-            await self._wait_for_call(self._longest_poll)
+            await self._wait_for_call(min(self._longest_poll, until_beat))
             await self._commit(self.waiting)
             return
-        loop, activity = asyncio.get_running_loop(), self.engine.activity
         serving = courier is not None and courier.serving  # what others do comes here, mostly
         if serving:
             self._files.end()  # each commit of this process would be an event, and cause a read
         else:
             self._files.begin()
         due = self.engine.next_due() if any(request.search_key is not None for request in here) else None
-        until_due = self._longest_poll if due is None else max(0.0, (due - self.engine.now()).total_seconds())
+        longest = min(self._longest_poll if request.poll is None else request.poll for request in here)
+        until_due = longest if due is None else max(0.0, (due - self.engine.now()).total_seconds())
+        until_due = min(until_due, until_beat)
         if self._rows_are_late:
             until_due = LATE_ROWS
-        poll = self._longest_poll if serving or self._files.active else self._poll_interval
+        poll = longest if serving or self._files.active else self._poll_interval
         if self.engine.unread:
             poll = SHORTEST_POLL
         until_poll = max(0.0, self._last_read + poll - loop.time())

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from jqueue.domain.counters import Counters
-from jqueue.domain.fields import LARGEST, Count, Entry, JobId
+from jqueue.domain.fields import LARGEST, Count, Entry, JobId, Seconds
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Range, Segment, SegmentId
@@ -18,8 +18,11 @@ from jqueue.domain.segments import Range, Segment, SegmentId
 WORKERS_KEPT = 256
 """Maximum number of workers with a record. Above it, the least recently seen are dropped."""
 
-LOST_AFTER = 120.0
-"""Seconds after its last commit at which a worker counts as lost. A live worker commits once a minute."""
+BEAT = 60.0
+"""Seconds between two commits of a queue object that has workers, if nothing else is to be committed."""
+
+LOST_AFTER = 2
+"""Number of these times after its last commit at which a worker counts as lost."""
 
 WORKER_AGE = 3600.0
 """Seconds after which the record of a worker that has not committed is dropped."""
@@ -37,10 +40,11 @@ class WorkerRecord(Entry, frozen=True):
         pid: process id.
         started: time of its start, in seconds since 1970 by its clock.
         at: time of its last commit, in seconds since 1970.
+        beat: largest number of seconds until its next commit.
         slots: number of jobs that it works on at a time.
         busy: number of jobs that it holds. The blob does not store it: `stats()` counts the claims.
-        lost: True if it has not committed for two minutes: it has died, or cannot reach the store. The blob does not
-            store it: `stats()` compares times.
+        lost: True if it has not committed for twice its `beat`, which is two minutes mostly: it has died, or cannot
+            reach the store. The blob does not store it: `stats()` compares times.
         entrypoints: its entrypoints; the first 32 of them.
         version: version of jqueue.
     """
@@ -50,6 +54,7 @@ class WorkerRecord(Entry, frozen=True):
     pid: Count = 0
     started: float = 0.0
     at: float = 0.0
+    beat: Seconds = BEAT
     slots: Count = 0
     busy: Count = 0
     lost: bool = False
@@ -63,7 +68,7 @@ class WorkerRecord(Entry, frozen=True):
 
     def is_lost(self, now: float) -> bool:
         """Return True if it counts as lost at a time, in seconds since 1970."""
-        return now - self.at > LOST_AFTER
+        return now - self.at > LOST_AFTER * self.beat
 
     @property
     def last_seen(self) -> datetime:

@@ -82,7 +82,7 @@ DROPPED = Metric(
     "{job}",
 )
 WORKERS = Metric(
-    "jqueue_workers", "gauge", "Number of live workers: they have committed within two minutes.", OF_WORKER, "{worker}"
+    "jqueue_workers", "gauge", "Number of workers that are not lost: they have committed lately.", OF_WORKER, "{worker}"
 )
 SLOTS = Metric("jqueue_worker_slots", "gauge", "Number of jobs that these workers can run.", OF_WORKER, "{job}")
 BUSY = Metric("jqueue_worker_busy", "gauge", "Number of jobs that these workers hold.", OF_WORKER, "{job}")

@@ -27,8 +27,9 @@ from jqueue.worker.run_state import RunState, Signal
 
 logger = logger_of("jqueue.worker")
 
-LONG_POLL = 30.0
-"""Seconds that a long poll waits."""
+LONG_POLL, LONGEST_POLL = 30.0, 900.0
+"""Seconds that a long poll waits: the first one, and the last of many in a row that found nothing. Each begins with a
+look at the store, and shows only in the end that the queue does not answer."""
 
 POLL_INTERVAL = 1.0
 """Seconds between two dequeues of a queue that has no long poll."""
@@ -113,6 +114,7 @@ class Claimer:
         self._more = Signal()
         self._task: asyncio.Task[Any] | None = None
         self._polled_for = 0
+        self._poll = LONG_POLL
         self._polled_names: Sequence[str] = ()
         self._renewing = False
         self._renewal_due = False
@@ -145,6 +147,7 @@ class Claimer:
                 if isinstance(error, StorageFatalError) and not self._answered:
                     raise
                 await asyncio.sleep(self._failures.add(error))
+                self._poll = LONG_POLL
                 found_all = False  # a long poll would show only after a while that the queue answers again
                 continue
             if jobs is None:
@@ -182,7 +185,9 @@ class Claimer:
             return None
         self._polled_for, self._polled_names = asked, names
         try:
-            return await self._source.wait(entrypoints, asked, LONG_POLL)
+            jobs = await self._source.wait(entrypoints, asked, self._poll)
+            self._poll = LONG_POLL if jobs else min(LONGEST_POLL, 2 * self._poll)
+            return jobs
         except asyncio.CancelledError:
             self._may_get_back = True
             if not self._renewing or self._task is None:

@@ -17,6 +17,10 @@ logger = logger_of("jqueue.worker")
 CHECK_EVERY = 60.0
 """Seconds between two checks."""
 
+MOST_SKIPPED = 20
+"""Largest number of checks until the next look for jobs without a handler. Each look asks the store. It doubles while
+there are none: an idle worker would ask for little else."""
+
 WARN_AGAIN_AFTER = 60
 """Number of checks after which an entrypoint without a handler is named again."""
 
@@ -43,7 +47,8 @@ class PeriodicChecks:
         self._handled = handled
         self._waiting_before: set[str] = set()
         self._warned: dict[str, int] = {}
-        self._checks = 0
+        self._checks = self._next_look = 0
+        self._skipped = 1
         state.stuck_changed = self._note_stuck
 
     async def run(self) -> None:
@@ -52,7 +57,7 @@ class PeriodicChecks:
             await asyncio.sleep(CHECK_EVERY)
             self._checks += 1
             self._warn_of_stuck()
-            if self._handled is not None:
+            if self._handled is not None and self._checks >= self._next_look:
                 await self._warn_of_unhandled(self._handled)
 
     def _note_stuck(self) -> None:
@@ -83,6 +88,8 @@ class PeriodicChecks:
         if not isinstance(found, dict):  # the queue cannot count its jobs
             return
         others = {name: count for name, count in found.items() if name not in handled}
+        self._skipped = 1 if others else min(MOST_SKIPPED, 2 * self._skipped)
+        self._next_look = self._checks + self._skipped
         due = [name for name in sorted(others) if name in self._waiting_before and self._is_due(name)]
         self._waiting_before = set(others)
         self._warned = {name: check for name, check in self._warned.items() if name in others}

@@ -1,0 +1,164 @@
+"""Requests to the store while nothing happens: idle workers, the broker that serves them, and writers past it."""
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue.domain.operations.operator import CreateQueue
+from jqueue.testing.virtual_time import VirtualClock
+from jqueue.worker import Worker
+from tests.shared_memory import NetworkMemory, SharedMemory
+from tests.virtual_world import in_virtual_time, now
+
+HERE = "http://here:8470"
+HOUR = 3600.0
+
+
+class Counted:
+    """The way of one process to a store: it counts requests."""
+
+    def __init__(self, memory):
+        self.memory, self.dial_url = memory, memory.dial_url
+        self.forget()
+
+    def forget(self):
+        self.reads = self.writes = 0
+
+    async def read(self):
+        self.reads += 1
+        return await self.memory.read()
+
+    async def read_if_changed(self, etag):
+        self.reads += 1
+        return await self.memory.read_if_changed(etag)
+
+    async def write(self, content, if_match=None):
+        self.writes += 1
+        return await self.memory.write(content, if_match)
+
+
+@asynccontextmanager
+async def served(**options):
+    """A broker of a queue in a store, and its requests."""
+    memory = NetworkMemory(clock=VirtualClock())
+    requests = Counted(memory)
+    async with BrokerQueue(requests, clock=VirtualClock(), **options) as broker:
+        await broker.apply(CreateQueue())
+        memory.brokers[HERE] = broker.service().handle
+        broker.offer(HERE)
+        await asyncio.sleep(10)
+        yield requests
+
+
+@asynccontextmanager
+async def idle_worker(storage, **options):
+    """A worker that finds nothing to do."""
+    worker = Worker(name="idle")
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        pass
+
+    async with BrokerQueue(storage, clock=VirtualClock(), **options) as queue:
+        running = asyncio.create_task(worker.run(queue))
+        yield
+        worker.stop()
+        await running
+
+
+async def workers_of(storage):
+    """The workers, as another process sees them."""
+    return (await DirectQueue(storage, clock=VirtualClock()).stats()).workers
+
+
+@in_virtual_time
+async def test_an_idle_worker_costs_twenty_requests_an_hour_behind_a_broker_and_makes_none_itself():
+    async with served() as broker:
+        own = Counted(broker.memory)
+        async with idle_worker(own, poll_interval=HOUR):
+            await asyncio.sleep(HOUR)  # its long polls and its looks become rarer
+            broker.forget()
+            own.forget()
+            await asyncio.sleep(HOUR)
+            assert (0, 0) == (own.reads, own.writes)
+            assert 12 == broker.writes, "it shows itself every five minutes"
+            assert broker.reads + broker.writes <= 20
+            [worker] = await workers_of(broker.memory)
+            assert not worker.lost
+
+
+@pytest.mark.parametrize("clients", [1, 20])
+@in_virtual_time
+async def test_a_broker_looks_as_often_as_the_most_impatient_consumer_asks(clients):
+    async with served() as broker, AsyncExitStack() as stack:
+        waiting = []
+        for number in range(clients):
+            queue = BrokerQueue(Counted(broker.memory), clock=VirtualClock(), poll_interval=300 + number)
+            await stack.enter_async_context(queue)
+            waiting.append(asyncio.create_task(queue.dequeue("work", wait=10 * HOUR)))
+        await asyncio.sleep(HOUR)
+        broker.forget()
+        await asyncio.sleep(HOUR)
+        assert (12, 0) == (broker.reads, broker.writes)
+        impatient = BrokerQueue(Counted(broker.memory), clock=VirtualClock(), poll_interval=0.25)
+        await stack.enter_async_context(impatient)
+        waiting.append(asyncio.create_task(impatient.dequeue("other", wait=10 * HOUR)))
+        await asyncio.sleep(1)
+        for entrypoint, call in (("other", waiting[-1]), ("work", waiting[0])):
+            began = now()
+            await DirectQueue(broker.memory, clock=VirtualClock()).enqueue(entrypoint, b"past the broker")
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            assert now() - began <= (0.3 if entrypoint == "other" else 300.1)
+            assert call.done()
+            waiting.remove(call)
+        for call in waiting:
+            call.cancel()
+
+
+@in_virtual_time
+async def test_a_broker_without_a_waiting_client_asks_nothing():
+    async with served() as broker:
+        async with BrokerQueue(Counted(broker.memory), clock=VirtualClock()) as client:
+            await client.enqueue("work", b"")
+            broker.forget()
+            await asyncio.sleep(HOUR)
+        assert (0, 0) == (broker.reads, broker.writes)
+
+
+@in_virtual_time
+async def test_a_worker_behind_a_broker_is_lost_ten_minutes_after_its_last_report():
+    async with served() as broker, idle_worker(broker.memory):
+        await asyncio.sleep(1000)
+        [before] = await workers_of(broker.memory)
+        copy = InMemoryStorage(clock=VirtualClock())
+        await copy.write((await broker.memory.read())[0])
+    for seconds, lost in ((590, False), (610, True)):
+        await asyncio.sleep(before.at + seconds - VirtualClock().now().timestamp())
+        [worker] = await workers_of(copy)
+        assert (before.at, lost) == (worker.at, worker.lost)
+
+
+@pytest.mark.parametrize("storage", [SharedMemory, NetworkMemory])
+@in_virtual_time
+async def test_a_worker_that_polls_seldom_without_a_broker_still_shows_itself_each_minute(storage):
+    memory = storage(clock=VirtualClock())
+    await DirectQueue(memory, clock=VirtualClock()).apply(CreateQueue())
+    async with idle_worker(memory, poll_interval=HOUR):
+        await asyncio.sleep(HOUR)
+        for _ in range(20):
+            await asyncio.sleep(17)
+            [worker] = await workers_of(memory)
+            assert VirtualClock().now().timestamp() - worker.at <= 61
+
+
+@in_virtual_time
+async def test_a_worker_that_polls_seldom_looks_seldom_for_a_queue_that_does_not_exist():
+    own = Counted(NetworkMemory(clock=VirtualClock()))
+    async with idle_worker(own, poll_interval=HOUR):
+        await asyncio.sleep(HOUR)
+        own.forget()
+        await asyncio.sleep(HOUR)
+        assert own.reads <= 70
+        assert 0 == own.writes
