@@ -23,7 +23,7 @@ from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalErro
 from jqueue.domain.operations.codec import Refused, error_of
 from jqueue.domain.printable import printable
 from jqueue.ports.log import logger_of
-from jqueue.ports.sharing import Link, LinkError, LinkRefusedError
+from jqueue.ports.sharing import LARGEST_MESSAGE, Link, LinkError, LinkRefusedError
 from jqueue.runtime.threads import in_a_thread
 
 logger = logger_of("jqueue")
@@ -33,9 +33,6 @@ SILENCE = 5.0
 
 READING = 20.0
 """The same while the broker reads the whole object, and sends nothing meanwhile."""
-
-LARGEST = 64 << 20
-"""Bytes of the largest answer to a call."""
 
 LARGEST_OBJECT = 1 << 30
 """Bytes of the largest object that is read through a broker."""
@@ -167,7 +164,7 @@ class HTTPLink:
 
     async def exchange(self, message: bytes) -> bytes:
         """Send a message and return the answer: see `Link`."""
-        return (await self._request("POST", "/v1/calls", message, LARGEST, self._silence))[0]
+        return (await self._request("POST", "/v1/calls", message, LARGEST_MESSAGE, self._silence))[0]
 
     async def read_object(self) -> tuple[bytes, str | None]:
         """Return the queue's object and its etag; (b"", None) if there is none.

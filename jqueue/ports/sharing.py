@@ -7,6 +7,9 @@ from typing import Protocol, runtime_checkable
 
 from jqueue.domain.errors import JQueueError, StorageError
 
+LARGEST_MESSAGE = 64 << 20
+"""Bytes of the largest message, and of the largest answer."""
+
 Handle = Callable[[bytes], Awaitable[bytes]]
 """Takes the message of a client, and returns the answer. It raises no errors but those of a cancellation."""
 

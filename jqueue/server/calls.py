@@ -34,6 +34,7 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.service import read_message
 from jqueue.domain.job import OBJECTS
 from jqueue.domain.segments import SEGMENTS
+from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.runtime.threads import in_a_thread
 from jqueue.server.access import Role
 from jqueue.server.intake import Intake, caller_of
@@ -41,9 +42,6 @@ from jqueue.server.payloads import without_payloads
 from jqueue.server.problems import Problem
 from jqueue.server.rights import NotAllowedError, check_rights
 from jqueue.server.view import time_of
-
-LARGEST_MESSAGE = 64 << 20
-"""Bytes of the largest message."""
 
 BEAT = 2.0
 """Seconds between the spaces. At half a second, they would cost four times as much: most of it is the kernel's work."""

@@ -15,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
-from jqueue.adapters.storage._unix_socket import HEAD, LARGEST_MESSAGE, MOST_BYTES, SILENCE
+from jqueue.adapters.storage._unix_socket import HEAD, MOST_BYTES, SILENCE
 from jqueue.core.service import LOOK, STILL
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
+from jqueue.ports.sharing import LARGEST_MESSAGE
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 
-from jqueue.ports.sharing import Handle, LinkError
+from jqueue.ports.sharing import LARGEST_MESSAGE, Handle, LinkError
 from jqueue.runtime.posix_files import set_mode, share_alike
 
 try:
@@ -26,9 +26,6 @@ except ImportError:  # on Windows, which has no file locks
 
 HEAD = struct.Struct(">IQ")
 """Length of the message in bytes, and number of the exchange. An empty frame with number 0 says: still at work."""
-
-LARGEST_MESSAGE = 64 << 20
-"""Bytes of the largest message."""
 
 BEAT = 0.5
 """Seconds between the empty frames."""
