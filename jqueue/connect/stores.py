@@ -27,15 +27,12 @@ from jqueue.connect.parsed_url import (
 )
 from jqueue.domain.errors import InvalidURLError
 from jqueue.domain.printable import printable
-from jqueue.ports.log import logger_of
 
 if TYPE_CHECKING:
     from jqueue.adapters.storage._remote import RemoteStorage
     from jqueue.adapters.storage.memory import InMemoryStorage
     from jqueue.formats.port import JobStorePort
     from jqueue.ports.storage import ObjectStoragePort
-
-logger = logger_of("jqueue")
 
 _ACCOUNT = re.compile(r"[a-z0-9]{3,24}")
 
@@ -174,7 +171,11 @@ async def _dial_nothing(url: str) -> None:
 @cache
 def _warn_of(url: str) -> None:
     """Say once that a broker is not used, although it would make the queue faster."""
-    logger.warning('the broker at %s is not used: it needs more packages: pip install "jqueue[client]"', printable(url))
+    from jqueue.ports.log import logger_of
+
+    logger_of("jqueue").warning(
+        'the broker at %s is not used: it needs more packages: pip install "jqueue[client]"', printable(url)
+    )
 
 
 def _broker(url: ParsedURL) -> ObjectStoragePort:
