@@ -482,10 +482,12 @@ class Writer:
         loop = asyncio.get_running_loop()
         if self._loop is loop and self._forks == forks():
             return
-        if self._forks == forks() and self._loop is not None and self._loop.is_running():
-            raise JQueueError(
-                "one queue object was used from two running event loops: make a queue object for each loop"
-            )
+        if self._forks == forks() and self._loop is not None:
+            if self._loop.is_running():
+                raise JQueueError(
+                    "one queue object was used from two running event loops: make a queue object for each loop"
+                )
+            self.engine.pacing.line.leave()  # nothing else ends the turn of a loop that has stopped in it
         moved = self._loop is not None or self._forks != forks()
         self._forks, self._loop = forks(), loop
         waking = None if self.engine.watched is None else self._callers_wake

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from jqueue import BrokerQueue, CASConflictError, LocalFileSystemStorage
+from jqueue import BrokerQueue, CASConflictError, DirectQueue, LocalFileSystemStorage
 from jqueue.core.pacing import Pacing
 from jqueue.domain.header import CommitRecord
 from jqueue.runtime import file_lock
@@ -128,6 +128,46 @@ async def test_a_writer_goes_on_without_its_turn_after_a_while(tmp_path):
         end_turn()
     await storage.remove()
     assert [] == os.listdir(tmp_path)
+
+
+class Stopping(Counted):
+    """Stops the event loop in the middle of a write."""
+
+    stops = False
+
+    async def write(self, content, if_match=None):
+        if self.stops:
+            asyncio.get_running_loop().stop()
+            await asyncio.sleep(0)
+        return await super().write(content, if_match)
+
+
+def test_a_queue_that_moves_to_another_event_loop_leaves_no_turn_behind(tmp_path):
+    storage, other = Stopping(tmp_path / "queue.json"), LocalFileSystemStorage(tmp_path / "queue.json")
+    queue, loop = DirectQueue(storage), asyncio.new_event_loop()
+
+    async def meet():
+        for each in (queue, DirectQueue(other), queue):
+            await enqueue_some(each, 1)
+
+    async def go_on():
+        await enqueue_some(queue, 1)
+        async with asyncio.timeout(10):
+            (await other.take_turn())()
+
+    loop.run_until_complete(meet())
+    storage.stops, turns = True, storage.turns
+    stopped = loop.create_task(enqueue_some(queue, 1))
+    loop.run_forever()
+    storage.stops = False
+    assert turns + 1 == storage.turns
+    try:
+        asyncio.run(go_on())
+    finally:
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(stopped, return_exceptions=True))
+        loop.close()
 
 
 async def test_those_who_wait_for_a_turn_keep_no_thread_from_others(tmp_path):
