@@ -21,6 +21,7 @@ from jqueue.domain.errors import (
     StorageError,
     StorageFatalError,
 )
+from jqueue.domain.operations.segments import DropRows
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -131,6 +132,26 @@ async def test_a_damaged_segment_is_named_once_all_others_go_on_and_it_is_served
     await restore_segment(store, name, whole)
     await asyncio.sleep(61)
     assert ("00", 2) == next((job.id, job.attempt) for job in await queue.dequeue("a", wait=5))
+
+
+@in_virtual_time
+async def test_a_segment_is_served_at_once_when_its_jobs_that_cannot_be_read_were_given_up():
+    store = InMemoryStorage(clock=VirtualClock())
+    name = await filled(store)
+    whole = await remove_segment(store, name)
+    await restore_segment(store, name, whole.replace(b'"39', b'"38'))
+    queue, shell = direct_queue(store, clock=VirtualClock()), direct_queue(store, clock=VirtualClock())
+    claim = await queue.claim_range("a", JOBS)
+    with pytest.raises(SegmentDamagedError, match=name):
+        _ = [job async for job in queue.read_range(claim)]
+    await queue.end_range(claim, worked_on=0)
+    await asyncio.sleep(1)
+    assert [] == await queue.dequeue("a", wait=5)
+    for rows, found in (((12, 16), []), ((36, JOBS), ["00"])):
+        assert [4] == await shell.apply(DropRows(name, [rows]))
+        begun = now()
+        assert found == ids(await queue.dequeue("a", wait=10))
+    assert now() - begun < 2
 
 
 @in_virtual_time

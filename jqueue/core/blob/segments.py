@@ -69,12 +69,14 @@ class _Aside(msgspec.Struct, eq=False):
         pause: seconds until the next try.
         due: time of the next try, on the monotonic clock.
         checked: number of chunks from the beginning that can be read.
+        jobs: number of its jobs at the last try. If some have left since, the next one is due: it may be repaired.
     """
 
     lasts: bool = True
     pause: float = 0.0
     due: float = 0.0
     checked: int = 0
+    jobs: int = 0
 
 
 class _Load(msgspec.Struct, eq=False):
@@ -169,7 +171,8 @@ class SegmentLoader:
         for name, aside in list(self._aside.items()):
             if name not in rows.segments:
                 self._take_back(name, rows)
-            elif now >= aside.due and name not in self._loads:
+            elif name not in self._loads and (now >= aside.due or _jobs_of(name, rows) < aside.jobs):
+                aside.jobs = _jobs_of(name, rows)
                 self._begin(name, _Load([], check=aside, late=True), rows)
 
     def _take_back(self, name: str, rows: SegmentRows) -> None:
@@ -281,7 +284,7 @@ class SegmentLoader:
             rows.load_index(name, load.index)
         if load.check is not None:
             if error is not None and aside in (None, load.check):
-                self.set_aside(name, error, rows, checked=load.check.checked)
+                self.set_aside(name, error, rows, check=load.check)
             elif aside is load.check:
                 self._take_back(name, rows)
                 logger.info("segment %s%s of the queue can be read again", FOLDER, name)
@@ -306,23 +309,24 @@ class SegmentLoader:
         if isinstance(error, DAMAGED):
             self.set_aside(name, error, rows)
         elif name in rows.segments and name not in self._loads and name not in self._aside:
-            self._begin(name, _Load([], check=_Aside(), late=True), rows)
+            self._begin(name, _Load([], check=_Aside(jobs=_jobs_of(name, rows)), late=True), rows)
 
-    def set_aside(self, name: str, error: JQueueError, rows: SegmentRows, *, checked: int = 0) -> None:
+    def set_aside(self, name: str, error: JQueueError, rows: SegmentRows, *, check: _Aside | None = None) -> None:
         """Set a segment aside until all of it can be read. All others go on.
 
         Args:
             name: the segment.
             error: why it cannot be read.
             rows: the rows of a draft.
-            checked: number of its chunks that were read since it was set aside.
+            check: the segment as it was set aside before, if all of it was to be read.
         """
         if name not in rows.segments:
             return
         lasts, before, pause = isinstance(error, DAMAGED), self._aside.get(name), self.damage_kept
         if not lasts:
             pause = FIRST_PAUSE if before is None or before.lasts else min(2 * before.pause, DAMAGE_KEPT)
-        self._aside[name] = _Aside(lasts, pause, self._clock.monotonic() + pause, checked)
+        checked, jobs = (0, _jobs_of(name, rows)) if check is None else (check.checked, check.jobs)
+        self._aside[name] = _Aside(lasts, pause, self._clock.monotonic() + pause, checked, jobs)
         self._reader.aside.add(name)
         self._reader.damage[name] = reason_of(error)
         rows.set_aside(name, reason_of(error), lasts=lasts)
@@ -358,6 +362,12 @@ class SegmentLoader:
     async def finish(self) -> None:
         """End what is loaded."""
         await end_tasks(load.task for load in self._loads.values() if load.task is not None)
+
+
+def _jobs_of(name: str, rows: SegmentRows) -> int:
+    """Return the number of the jobs of a segment that wait or are in progress."""
+    held = sum(each.rows for each in rows.ranges.values() if each.segment == name)
+    return rows.segments[name].waiting + held
 
 
 PARTS_KEPT = 64
