@@ -111,6 +111,20 @@ async def test_a_range_with_a_cancelled_job_gives_back_the_others(way):
 
 
 @in_virtual_time
+async def test_a_range_ends_before_jobs_that_were_all_cancelled():
+    """They leave with the end, and the segment has no other rows."""
+    async with queue_on(store()) as queue:
+        ids = await with_rows(queue, 4)
+        claim = await claimed(queue, 4)
+        for job_id in ids[2:]:
+            await queue.cancel(job_id, running=True)
+        await queue.end_range(claim, failed={ids[1]: RangeFailure("boom", dead=True)}, worked_on=2)
+        stats = await queue.stats()
+        assert (0, 0, 1, 1) == (stats.depth, stats.in_progress, stats.dead, stats.totals.done)
+        assert not (await queue.read_state(hot=True)).segments
+
+
+@in_virtual_time
 async def test_a_range_ends_before_the_first_row_that_is_taken_or_is_never_in_a_range():
     async with queue_on(store()) as queue:
         await queue.enqueue_many(

@@ -272,14 +272,14 @@ class EndRange(Operation, frozen=True):
         near = range(max(held.first, last - FINISHED_KEPT - len(alone)), last)
         kept = [] if segment.own_ids else [row for row in near if row not in alone][-FINISHED_KEPT:]
         finished = rows.jobs_of(claim.job_id, kept)
-        if last < held.last:
+        draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, done, now))
+        if last < held.last:  # the segment may leave the manifest with the last of its cancelled jobs
             give_range_back(draft, claim.job_id, now, first=last, charge=False)
         else:
             draft.set_range(claim.job_id, None)
         for job in jobs:
             draft.admit(job)
             replace(self.singles[job.id], job=job.claim).change(draft, now)
-        draft.move_rows(bulk_move(Verb.ACK, held, JobStatus.COMPLETED, done, now))
         for job in finished:
             draft.note(draft.header.finished, job.id, job.attempt)
         draft.note(draft.header.finished, claim.job_id, claim.attempt)
