@@ -1,1 +1,1 @@
-"""Metrics and traces of queues and workers, for Prometheus and OpenTelemetry. Each needs its extra."""
+"""Metrics of queues and workers for Prometheus, and traces for OpenTelemetry. Each needs its extra."""

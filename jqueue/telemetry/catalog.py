@@ -1,4 +1,4 @@
-"""The metrics: name, kind, labels, unit and description, each once. All exporters and the docs use this list.
+"""The metrics: name, kind, labels and description, each once. The exporter and the docs use this list.
 
 Names, labels and units follow Prometheus. Its text format adds `_total` to the name of a counter.
 """
@@ -26,7 +26,6 @@ class Metric(NamedTuple):
         kind: its kind.
         description: one line.
         labels: the names of its labels.
-        unit: "s", "By", or the thing that it counts.
         bounds: the upper bounds of a histogram's buckets.
     """
 
@@ -34,7 +33,6 @@ class Metric(NamedTuple):
     kind: Literal["gauge", "counter", "histogram"]
     description: str
     labels: tuple[str, ...] = OF_QUEUE
-    unit: str = "1"
     bounds: tuple[float, ...] = ()
 
 
@@ -43,78 +41,66 @@ JOBS = Metric(
     "gauge",
     "Number of jobs by status: ready, scheduled, in_progress, dead or completed.",
     (*OF_ENTRYPOINT, "status"),
-    "{job}",
 )
 OLDEST_READY = Metric(
     "jqueue_oldest_ready_seconds",
     "gauge",
     "Time for which the oldest ready job has waited; 0 if no job is ready.",
     OF_ENTRYPOINT,
-    "s",
 )
 OLDEST_CLAIM = Metric(
     "jqueue_oldest_claim_seconds",
     "gauge",
     "Time for which the job that was claimed first has been in progress; 0 if no job is.",
     OF_ENTRYPOINT,
-    "s",
 )
 PAUSED = Metric("jqueue_paused", "gauge", "1 if the entrypoint is paused, 0 if not.", OF_ENTRYPOINT)
-ENQUEUED = Metric("jqueue_enqueued", "counter", "Jobs added.", OF_ENTRYPOINT, "{job}")
-CLAIMED = Metric("jqueue_claimed", "counter", "Claims made by workers.", OF_ENTRYPOINT, "{claim}")
-DONE = Metric("jqueue_done", "counter", "Jobs acked.", OF_ENTRYPOINT, "{job}")
-FAILED = Metric("jqueue_failed", "counter", "Claims that ended with a failure.", OF_ENTRYPOINT, "{claim}")
-RETRIED = Metric(
-    "jqueue_retried", "counter", "Failures after which the job was queued again.", OF_ENTRYPOINT, "{claim}"
-)
-DIED = Metric("jqueue_dead", "counter", "Failures after which the job was dead.", OF_ENTRYPOINT, "{job}")
-CANCELLED = Metric("jqueue_cancelled", "counter", "Jobs cancelled.", OF_ENTRYPOINT, "{job}")
-EXPIRED = Metric("jqueue_expired", "counter", "Jobs removed because their time was over.", OF_ENTRYPOINT, "{job}")
-RECOVERED = Metric("jqueue_recovered", "counter", "Stale claims, whose worker was gone.", OF_ENTRYPOINT, "{claim}")
-REMOVED = Metric("jqueue_removed", "counter", "Jobs purged, or moved to another queue.", OF_ENTRYPOINT, "{job}")
-WAIT = Metric("jqueue_wait_seconds", "histogram", "Time from ready to claimed.", OF_ENTRYPOINT, "s", BUCKETS)
-RUN = Metric("jqueue_run_seconds", "histogram", "Time from claimed to acked or nacked.", OF_ENTRYPOINT, "s", BUCKETS)
+ENQUEUED = Metric("jqueue_enqueued", "counter", "Jobs added.", OF_ENTRYPOINT)
+CLAIMED = Metric("jqueue_claimed", "counter", "Claims made by workers.", OF_ENTRYPOINT)
+DONE = Metric("jqueue_done", "counter", "Jobs acked.", OF_ENTRYPOINT)
+FAILED = Metric("jqueue_failed", "counter", "Claims that ended with a failure.", OF_ENTRYPOINT)
+RETRIED = Metric("jqueue_retried", "counter", "Failures after which the job was queued again.", OF_ENTRYPOINT)
+DIED = Metric("jqueue_dead", "counter", "Failures after which the job was dead.", OF_ENTRYPOINT)
+CANCELLED = Metric("jqueue_cancelled", "counter", "Jobs cancelled.", OF_ENTRYPOINT)
+EXPIRED = Metric("jqueue_expired", "counter", "Jobs removed because their time was over.", OF_ENTRYPOINT)
+RECOVERED = Metric("jqueue_recovered", "counter", "Stale claims, whose worker was gone.", OF_ENTRYPOINT)
+REMOVED = Metric("jqueue_removed", "counter", "Jobs purged, or moved to another queue.", OF_ENTRYPOINT)
+WAIT = Metric("jqueue_wait_seconds", "histogram", "Time from ready to claimed.", OF_ENTRYPOINT, BUCKETS)
+RUN = Metric("jqueue_run_seconds", "histogram", "Time from claimed to acked or nacked.", OF_ENTRYPOINT, BUCKETS)
 DROPPED = Metric(
     "jqueue_dropped_values",
     "gauge",
     "Number of jobs whose result or error was not kept for want of room.",
     (*OF_ENTRYPOINT, "value"),
-    "{job}",
 )
 WORKERS = Metric(
-    "jqueue_workers", "gauge", "Number of workers that are not lost: they have committed lately.", OF_WORKER, "{worker}"
+    "jqueue_workers", "gauge", "Number of workers that are not lost: they have committed lately.", OF_WORKER
 )
-SLOTS = Metric("jqueue_worker_slots", "gauge", "Number of jobs that these workers can run.", OF_WORKER, "{job}")
-BUSY = Metric("jqueue_worker_busy", "gauge", "Number of jobs that these workers hold.", OF_WORKER, "{job}")
+SLOTS = Metric("jqueue_worker_slots", "gauge", "Number of jobs that these workers can run.", OF_WORKER)
+BUSY = Metric("jqueue_worker_busy", "gauge", "Number of jobs that these workers hold.", OF_WORKER)
 UP = Metric("jqueue_up", "gauge", "1 if the queue could be read at the last look, 0 if not.")
 VERSION = Metric("jqueue_version", "gauge", "Version of the queue: it grows by one with each commit.")
-SIZE = Metric("jqueue_size_bytes", "gauge", "Size of the queue's object.", unit="By")
+SIZE = Metric("jqueue_size_bytes", "gauge", "Size of the queue's object.")
 SEGMENTS = Metric("jqueue_segments", "gauge", "Segments beside the queue's object, which hold waiting jobs.")
 SEGMENT_JOBS = Metric("jqueue_segment_jobs", "gauge", "Waiting jobs in segments. They are among the jobs by status.")
-SEGMENT_BYTES = Metric("jqueue_segment_bytes", "gauge", "Size of all segments.", unit="By")
-SIZE_LIMIT = Metric("jqueue_size_limit_bytes", "gauge", "Size from which enqueue refuses jobs.", unit="By")
-UNREADABLE = Metric("jqueue_unreadable_lines", "gauge", "Lines of the queue's object that are not jobs.", unit="{line}")
+SEGMENT_BYTES = Metric("jqueue_segment_bytes", "gauge", "Size of all segments.")
+SIZE_LIMIT = Metric("jqueue_size_limit_bytes", "gauge", "Size from which enqueue refuses jobs.")
+UNREADABLE = Metric("jqueue_unreadable_lines", "gauge", "Lines of the queue's object that are not jobs.")
 BUILD = Metric("jqueue_build_info", "gauge", "1, labelled with the version of jqueue.", ("version",))
 
-COMMITS = Metric("jqueue_commits", "counter", "Commits of this process that have landed.", unit="{commit}")
+COMMITS = Metric("jqueue_commits", "counter", "Commits of this process that have landed.")
 RECOGNISED = Metric(
     "jqueue_commits_recognised",
     "counter",
     "Those of them whose answer was lost, and which a later read found.",
-    unit="{commit}",
 )
-CONFLICTS = Metric(
-    "jqueue_conflicts", "counter", "Writes of this process that the store refused as conflicts.", unit="{write}"
-)
-COMMIT_CALLS = Metric(
-    "jqueue_commit_calls", "histogram", "Number of calls in a commit of this process.", unit="{call}", bounds=CALLS
-)
+CONFLICTS = Metric("jqueue_conflicts", "counter", "Writes of this process that the store refused as conflicts.")
+COMMIT_CALLS = Metric("jqueue_commit_calls", "histogram", "Number of calls in a commit of this process.", bounds=CALLS)
 STORE = Metric(
     "jqueue_store_seconds",
     "histogram",
     "Time of calls to the store: read, write; of objects beside it: create, fetch, list, remove.",
     ("queue", "call"),
-    "s",
     BUCKETS,
 )
 STORE_ERRORS = Metric(
@@ -122,15 +108,13 @@ STORE_ERRORS = Metric(
     "counter",
     "Failed calls of this process to the store, by kind: throttled, timeout, transient, missing, fatal or other.",
     ("queue", "call", "kind"),
-    "{call}",
 )
-RUNNING = Metric("jqueue_worker_running", "gauge", "Number of handlers that run in this process.", OF_WORKER, "{job}")
+RUNNING = Metric("jqueue_worker_running", "gauge", "Number of handlers that run in this process.", OF_WORKER)
 OUTCOMES = Metric(
     "jqueue_worker_outcomes",
     "counter",
     "Jobs of this worker by outcome: succeeded, failed, dead, snoozed, handed_back, cancelled or lost.",
     (*OF_WORKER, "outcome"),
-    "{job}",
 )
 
 QUEUE_METRICS = (

@@ -27,7 +27,7 @@ class WorkerFigures(Protocol):
 
 @runtime_checkable
 class Exporter(Protocol):
-    """Exports the metrics of queues: `PrometheusMetrics` or `OpenTelemetryMetrics`."""
+    """Exports the metrics of queues: such as `PrometheusMetrics`."""
 
     def watch(self, queue: Operator, worker: WorkerFigures | None = None) -> AbstractAsyncContextManager[None]:
         """Return an async context manager: within it, the metrics include those of a queue.

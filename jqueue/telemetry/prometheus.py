@@ -19,7 +19,6 @@ from jqueue.ports.queue import Operator
 from jqueue.telemetry.catalog import Metric
 from jqueue.telemetry.exporters import WorkerFigures
 from jqueue.telemetry.figures import Sample, cumulative
-from jqueue.telemetry.recorder import Recorder
 from jqueue.telemetry.watching import EVERY, WatchedQueues
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
@@ -45,7 +44,7 @@ class PrometheusMetrics(Collector):
         self, registry: CollectorRegistry | None = None, every: float | None = EVERY, *, commits: bool = True
     ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self._queues = WatchedQueues(every, Recorder if commits else None)
+        self._queues = WatchedQueues(every, commits)
         self.registry.register(self)
 
     def watch(self, queue: Operator, worker: WorkerFigures | None = None) -> AbstractAsyncContextManager[None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 from jqueue.domain.errors import JQueueError
@@ -24,9 +24,6 @@ logger = logger_of("jqueue.telemetry")
 DEADLINE = 10.0
 """Seconds for one look at a queue."""
 
-MakeRecorder = Callable[[str], Recorder]
-"""Makes what counts the commits of a queue object. It is given the name of the queue."""
-
 EVERY = 15.0
 """Seconds between two looks at a queue, by default."""
 
@@ -37,12 +34,12 @@ class WatchedQueue:
     Args:
         queue: the queue.
         worker: the figures of the worker that runs on it; None without one.
-        recorder: makes what counts the commits of the queue object; None: they are not counted.
+        commits: True to count the commits of the queue object.
     """
 
-    def __init__(self, queue: Operator, worker: WorkerFigures | None, recorder: MakeRecorder | None) -> None:
+    def __init__(self, queue: Operator, worker: WorkerFigures | None, commits: bool) -> None:
         self.name = place_name(queue)
-        self.recorder = recorder(self.name) if recorder and isinstance(queue, SupportsObservers) else None
+        self.recorder = Recorder(self.name) if commits and isinstance(queue, SupportsObservers) else None
         self._queue = queue
         self._worker = worker
         self._figures = Figures(self.name)
@@ -81,18 +78,18 @@ class WatchedQueues:
 
     Args:
         every: seconds between two looks at the figures of a queue; None: only `look` looks.
-        recorder: makes what counts the commits of a queue object; None: they are not counted.
+        commits: True to count the commits of a queue object.
     """
 
-    def __init__(self, every: float | None, recorder: MakeRecorder | None) -> None:
+    def __init__(self, every: float | None, commits: bool) -> None:
         self._every = every
-        self._recorder = recorder
+        self._commits = commits
         self._present: tuple[WatchedQueue, ...] = ()
 
     @asynccontextmanager
     async def watch(self, queue: Operator, worker: WorkerFigures | None) -> AsyncIterator[None]:
         """Watch a queue while the context lasts."""
-        watched = WatchedQueue(queue, worker, self._recorder)
+        watched = WatchedQueue(queue, worker, self._commits)
         looking = None
         self._present = (*self._present, watched)
         if self._every is not None:

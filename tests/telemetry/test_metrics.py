@@ -1,4 +1,4 @@
-"""Metrics for Prometheus and OpenTelemetry: what they count is what happened."""
+"""Metrics for Prometheus: what they count is what happened."""
 
 import asyncio
 
