@@ -64,6 +64,7 @@ class Discovery:
         self._epoch: object = None
         self._moves: list[float] = []
         self._moved, self._alone_until = False, 0.0
+        self._failing = False  # True if the only way to the queue has failed
         self.why: Exception | None = None
         self.version = 0
 
@@ -134,6 +135,9 @@ class Discovery:
             if answer.leaving and not self._moved:
                 self._alone_until = now + MOVES_WITHIN
         self._pause = FIRST_PAUSE
+        if self._failing:
+            self._failing = False
+            engine.observers.broker_called(None)
         if answer.queue:
             self.version = answer.version
             if not engine.queue_id:
@@ -149,6 +153,9 @@ class Discovery:
         is_refused = isinstance(error, LinkRefusedError)
         if is_refused and self.only:
             return  # the caller has the error, and other calls may be allowed
+        if self.only:
+            self._failing = True
+            self._engine.observers.broker_called(error)
         if self.current is link:
             self.current = None
             pause = max(self._pause, error.pause, LONGEST_PAUSE if is_refused else 0.0)

@@ -70,6 +70,10 @@ class Observers:
             self._called(call, started, None)
         return answer
 
+    def broker_called(self, error: BaseException | None) -> None:
+        """Tell the observers of a client without a store that its broker has failed, or answers again."""
+        self._tell(lambda observer: observer.store_called("read", 0.0, error))
+
     def _called(self, call: str, started: float, error: BaseException | None) -> None:
         seconds = self._clock.monotonic() - started
         self._tell(lambda observer: observer.store_called(call, seconds, error))

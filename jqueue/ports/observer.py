@@ -103,6 +103,9 @@ class Observer:
     def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
         """Note that a call to the store has ended.
 
+        A client that reaches the store through a broker only notes as reads each call to the broker that fails, and the
+        first one after it that succeeds.
+
         Args:
             call: "read" or "write" of the queue's object; "create", "fetch", "list" or "remove" of objects beside it.
             seconds: time that it took.

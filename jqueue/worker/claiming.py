@@ -16,12 +16,14 @@ from typing import Any
 
 from jqueue.core.queue_base import options_of
 from jqueue.core.values import NotLoadedError
-from jqueue.domain.errors import JQueueError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, JQueueError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
+from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import Consumer
 from jqueue.runtime.system import process_name
+from jqueue.telemetry.observing import observed
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import RunState, Signal
 
@@ -29,7 +31,8 @@ logger = logger_of("jqueue.worker")
 
 LONG_POLL, LONGEST_POLL = 30.0, 900.0
 """Seconds that a long poll waits: the first one, and the last of many in a row that found nothing. Each begins with a
-look at the store, and shows only in the end that the queue does not answer."""
+look at the store, and shows only in the end that the queue does not answer. So one that is longer than the first is
+begun anew, as the first, when a call to the store fails; and none is on a queue object that does not tell of them."""
 
 POLL_INTERVAL = 1.0
 """Seconds between two dequeues of a queue that has no long poll."""
@@ -46,12 +49,13 @@ class SingleClaims:
     Attributes:
         limit: largest number of jobs in one call.
         waits: True if the queue has a long poll.
+        queue: the queue to claim from.
     """
 
     def __init__(self, queue: Consumer, claim_timeout: float | None, name: str) -> None:
         self.limit = options_of(queue).limits.batch_size
         self.waits = queue.capabilities.wait
-        self._queue = queue
+        self.queue = queue
         self._options: dict[str, Any] = {}
         if claim_timeout is not None and queue.capabilities.claim_timeout:
             self._options["claim_timeout"] = claim_timeout
@@ -60,11 +64,11 @@ class SingleClaims:
 
     async def claim(self, entrypoints: str | Sequence[str], count: int) -> list[Job]:
         """See `jqueue.worker.gathering.JobSource`."""
-        return await self._queue.dequeue(entrypoints, batch_size=count, **self._options)
+        return await self.queue.dequeue(entrypoints, batch_size=count, **self._options)
 
     async def wait(self, entrypoints: str | Sequence[str], count: int, seconds: float) -> list[Job]:
         """Claim up to `count` jobs as soon as there are any, by a long poll."""
-        return await self._queue.dequeue(entrypoints, batch_size=count, wait=seconds, **self._options)
+        return await self.queue.dequeue(entrypoints, batch_size=count, wait=seconds, **self._options)
 
     async def settle(self, entrypoints: Sequence[str], seconds: float) -> None:
         """Wait until the jobs that a cancelled call may have claimed are handed back, but no longer than `seconds`.
@@ -75,12 +79,12 @@ class SingleClaims:
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(2):
-                    await self._queue.dequeue(entrypoints, batch_size=0, deadline=seconds)
+                    await self.queue.dequeue(entrypoints, batch_size=0, deadline=seconds)
         except (TimeoutError, JQueueError) as error:
             logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
 
 
-class Claimer:
+class Claimer(Observer):
     """Claims the jobs of one run.
 
     Args:
@@ -115,6 +119,8 @@ class Claimer:
         self._task: asyncio.Task[Any] | None = None
         self._polled_for = 0
         self._poll = LONG_POLL
+        self._longest_poll = LONGEST_POLL if isinstance(source.queue, SupportsObservers) else LONG_POLL
+        self._is_blind = False  # True if a call to the store has failed during the long poll
         self._polled_names: Sequence[str] = ()
         self._renewing = False
         self._renewal_due = False
@@ -183,10 +189,11 @@ class Claimer:
         if not self._source.waits:
             await self._pause(POLL_INTERVAL)
             return None
-        self._polled_for, self._polled_names = asked, names
+        self._polled_for, self._polled_names, self._is_blind = asked, names, False
         try:
-            jobs = await self._source.wait(entrypoints, asked, self._poll)
-            self._poll = LONG_POLL if jobs else min(LONGEST_POLL, 2 * self._poll)
+            with observed(self._source.queue if self._poll > LONG_POLL else None, self):
+                jobs = await self._source.wait(entrypoints, asked, self._poll)
+            self._poll = LONG_POLL if jobs else min(self._longest_poll, 2 * self._poll)
             return jobs
         except asyncio.CancelledError:
             self._may_get_back = True
@@ -211,6 +218,12 @@ class Claimer:
         except TimeoutError:
             return
 
+    def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
+        """Begin a long poll anew, with a call that shows soon if the queue does not answer."""
+        if error is not None and not isinstance(error, asyncio.CancelledError | CASConflictError):
+            self._poll, self._is_blind = LONG_POLL, True
+            self.wake()
+
     def wake(self) -> None:
         """Wake `run`, or renew an outgrown long poll: more slots are free, or nothing is left to do."""
         if not self._polled_for:
@@ -227,8 +240,8 @@ class Claimer:
             self._task.cancel()
 
     def _is_outgrown(self) -> bool:
-        """True if a new long poll could claim twice as many jobs or others, or for the last try of a drain."""
-        if self._drain and self._state.is_idle:
-            return True
+        """True if a new long poll could claim twice as many jobs or others, before a drain ends, or if blind."""
         names = self._names()
-        return names != self._polled_names or self._room(names) >= 2 * self._polled_for
+        if self._is_blind or names != self._polled_names or (self._drain and self._state.is_idle):
+            return True
+        return self._room(names) >= 2 * self._polled_for

@@ -1,15 +1,17 @@
 """Requests to the store while nothing happens: idle workers, the broker that serves them, and writers past it."""
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, StorageError
 from jqueue.domain.operations.operator import CreateQueue
+from jqueue.ports.sharing import LinkError
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
-from tests.shared_memory import NetworkMemory, SharedMemory
+from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory
 from tests.virtual_world import in_virtual_time, now
 
 HERE = "http://here:8470"
@@ -162,3 +164,50 @@ async def test_a_worker_that_polls_seldom_looks_seldom_for_a_queue_that_does_not
         await asyncio.sleep(HOUR)
         assert own.reads <= 70
         assert 0 == own.writes
+
+
+class Failing(Counted):
+    """A way to a store that can be cut."""
+
+    def __init__(self, memory):
+        super().__init__(memory)
+        self.cut = False
+
+    async def read(self):
+        return await self._unless_cut(super().read)
+
+    async def read_if_changed(self, etag):
+        return await self._unless_cut(super().read_if_changed, etag)
+
+    async def _unless_cut(self, read, *arguments):
+        if self.cut:
+            raise StorageError("the connection was reset")
+        return await read(*arguments)
+
+
+async def refuse(message):
+    raise LinkError("the broker is gone", sent=True)
+
+
+@pytest.mark.parametrize("way", ["store", "broker"])
+@in_virtual_time
+async def test_a_worker_that_was_idle_for_long_says_within_a_minute_that_the_queue_does_not_answer(way, caplog):
+    caplog.set_level(logging.INFO, "jqueue.worker")
+    memory = SharedMemory(clock=VirtualClock())
+    async with BrokerQueue(memory, clock=VirtualClock()) as broker:
+        await broker.apply(CreateQueue())
+        broker.offer()
+        while (handle := memory.handle) is None:
+            await asyncio.sleep(1)
+        store = Failing(NetworkMemory(clock=VirtualClock()))
+        async with idle_worker(store if way == "store" else BrokerOnly(memory)):
+            await asyncio.sleep(HOUR)
+            caplog.clear()
+            store.cut, memory.handle = True, refuse
+            for link in memory.links:
+                link.close()
+            await asyncio.sleep(60)
+            assert any("does not answer: claiming jobs fails" in each.getMessage() for each in caplog.records)
+            store.cut, memory.handle = False, handle
+            await asyncio.sleep(60)
+            assert "answers again: claiming jobs succeeded" in caplog.records[-1].getMessage()
