@@ -6,6 +6,7 @@ in the objects of the simulation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import islice
@@ -70,7 +71,6 @@ class Replay:
         self._segments = read_segments(evidence.objects)
         self.compares = True
         self._unsure: frozenset[str] = frozenset()
-        self._aged: frozenset[str] = frozenset()
         self._before = self._after = Version()
         self._may_raise_floor = False
 
@@ -94,9 +94,6 @@ class Replay:
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
         same = before.schedules.items() if self._unsure else ()
         self.model.not_fired = frozenset(name for name, entry in same if after.schedules.get(name) == entry)
-        edge = now.timestamp() - CLOCKS_DIFFER
-        old = {name for name, entry in before.segments.items() if 0 < entry.get("at", 0) < edge}
-        self._aged = frozenset(job_id for job_id, (name, _) in before.rows.items() if name in old)
         self.model.stuck = frozenset(
             range_id for range_id, held in before.ranges.items() if held["segment"] in self._seed.damaged
         ) & frozenset(after.ranges)
@@ -234,9 +231,13 @@ class Replay:
 
     def _purge(self, asked: Purge, told: Any) -> int:
         """Purge jobs. An expired job goes with the others if no operation before has loaded its row."""
+        cutoff = asked.before if asked.older_than is None else self.model.later(-asked.older_than)
+        edge = -math.inf if cutoff is None else cutoff.timestamp() - CLOCKS_DIFFER
+        old = {name for name, entry in self._before.segments.items() if 0 < entry.get("at", 0) < edge}
+        aged = frozenset(job_id for job_id, (name, _) in self._before.rows.items() if name in old)
         unread = self._unsure & self._after.jobs.keys()
         before = self.model.copy()
-        purged: int = self.model.purge(asked, self._aged, unread)
+        purged: int = self.model.purge(asked, aged, unread)
         unloaded = [
             job_id
             for job_id, job in self.model.expired.items()
@@ -246,7 +247,7 @@ class Replay:
             self.model.restore(before)
             for job_id in unloaded[purged - told :]:
                 self.model.bring_back(job_id)
-            purged = self.model.purge(asked, self._aged, unread)
+            purged = self.model.purge(asked, aged, unread)
         return purged
 
     def _with_payload(self, new: Enqueue) -> Enqueue:

@@ -126,5 +126,10 @@ async def test_a_new_job_begins_above_the_attempts_of_a_segment_whose_range_ende
     ModelAudit(Evidence(versions, calls, records, objects, none, True, {}, {}, calm=True, jumped=none)).check()
 
 
+def test_a_purge_by_age_keeps_the_rows_of_a_segment_that_was_named_since():
+    """The model took a segment for old that was named a minute ago, whatever the age that the purge asks for."""
+    run_seed(7710168)
+
+
 def test_segments_that_were_staged_too_long_ago_may_be_gone():
     run_seed(70012931)
