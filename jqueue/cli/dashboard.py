@@ -1,4 +1,4 @@
-"""`jqueue dashboard URL`: a page in the browser that shows a queue live, or the same page as one static file."""
+"""`jqueue dashboard URL`: a page in the browser that shows a queue live, or a snapshot of it as one file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ URL = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="URL or path of the queue. JQUEUE_URL can name it, and --static needs none.",
+        help="URL or path of the queue. JQUEUE_URL can name it.",
         show_default=False,
     ),
 ]
@@ -41,11 +41,8 @@ def dashboard(
         list[str] | None, typer.Option(help="Name under which browsers may reach the page; can be repeated.")
     ] = None,
     static: Annotated[
-        bool, typer.Option("--static", help="Print the page as one HTML file that reads the queue's object itself.")
+        bool, typer.Option("--static", help="Print a snapshot of the queue as one HTML file, and end.")
     ] = False,
-    object_url: Annotated[
-        str, typer.Option(help="With --static: the public or presigned URL of the object. Without it, the page asks.")
-    ] = "",
 ) -> None:
     """Show a queue live in the browser, and change it there.
 
@@ -53,7 +50,8 @@ def dashboard(
 
     Another address than this machine's own needs --token-file, and TLS or --insecure.
 
-    With --static it prints an HTML file that needs no server: `jqueue dashboard --static > page.html`.
+    With --static it prints the queue as it is now, without payloads and results, as an HTML file that needs no server:
+    `jqueue dashboard queue.json --static > snapshot.html`.
 
     Exits with 2 if the queue does not exist or cannot be read, or if an option is wrong.
     """
@@ -62,13 +60,11 @@ def dashboard(
         import uvicorn  # noqa: F401
     except ImportError:
         raise refusal('the dashboard needs more packages: pip install "jqueue[dashboard]"') from None
-    if static:
-        from jqueue.server.static_page import static_page
-
-        typer.echo(static_page(object_url or (url if url.startswith(("https://", "http://")) else "")))
-        return
     if not url:
         raise refusal("give the URL of the queue")
+    if static:
+        typer.echo(on_queue(url, _snapshot))
+        return
     settings = _settings(host, port, token_file, tls_cert, tls_key, insecure, tuple(allow_host or ()))
 
     async def serve(opened: OpenedQueue) -> None:
@@ -81,6 +77,12 @@ def dashboard(
             raise RefusedError(f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}") from None
 
     on_queue(url, serve)
+
+
+async def _snapshot(opened: OpenedQueue) -> str:
+    from jqueue.server.snapshot import snapshot
+
+    return await snapshot(opened.queue)
 
 
 def _settings(

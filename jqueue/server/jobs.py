@@ -75,7 +75,7 @@ async def job_page(view: View, selection: Selection, order: str, start: int) -> 
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
     asked = selection, order, start + PAGE
     if asked not in view.lists:
-        found = await _found(view, *asked)
+        found = await first_jobs(view, *asked)
         if len(view.lists) < LISTS_KEPT:
             view.lists[asked] = found
     first, beyond = view.lists.get(asked) or found
@@ -90,7 +90,7 @@ async def job_page(view: View, selection: Selection, order: str, start: int) -> 
     }
 
 
-async def _found(view: View, selection: Selection, order: str, most: int) -> tuple[FirstItems[Job], int]:
+async def first_jobs(view: View, selection: Selection, order: str, most: int) -> tuple[FirstItems[Job], int]:
     """Return the first jobs that the filters pick, and the number of those that may fit and were not looked at.
 
     A page is drawn again at each change of the queue, and a look at a million jobs would take longer than that. So if

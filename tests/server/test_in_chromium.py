@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
+from tests.cli.commands import run
 from tests.cli.test_serving import running
 from tests.server.chromium import chromium
 from tests.server.test_looking import fill
@@ -82,22 +83,61 @@ def test_the_page_follows_the_queue_pauses_and_limits_an_entrypoint_and_undoes_i
         assert [] == browser.log()
 
 
-def test_every_view_names_its_controls_and_is_no_wider_than_the_window(browser, path):
-    ids = filled(path)
+def check_every_view(browser, job_id):
+    """Each view has a heading and names for its controls, and is no wider than a small and a large window."""
     nameless = """const name = (node) => (node.getAttribute("aria-label") || node.innerText
         || node.labels?.[0]?.innerText || "").trim();
         return [...document.querySelectorAll("button, a, input, select, svg[role=img]")]
           .filter((node) => node.offsetParent !== null && !name(node)).map((node) => node.outerHTML)"""
+    for width in (360, 1920):
+        browser.resize(width)
+        for place in (*VIEWS, f"/job?id={job_id}"):
+            browser.go(place)
+            browser.until(lambda: len(browser.all("main h1")) == 1, "a heading")
+            browser.until(lambda: "Loading" not in browser.text("main"), "the view")
+            assert [] == browser.driver.execute_script(nameless)
+            over = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
+            assert over <= 0, (width, place)
+
+
+def test_every_view_names_its_controls_and_is_no_wider_than_the_window(browser, path):
+    ids = filled(path)
     with opened(browser, path):
-        for width in (360, 1920):
-            browser.resize(width)
-            for place in (*VIEWS, f"/job?id={ids['dead']}"):
-                browser.go(place)
-                browser.until(lambda: len(browser.all("main h1")) == 1, "a heading")
-                browser.until(lambda: "Loading" not in browser.text("main"), "the view")
-                assert [] == browser.driver.execute_script(nameless)
-                over = browser.driver.execute_script("return document.documentElement.scrollWidth - innerWidth")
-                assert over <= 0, (width, place)
+        check_every_view(browser, ids["dead"])
+
+
+def test_a_snapshot_is_read_from_a_file_finds_jobs_and_says_when_it_was_made(browser, path, tmp_path):
+    ids = filled(path)
+    on(path, "enqueue", HOSTILE[0], b"", job_id="hostile")
+    (tmp_path / "snapshot.html").write_text(run("dashboard", path, "--static").stdout)
+    path.unlink()
+    browser.open((tmp_path / "snapshot.html").as_uri())
+    browser.see("snapshot of 20", "header")
+    browser.see("UTC, version", "header")
+    browser.see("Ready\n2", ".cards")
+    check_every_view(browser, ids["dead"])
+    for query, found in (
+        ("state=dead", ["dead"]),
+        ("text=BOB", ["ready"]),
+        ("entrypoint=mail&state=ready,scheduled", ["ready", "scheduled"]),
+        ("entrypoint=sum", ["completed"]),
+    ):
+        browser.go(f"/jobs?{query}")
+        browser.until(
+            lambda ids_found={ids[each] for each in found}: (
+                {each.text for each in browser.all("main td a.id")} == ids_found
+            ),
+            query,
+        )
+    browser.go("/job?id=none")
+    browser.see("this job is not in the snapshot")
+    browser.go(f"/job?id={ids['dead']}")
+    browser.see("no server at 10.0.0.7")
+    assert not browser.all("main button")
+    browser.go("/jobs")
+    browser.see(HOSTILE[0], "main table")
+    assert browser.driver.execute_script("return window.broken") is None
+    assert [] == browser.log()
 
 
 def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):

@@ -23,8 +23,8 @@ SHARED = (
 SERVED = (*SHARED, "start.js")
 """The scripts of the page that a server serves."""
 
-ALONE = (*SHARED, "blob.js", "object.js", "start-object.js")
-"""The scripts of the page without a server."""
+ALONE = (*SHARED, "snapshot.js")
+"""The scripts of a snapshot, which has no server."""
 
 
 def files() -> tuple[str, ...]:

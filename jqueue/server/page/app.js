@@ -125,6 +125,7 @@ export class App {
       this.trouble(null);
       if (values || now) await this.load();
       this.render();
+      if (this.state.still) return clearTimeout(this.late);
     } catch (error) {
       if (round !== this.round) return;
       this.failures += 1;
@@ -188,9 +189,10 @@ export class App {
   }
 
   trouble(error) {
-    const live = document.getElementById("live"), place = document.getElementById("trouble");
-    live.className = error ? "live lost" : "live";
-    live.textContent = error ? "not up to date" : this.state ? `live, version ${count(this.state.version)}` : "connecting…";
+    const live = document.getElementById("live"), place = document.getElementById("trouble"), { state } = this;
+    const fresh = state?.still ? `snapshot of ${moment(state.now)}` : "live";
+    live.className = error ? "live lost" : state?.still ? "live still" : "live";
+    live.textContent = error ? "not up to date" : state ? `${fresh}, version ${count(state.version)}` : "connecting…";
     const since = error && this.heard ? ` The figures are from ${moment(this.heard / 1000)}.` : "";
     const kind = error ? `${error.message}` : "";
     if (place.dataset.kind !== kind) {
@@ -200,7 +202,7 @@ export class App {
     place.dataset.kind = kind;
   }
 
-  // What the source must know before it can go on: a token, or the address of an object.
+  // What the source must know before it can go on: a token.
   question({ label, type, button }) {
     const submit = async (event) => {
       event.preventDefault();
@@ -233,7 +235,7 @@ export class App {
     document.getElementById("name").replaceChildren(foreign(this.state.name),
       this.state.role === "viewer" ? h("span", { class: "badge" }, "read only") : "");
     const shown = render({ state: this.state, samples: this.samples, actions: this.actions, query, ...this.view,
-      mayShow: this.state.role !== "viewer" || this.source.readsPayloads === true,
+      mayShow: this.state.role !== "viewer",
       showPayload: () => this.reveal("payload"), showResult: () => this.reveal("result") });
     const alerts = (this.state.alerts || []).map((text) => h("p", { class: "warning", role: "alert" }, foreign(text)));
     patch(main, h("main", { id: "main", tabindex: "-1" }, alerts, shown));

@@ -83,8 +83,13 @@ function pager(page, query) {
 }
 
 // A deep queue keeps most of its waiting jobs in segments: only the next of these are listed and searched.
-function beyond(page, query) {
+function beyond(page, query, state) {
   if (!page.beyond) return "";
+  if (state.still) {
+    return query.get("text") || query.get("holder")
+      ? `. ${counted(page.beyond, "more job is", "more jobs are")} not in this snapshot, and not searched.`
+      : `. ${count(page.beyond)} of them ${page.beyond === 1 ? "is" : "are"} not in this snapshot.`;
+  }
   const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
   return query.get("text") ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
@@ -106,7 +111,7 @@ export function list({ state, page, query, actions, wrong }) {
       page?.total > 0 && cancellable && actions.may("cancel-found") && h("button", { type: "button", class: "danger",
         onclick: () => actions.cancelFound(page, query) }, "Cancel all of these…")),
     filters(query, state),
-    page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : "", beyond(page, query)),
+    page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : "", beyond(page, query, state)),
     page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : pending(wrong),
     page && pager(page, query),
   ];

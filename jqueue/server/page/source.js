@@ -1,4 +1,4 @@
-// The queue as the server beside this page tells it. object.js has the same methods without a server.
+// The queue as the server beside this page tells it. snapshot.js has the same methods without a server.
 
 export class Refusal extends Error {
   constructor(message, status, kind) {

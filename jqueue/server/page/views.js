@@ -66,7 +66,7 @@ export function overview({ state, samples, query, actions }) {
   const row = name ? state.entrypoints.find((each) => each.name === name) : null;
   const figures = row || state.figures, chosen = row ? name : "", reasons = state.why_waiting || {};
   const held = state.entrypoints.reduce((sum, each) => sum + (Object.hasOwn(reasons, each.name) ? each.ready : 0), 0);
-  const choices = state.entrypoints.filter((each) => each.name !== null).slice(0, 200);
+  const choices = state.entrypoints.filter((each) => each.name !== null).slice(0, 200), points = samples.points(chosen);
   const go = (event) => {
     location.hash = event.target.value ? `#/?${new URLSearchParams({ entrypoint: event.target.value })}` : "#/";
   };
@@ -77,7 +77,7 @@ export function overview({ state, samples, query, actions }) {
           h("option", { value: "", selected: !chosen }, "all entrypoints"),
           choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, foreignText(each.name)))))),
     cards(figures, samples.lately(chosen), state.now, row ? reasons[chosen] : held ? `${count(held)} held up` : null),
-    charts(samples.points(chosen)),
+    (!state.still || points.length > 1) && charts(points),
     h("p", { class: "hint" }, "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
     h("h2", {}, "Entrypoints"),
     entrypoints(state, samples, actions),
