@@ -280,8 +280,9 @@ class QueueView:
         return state_of(header, tuple(jobs), self.set_aside)
 
     async def list_segments(self) -> None:
-        """Learn by a listing which segments are missing or cut off. What was known of damage before is forgotten.
+        """Learn by a listing which segments are missing or cut off.
 
+        What was known of damage before is forgotten, but for segments that are set aside: their jobs still wait.
         If the store fails, nothing is learned: a later listing may succeed.
         """
         if not self.header.segments:
@@ -291,7 +292,8 @@ class QueueView:
             sizes = await retried(
                 LIST_DEADLINE, reader.sizes, self._parts.entropy, "the list of segments could not be read"
             )
-            reader.damage.clear()
+            for name in reader.damage.keys() - reader.aside:
+                del reader.damage[name]
             for name, segment in self.header.segments.items():
                 size = sizes.get(FOLDER + name)
                 if size is None or size < segment.bytes:

@@ -155,6 +155,24 @@ async def test_a_segment_is_served_at_once_when_its_jobs_that_cannot_be_read_wer
 
 
 @in_virtual_time
+async def test_a_listing_forgets_no_segment_that_is_set_aside():
+    store = InMemoryStorage(clock=VirtualClock())
+    name = await filled(store)
+    whole = await remove_segment(store, name)
+    await restore_segment(store, name, whole.replace(b'"00', b'"01'))
+    queue = direct_queue(store, clock=VirtualClock())
+    assert [] == await queue.dequeue("a")
+    warnings = (await queue.stats()).warnings
+    assert 1 == len(warnings)
+    await (await queue.view()).list_segments()
+    assert warnings == (await queue.stats()).warnings, "its jobs still wait"
+    await restore_segment(store, name, whole)
+    await asyncio.sleep(61)
+    assert ["00"] == ids(await queue.dequeue("a", wait=5))
+    assert () == (await queue.stats()).warnings
+
+
+@in_virtual_time
 async def test_jobs_of_a_stale_range_without_attempts_left_stay_claimed_until_they_can_be_read():
     store = InMemoryStorage()
     name = await filled(store, max_attempts=1)
