@@ -1,4 +1,4 @@
-"""The command line: `jqueue doctor URL`, `jqueue worker app:worker URL` and commands for operators, a file for each.
+"""The command line: `jqueue doctor URL`, `jqueue worker app:worker URL` and commands for operators, a file a noun.
 
 It needs `pip install 'jqueue[cli]'`; the rest of jqueue does not.
 """
@@ -28,7 +28,6 @@ def main() -> None:
     try:
         import rich  # noqa: F401 - the commands need it, which are imported when they are called
 
-        from jqueue.cli import completion
         from jqueue.cli.app import app
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in NEEDED:
@@ -40,8 +39,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
-    if completion.VARIABLE in os.environ:
-        completion.answer_shells()
     app(prog_name="jqueue")
 
 

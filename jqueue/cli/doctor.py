@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -19,15 +20,164 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue._version import __version__
-from jqueue.cli.checks import CHECKS, Finding, examine
-from jqueue.cli.probes import Outcome
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli import probes, segment_probe
+from jqueue.cli.on_queue import URL
+from jqueue.cli.probes import NotTriedError, Outcome, ProbeContext, Result, noted
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
-from jqueue.cli.verdict import Verdict, judge
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import counted, printable
+from jqueue.ports.clock import Clock
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch, SupportsWriteCheck, describe
 from jqueue.runtime.system import SystemClock, SystemEntropy
+
+SAFE = (
+    "Safe. If several writers compete, exactly one wins and the others are told so. No acknowledged write is lost. A "
+    "queue needs nothing else from a store."
+)
+UNSAFE = "Not safe. Do not keep a queue here: it would"
+DAMAGED = "The store is safe, but the queue is damaged: workers would"
+DEAF = "This store seems to ignore the conditions of writes."
+TWO_STEPS = (
+    "Use another store: this one checks the condition first and writes later, and another write can come between. "
+    "No setting can change that."
+)
+RACES = {"racing_creators", "racing_increments"}
+
+PLACES: dict[type, str] = {
+    LocalFileSystemStorage: "A file serves the processes of one machine. Keep it on a local disk, not a network drive.",
+    InMemoryStorage: "An in-memory queue belongs to one process and ends with it: use it for tests and trials.",
+}
+"""Advice on places, which no probe can see."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The verdict on a storage.
+
+    Attributes:
+        safe: True if a queue may be kept there.
+        text: the verdict in a sentence.
+        harm: the harm that the store would do to a queue.
+        advice: the steps to take.
+    """
+
+    safe: bool
+    text: str
+    harm: tuple[str, ...]
+    advice: tuple[str, ...]
+
+
+def judge(findings: Iterable[Finding], storage: object) -> Verdict:
+    """Return the verdict on a storage."""
+    results = {finding.check.name: finding.result for finding in findings}
+    failed = {name: result for name, result in results.items() if result.outcome is Outcome.FAILED}
+    advice = _once(text for result in (failed or results).values() for text in result.advice)
+    if not failed:
+        place = tuple(text for kind, text in PLACES.items() if isinstance(storage, kind))
+        return Verdict(True, SAFE, (), advice + place)
+    if failed.keys() == {"segments"}:
+        return Verdict(False, DAMAGED, _once(result.harm for result in failed.values()), advice)
+    if failed.keys() >= {"create_only", "stale_etag"}:
+        advice = (DEAF, *advice)
+    if failed.keys() <= RACES:
+        advice = (TWO_STEPS,)
+    return Verdict(False, UNSAFE, _once(result.harm for result in failed.values()), advice)
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, texts)))
+
+
+OVERALL = 90.0
+"""Seconds for all checks together that have a limit."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A probe, with its names.
+
+    Attributes:
+        name: its name in JSON.
+        title: its name in a table.
+        limit: seconds that it may take. If it takes longer, the store has not answered. None: it grows with the queue,
+            and each of its calls has a limit.
+        run: the probe; it returns None if it says nothing about this store.
+    """
+
+    name: str
+    title: str
+    limit: float | None
+    run: Callable[[ProbeContext], Awaitable[Result | None]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A check that was made, and its result."""
+
+    check: Check
+    result: Result
+
+
+CHECKS = (
+    Check("create_only", "create an existing object", 20, probes.create_only),
+    Check("right_etag", "write with the right etag", 20, probes.right_etag),
+    Check("stale_etag", "write with a stale etag", 20, probes.stale_etag),
+    Check("absent_object", "write to an absent object", 20, probes.absent_object),
+    Check("etag_quoting", "etag quoting", 20, probes.etag_quoting),
+    Check("round_trip", "round trip", 20, probes.round_trip),
+    Check("conditional_read", "conditional read", 20, probes.conditional_read),
+    Check("racing_creators", f"{probes.CREATORS} racing creators", 20, probes.racing_creators),
+    Check(
+        "racing_increments", f"{probes.WRITERS} x {probes.INCREMENTS} racing increments", 45, probes.racing_increments
+    ),
+    Check("write_rate", "writes per second", 25, probes.write_rate),
+    Check("clock", "clock", 20, probes.clock_offset),
+    Check("segments", "segments of the queue", None, segment_probe.segments),
+)
+
+
+async def examine(
+    space: ScratchSpace,
+    clock: Clock,
+    findings: list[Finding],
+    started: Callable[[Check, str], None] = lambda check, progress: None,
+    *,
+    quick: bool = False,
+) -> None:
+    """Make the checks, one after the other.
+
+    Args:
+        space: makes the objects to try.
+        clock: measures the time, and is compared with the store's.
+        findings: each finding is appended to it, as soon as it is known.
+        started: called with each check before it is made, and with its progress in words during a long one.
+        quick: True if no rows of segments are read.
+
+    Raises:
+        StorageError: the store refused, failed several times, or did not answer in time.
+    """
+    context = ProbeContext(space, clock, quick=quick)
+    end = clock.monotonic() + OVERALL
+    for check in CHECKS:
+        started(check, "")
+        context.tell = partial(started, check)
+        seconds = None if check.limit is None else max(0.0, min(check.limit, end - clock.monotonic()))
+        try:
+            async with asyncio.timeout(seconds) as limit:
+                result = await check.run(context)
+        except NotTriedError as why:
+            result = noted(f"not tried: {why}")
+        except TimeoutError as error:
+            if not limit.expired() or seconds is None:
+                raise
+            last = space.last_error or "the store did not answer"
+            raise StorageError(f'the check "{check.title}" did not end within {seconds:.0f} s: {last}') from error
+        if result is not None:
+            findings.append(Finding(check, result))
+
 
 SHOWN = {
     Outcome.PASSED: Text("ok", "green"),
@@ -73,12 +223,7 @@ class Examination:
 
 
 def doctor(
-    url: Annotated[
-        str,
-        typer.Argument(
-            metavar="URL", help="URL of the queue, such as s3://bucket/queue.json, or a path.", show_default=False
-        ),
-    ],
+    url: URL,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not read the rows of segments, which takes long in a deep queue.")

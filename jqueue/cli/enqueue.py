@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.job_flags import with_job_flags
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
-from jqueue.cli.payload import Payload, PayloadFile, payload_of
+from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
 from jqueue.cli.printing import note, show_json
 from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
 from jqueue.domain.job import JobStatus

@@ -17,8 +17,6 @@ from typing import Any, ClassVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from jqueue.cli.default_url import with_default_url
-
 WIDEST = 120
 """Largest number of columns of a help text. Longer lines are hard to read."""
 
@@ -47,28 +45,38 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command with plain help. If its arguments name no queue, it takes the one of `JQUEUE_URL`."""
+    """A command with plain help. An argument whose environment variable is set is not taken from the command line."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def make_parser(self, ctx: Any) -> Any:
         """As in typer."""
-        return super().parse_args(ctx, args if ctx.resilient_parsing else with_default_url(self.get_params(ctx), args))
+        params, self.params = self.params, [each for each in self.params if not _is_set(each)]
+        try:
+            return super().make_parser(ctx)
+        finally:
+            self.params = params
+
+
+def _is_set(parameter: Any) -> bool:
+    return parameter.param_type_name == "argument" and bool(parameter.envvar and os.environ.get(parameter.envvar))
 
 
 class CommandGroup(_Plain, TyperGroup):
     """A group of commands with plain help. A command is imported when it is called.
 
     Attributes:
-        package: name of the package with the commands. Each is a function, or a group, in a module of the same name,
-            where a - is a _.
-        summaries: the first paragraph of the help of each command, by its name.
+        package: name of the package with the commands.
+        modules: the modules of the package, by name, each with its commands: the first paragraph of the help of each,
+            by its name. A command is a function, or a group, of the same name.
     """
 
     package: ClassVar[str]
-    summaries: ClassVar[Mapping[str, str]]
+    modules: ClassVar[Mapping[str, Mapping[str, str]]]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.commands = _Commands(self.package, self.summaries)  # type: ignore[assignment]
+        self.summaries = {name: text for listed in self.modules.values() for name, text in listed.items()}
+        places = {name: f"{self.package}.{module}" for module, listed in self.modules.items() for name in listed}
+        self.commands = _Commands(places)  # type: ignore[assignment]
 
     def list_commands(self, ctx: Any) -> list[str]:
         """As in typer; nothing is imported."""
@@ -92,26 +100,18 @@ class CommandGroup(_Plain, TyperGroup):
 class _Commands(Mapping[str, Any]):
     """The commands of a group by name. Each is imported when it is looked up."""
 
-    def __init__(self, package: str, names: Mapping[str, str]) -> None:
-        self._package = package
-        self._names = names
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
 
     def __getitem__(self, name: str) -> Any:
-        if name not in self._names:
-            raise KeyError(name)
-        found = getattr(_imported(f"{self._package}.{identifier(name)}"), identifier(name))
+        found = getattr(_imported(self._places[name]), f"{name}_" if iskeyword(name) else name)
         return typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._names)
-
-
-def identifier(name: str) -> str:
-    """Return the name of the module, and of the function, of a command."""
-    return f"{name}_" if iskeyword(name) else name.replace("-", "_")
+        return len(self._places)
 
 
 def _imported(name: str) -> ModuleType:
@@ -133,17 +133,18 @@ def _imported(name: str) -> ModuleType:
             os.environ[PLUGINS] = before
 
 
-def group(kind: type[CommandGroup], **options: Any) -> typer.Typer:
-    """Return a group of commands, without those yet.
+def group(kind: type[CommandGroup], *, add_completion: bool = False, **options: Any) -> typer.Typer:
+    """Return a group of commands.
 
     Args:
         kind: the class of the group.
-        options: options of `typer.Typer`.
+        add_completion: True to give it typer's options that install the completion for a shell.
+        options: other options of `typer.Typer`.
     """
     return typer.Typer(
         cls=kind,
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=add_completion,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"max_content_width": WIDEST},

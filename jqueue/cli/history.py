@@ -1,4 +1,4 @@
-"""`jqueue history URL [ID]`: what happened to the jobs of a queue, the newest event first. It only reads."""
+"""What happened to the jobs of a queue, the newest event first. It only reads."""
 
 from __future__ import annotations
 
@@ -8,18 +8,43 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli import values
+from jqueue.cli import options
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, write_lines
-from jqueue.cli.event_values import outcome
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
-from jqueue.cli.printing import moment
+from jqueue.cli.printing import brief, moment
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import event_values
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import START
+from jqueue.domain.job import JobStatus
 from jqueue.domain.printable import printable
 from jqueue.domain.transitions import Verb
+
+PLAIN = frozenset((Verb.ENQUEUE, Verb.CLAIM, Verb.ACK))
+"""The events that go without the new status of the job."""
+
+
+def outcome(event: HistoryEvent) -> str:
+    """Return the new status of a job after an event, with its error, its holder and its times, in words."""
+    parts = []
+    if event.verb not in PLAIN:
+        parts.append("gone" if event.after is None and event.before is not None else _words(event.after))
+    if event.error:
+        error = " ".join(event.error.split())
+        parts = [f"{parts[0]}: {error}" if parts else error]
+    if event.holder:
+        parts.append(f"by {event.holder}")
+    if event.wait_seconds is not None:
+        parts.append(f"waited {brief(event.wait_seconds)}")
+    if event.run_seconds is not None:
+        parts.append(f"ran {brief(event.run_seconds)}")
+    return ", ".join(filter(None, parts))
+
+
+def _words(status: JobStatus | None) -> str:
+    return "" if status is None else status.replace("_", " ")
+
 
 INCOMPLETE = 1
 """Exit code if events are missing."""
@@ -98,8 +123,8 @@ async def _events(
     if not isinstance(queue, BlobQueue):
         raise InvalidJobError("the format of this queue has no history")
     try:
-        first = None if since is None else values.past("--since", since, now)
-        end = None if until is None else values.past("--until", until, now)
+        first = None if since is None else options.past("--since", since, now)
+        end = None if until is None else options.past("--until", until, now)
     except ValueError as error:
         raise RefusedError(str(error)) from None
     if known is None:

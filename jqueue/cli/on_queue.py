@@ -48,7 +48,8 @@ URL = Annotated[
     str,
     typer.Argument(
         metavar="URL",
-        help="URL of the queue, such as s3://bucket/q.json or vsqs:///folder, or a path. JQUEUE_URL can name it.",
+        envvar="JQUEUE_URL",
+        help="URL of the queue, such as s3://bucket/q.json, or a path. Leave it out if JQUEUE_URL is set.",
         show_default=False,
     ),
 ]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from jqueue.cli.on_jobs import DryRun, Yes, ask
+from jqueue.cli.changes import DryRun, Yes, ask
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.printing import jobs, show, show_json
 from jqueue.cli.scratch import CALL_LIMIT, with_retries
@@ -143,4 +143,4 @@ async def _unreadable(reader: SegmentReader, name: str, segment: Segment, entrop
 
 def _later(claimed: int) -> str:
     stay = counted(claimed, "job that cannot be read stays", "jobs that cannot be read stay")
-    return f"{stay} in claimed ranges. Run the command again once these claims have ended (see `jqueue requeue-stale`)"
+    return f"{stay} in claimed ranges. Run the command again once these claims have ended"

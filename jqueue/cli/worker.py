@@ -1,23 +1,33 @@
-"""`jqueue worker app:worker URL`: runs the worker of a program on a queue, until it is told to stop."""
+"""`jqueue worker app:worker URL`: runs the worker of a program on a queue, until it is told to stop.
+
+Errors of the program are shown without our own frames. The log goes to the standard error: coloured in a terminal,
+plain in a pipe, or JSON.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
+import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Container, Coroutine
+import traceback
+from collections.abc import Callable, Container, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from enum import StrEnum
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.logging import RichHandler
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.cli.log import JSONFormatter, LogFormat, log_to_stderr
 from jqueue.cli.on_queue import URL, Create, place_of
 from jqueue.cli.printing import UNUSABLE, refusal
-from jqueue.cli.program import find_worker
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.errors import (
@@ -31,13 +41,159 @@ from jqueue.domain.errors import (
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import logger_of, printable_lines
 from jqueue.ports.storage import describe
 from jqueue.runtime.system import process_name
 from jqueue.worker import Worker
 from jqueue.worker.opening import name_of
 from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence
 from jqueue.worker.signals import handle_signals, leave_at_signals
+
+
+def find_worker(target: str) -> Worker:
+    """Return the worker that MODULE:NAME means. Modules of the current folder count, as for `python -m`.
+
+    Raises:
+        typer.Exit: there is none, or it has no handlers. The reason has been printed.
+    """
+    module_name, colon, name = target.partition(":")
+    if not colon or not module_name or not name:
+        raise refusal("give the worker as MODULE:NAME; app:worker means `worker` in app.py")
+    if module_name.endswith(".py") or "/" in module_name:
+        raise refusal("give the module, not its file: app:worker means `worker` in app.py in this folder")
+    found = _imported(module_name)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Worker):
+        what = f"has no {name!r}" if found is None else f"has a {name!r} of type {type(found).__name__}"
+        raise refusal(f"the module {module_name} {what}: a jqueue.worker.Worker is needed")
+    if not found.handlers:
+        raise refusal(f'{target} has no handlers: register one with @{name}.handler("name")')
+    return found
+
+
+def _imported(module_name: str) -> Any:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and (module_name == missing or module_name.startswith(f"{missing}.")):
+            raise refusal(f"the module {module_name!r} is neither in this folder nor installed") from None
+        typer.echo(f"jqueue: the module {module_name!r} could not be imported:", err=True)
+        traceback.print_exception(error.with_traceback(_from_program(error.__traceback__)))
+        raise typer.Exit(UNUSABLE) from None
+
+
+def _from_program(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames from the program's first one on. Earlier frames are ours or the import system's."""
+    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
+        frames = frames.tb_next
+    return frames
+
+
+def _is_ours(filename: str) -> bool:
+    return filename in (__file__, importlib.__file__) or filename.startswith("<frozen importlib")
+
+
+logger = logger_of("jqueue.worker")
+
+PLAIN = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
+IN_COLOURS = "%(about)s%(message)s"
+ABOUT = ("job_id", "entrypoint", "attempt")
+INDENTED = "\n    "
+
+
+class LogFormat(StrEnum):
+    """The format of the log."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class JSONFormatter(logging.Formatter):
+    """Makes each record one JSON object in one line, in ASCII, so that it cannot control a terminal.
+
+    Attributes:
+        worker: name of the worker, as claims name it; None before it is known.
+    """
+
+    worker: str | None = None
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As in logging. A record about a job has `job_id`, `entrypoint` and `attempt`."""
+        said = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            "worker": self.worker,
+        }
+        about = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
+        traceback = record.exc_text or (record.exc_info and self.formatException(record.exc_info))
+        if traceback:
+            about["traceback"] = traceback
+        return json.dumps(said | about, default=str)
+
+
+class JobFormatter(logging.Formatter):
+    """Puts the job of a message before it, if the record names one that the message does not begin with.
+
+    A record cannot control a terminal, and only its first line can look like a line of the log.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As in logging; lines after the first are indented."""
+        return printable_lines(super().format(record)).replace("\n", INDENTED)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """As in logging."""
+        job_id, entrypoint = getattr(record, "job_id", None), getattr(record, "entrypoint", None)
+        named = job_id and entrypoint and not record.message.startswith(f"job {job_id}")
+        record.about = f"[{printable(f'{entrypoint} {job_id}')}] " if named else ""
+        return super().formatMessage(record)
+
+
+@contextmanager
+def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TEXT) -> Iterator[logging.Formatter]:
+    """Log the messages of jqueue and of the program that the block imports.
+
+    Of other loggers, such as the clients of stores, only warnings are logged: they would say too much. If the program
+    gives the root logger a handler, its setup stays. Loggers that its setup has disabled work again after the block.
+
+    Args:
+        level: the lowest level to log.
+        program: the name of its logger.
+        log_format: text or JSON.
+
+    Yields:
+        The formatter of the log.
+    """
+    handler: logging.Handler = logging.StreamHandler()
+    formatter: logging.Formatter = JobFormatter(PLAIN)
+    if log_format is LogFormat.JSON:
+        formatter = JSONFormatter()
+    elif sys.stderr.isatty():
+        handler = RichHandler(console=Console(stderr=True), show_path=False)
+        formatter = JobFormatter(IN_COLOURS, datefmt="[%X]")
+    handler.setFormatter(formatter)
+    names = [name for name in ("jqueue", program) if name]
+    for name in names:
+        logging.getLogger(name).setLevel(level)
+    before, logging.lastResort = logging.lastResort, handler  # the root logger has no handler until the import is done
+    try:
+        yield formatter
+    finally:
+        logging.lastResort = before
+    for each in logging.root.manager.loggerDict.values():
+        if isinstance(each, logging.Logger) and any(f"{each.name}.".startswith(f"{name}.") for name in names):
+            each.disabled = False  # logging.config disables all earlier loggers unless it is told not to
+    if not logging.root.handlers:
+        logging.basicConfig(handlers=[handler])
+    elif log_format is LogFormat.JSON:
+        logger.warning("--log-format json has no effect: the module of the worker sets up the log itself")
+
 
 logger = logger_of("jqueue.worker")
 

@@ -33,6 +33,8 @@ BY_FILTERS = {
     "redrive --error BOOM --yes": ("redriven", "dead"),
     "purge --yes": ("purged", "dead"),
     "purge --status queued --entrypoint mail --yes": ("purged", "m1 m2 m3"),
+    "update --entrypoint mail --delay 1h": ("updated", "m1 m2 m3"),
+    "update --id r --priority 5": ("updated", "r1"),
 }
 """Commands, the participle of the verb, and the jobs that change."""
 
@@ -63,6 +65,9 @@ def test_the_jobs_that_match_are_counted_by_a_dry_run_and_then_changed_and_no_ot
         ("cancel running --running", "will be told to stop"),
         ("cancel --all --running --yes", "1 of them is still in progress: their workers are told to stop"),
         ("purge dead", "the job (mail) was removed"),
+        ("update r1 --at 2031-01-02T03:04", "the job (report) is scheduled for 2031-01-02 03:04:00 UTC"),
+        ("update r1 --delay 0", "the job (report) is ready"),
+        ("update r1 -p -3", "the job (report) has priority -3"),
         ("pause mail", "paused until `jqueue resume`: 3 jobs wait, 1 job in progress continues"),
     ],
 )
@@ -78,6 +83,8 @@ def test_a_change_is_confirmed_in_a_sentence(path, jobs, arguments, answer):
         ("cancel dead --running", "this job is already dead: remove dead jobs with `jqueue purge`"),
         ("cancel m", "3 jobs have ids that begin like this"),
         ("redrive m1", "this job is queued: only a dead job can be queued again"),
+        ("update running -p 1", "this job is in progress: it no longer waits"),
+        ("update --priority 1", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
         ("cancel", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
         ("cancel --all", "there is no terminal to ask at: add --yes to go ahead, or --dry-run to only count"),
     ],
@@ -260,7 +267,7 @@ def test_every_setting_of_a_queue_can_be_configured(path, queue):
     assert before == values("configure", path)
 
 
-def test_a_cron_entry_is_set_and_removed(path, queue):
+def test_a_cron_entry_is_set_run_and_removed(path, queue):
     cron = ["--cron", "30 2 * * *", "--entrypoint", "clean", "--timezone", "Europe/Berlin", "--max-attempts", "3"]
     sentence = text("schedule", path, "nightly", '{"all": true}', *cron)
     [entry] = queue.schedules()
@@ -269,4 +276,6 @@ def test_a_cron_entry_is_set_and_removed(path, queue):
     assert values("schedule", path, "nightly", *cron)["replaced"]
     large = ["--file", "-"]
     assert "is kept in" in refused("schedule", path, "n", *cron, *large, stdin=SECRET * 100_000)
-    assert {"name": "nightly", "removed": True} == values("unschedule", path, "nightly")
+    assert "clean" == queue.find(values("schedule", path, "nightly", "--run-now")["id"]).entrypoint
+    assert {"name": "nightly", "removed": True} == values("schedule", path, "nightly", "--remove")
+    assert "'nightly'" in refused("schedule", path, "nightly", "--run-now")

@@ -35,6 +35,7 @@ CHANGING = {
     "redrive": ["--all"],
     "resume": ["mail"],
     "schedule": ["nightly", "--cron", "0 2 * * *", "--entrypoint", "mail"],
+    "update": ["later", "--delay", "0"],
 }
 
 OTHERS: dict[str, list[str]] = {"export": [], "metrics": [], "dashboard": []}
@@ -100,6 +101,13 @@ def test_errors_about_wrong_arguments_contain_no_secrets(arguments):
 WRONG = {
     "ls --status=hunter2": "--status takes ready, scheduled, queued (both), running, dead, completed or",
     "ls --watch": "the output is not a terminal: use `jqueue ls`",
+    "stats --watch": "the output is not a terminal: use `jqueue stats`",
+    "update --all": "give one of --delay DURATION, --at TIME and --priority NUMBER",
+    "update later --delay 0 -p 1": "give one of --delay DURATION, --at TIME and --priority NUMBER",
+    "schedule n": 'give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now',
+    "schedule n --remove --run-now": "give --remove or --run-now, and no other option",
+    "schedule n --remove --cron @daily": "give --remove or --run-now, and no other option",
+    "schedule n --remove": "there is no cron entry of this name: `jqueue stats` lists them",
     "cancel --holder '' --yes": "--holder is empty: give",
     "history --event hunter2": "--event takes ack, arrive, cancel, ",
     "pause ''": "entrypoint must be printable and not empty",
@@ -187,15 +195,15 @@ def test_the_page_on_the_command_line_lists_every_command():
     assert listed == {words for words, command in ALL.items() if not hasattr(command, "commands")}
 
 
-def test_the_environment_names_the_queue_unless_an_argument_does(path, tmp_path, monkeypatch):
-    queue, other = Blocking(path), Blocking(tmp_path / "jobs")
-    for each in (queue, other):
-        each.enqueue("mail", b"", job_id=f"of {each.path.name}")
-    queue.enqueue("mail", b"", job_id="-one")
+def test_the_environment_names_the_queue_and_no_argument_does_then(path, tmp_path, monkeypatch):
+    queue, other = Blocking(path), tmp_path / "jobs"
+    for job_id in ("one", "-one"):
+        queue.enqueue("mail", b"", job_id=job_id)
     monkeypatch.setenv("JQUEUE_URL", str(path))
-    monkeypatch.chdir(tmp_path)
-    assert "of queue.json" in run("ls", "--entrypoint", "mail").stdout
-    assert "of jobs" in run("ls", "./jobs").stdout
+    assert "one" in run("ls", "--entrypoint", "mail").stdout
+    for command in ("ls", "pause mail", "show one", "update one --delay 0"):
+        assert 2 == run(*command.split(), other).exit_code, "an argument too many"
+    assert not other.exists()
     text("pause", "mail")
     assert queue.read_state().entrypoints["mail"].paused
     assert "the job (mail) was removed" == text("cancel", "--", "-one")
@@ -298,7 +306,11 @@ def test_the_completion_of_a_shell_is_installed_and_works_in_a_real_bash(tmp_pat
         '_jqueue_completion jqueue; echo "${COMPREPLY[@]}"'
     )
     code = "import subprocess, sys; sys.exit(subprocess.call(['bash', '-c', sys.argv[1]]))"
-    environment = {"HOME": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environment = {
+        "HOME": str(tmp_path),
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1",  # the shell is named: no process above has one
+    }
     assert ["ready", "running"] == sorted(process(script, code=code, **environment).stdout.split())
     assert "zsh completion installed" in process("--install-completion", "zsh", **environment).stdout
     assert any("#compdef jqueue" in each.read_text() for each in tmp_path.rglob("*_jqueue*"))

@@ -1,4 +1,4 @@
-"""The commands that look: `ls`, `show`, `dead`, `stats`, `workers`, `schedules`, `history` and `watch`."""
+"""The commands that look: `ls`, `show`, `stats` and `history`."""
 
 import fcntl
 import os
@@ -123,6 +123,10 @@ def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
     for part in ("boom (paused) 0 0 0 1 0", "mail 2 0 1 0 0", "all 2 1 1 1 0", "fetch 0 of 5 100 in 60 s"):
         assert part in shown
     assert "nightly clean 30 2 * * *" in shown
+    assert "1 0 s (no record of a worker)" in shown
+    [holder] = figures["workers_seen"]
+    assert (1, False, None) == tuple(holder[name] for name in ("jobs", "worker", "entrypoints"))
+    assert ["nightly"] == [entry["name"] for entry in figures["schedules"]]
     queue.pause("mail")
     assert "mail: 2 ready jobs wait: paused" in text("stats", path)
 

@@ -12,7 +12,7 @@ from functools import partial
 
 import pytest
 
-from jqueue.cli.log import PLAIN, JobFormatter, JSONFormatter
+from jqueue.cli.worker import PLAIN, JobFormatter, JSONFormatter
 from tests.cli.commands import PATIENCE, Blocking, run
 
 PROGRAM = """

@@ -12,12 +12,14 @@ class SparkCommands(CommandGroup):
     """The commands of `jqueue spark`."""
 
     package = "jqueue.cli.spark"
-    summaries = {  # noqa: RUF012 - the base class says ClassVar
-        "enqueue": "Enqueue the rows of a file or folder with Spark: all of them in one commit, or none.",
-        "run": "Run a worker's handlers on Spark: on one batch of jobs, or with --drain on all ready jobs.",
-        "snapshot": "Write the jobs of a queue to OUT, or without OUT count and list them.",
-        "archive": "Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint.",
-        "report": "Report on queues: depth, ages, attempts, failures, times; or with --lake on the past.",
+    modules = {  # noqa: RUF012 - the base class says ClassVar
+        "enqueue": {"enqueue": "Enqueue the rows of a file or folder with Spark: all of them in one commit, or none."},
+        "run": {"run": "Run a worker's handlers on Spark: on one batch of jobs, or with --drain on all ready jobs."},
+        "snapshot": {"snapshot": "Write the jobs of a queue to OUT, or without OUT count and list them."},
+        "archive": {
+            "archive": "Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint."
+        },
+        "report": {"report": "Report on queues: depth, ages, attempts, failures, times; or with --lake on the past."},
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from jqueue.cli import values
+from jqueue.cli import options
 from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.printing import instant, refusal, show_json
 from jqueue.cli.spark.progress import tasks_shown
@@ -59,8 +59,8 @@ def report(
         raise refusal("give the URL of a queue, or --lake", as_json=as_json)
     try:
         now = SystemClock().now()
-        first = None if since is None else values.past("--since", since, now)
-        end = None if until is None else values.past("--until", until, now)
+        first = None if since is None else options.past("--since", since, now)
+        end = None if until is None else options.past("--until", until, now)
     except ValueError as error:
         raise refusal(str(error), as_json=as_json) from None
     if html is not None and not html.absolute().parent.is_dir():

@@ -12,12 +12,11 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from jqueue.cli.log import log_to_stderr
 from jqueue.cli.on_queue import URL, AsJSON, on_queue
 from jqueue.cli.printing import refusal, show_json
-from jqueue.cli.program import find_worker
 from jqueue.cli.spark.files import is_missing
 from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, spark_session
+from jqueue.cli.worker import find_worker, log_to_stderr
 from jqueue.domain.printable import printable
 
 if TYPE_CHECKING:

@@ -31,6 +31,7 @@ FleetURL = Annotated[
     str,
     typer.Argument(
         metavar="URL",
+        envvar="JQUEUE_URL",
         help="URL or path of the queue, several with commas between, or a pattern: 'q/*.json'.",
         show_default=False,
     ),

@@ -1,11 +1,14 @@
-"""`jqueue ls URL`: the jobs of a queue, by filters. It only reads."""
+"""The commands that look at jobs: `jqueue ls` and `jqueue show`. They only read."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from base64 import b64encode
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from itertools import chain, islice
 from tempfile import gettempdir
@@ -13,18 +16,145 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.chosen_jobs import ShortIds
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, lines_of, write_lines
-from jqueue.cli.filters import selecting
+from jqueue.cli.history import outcome
 from jqueue.cli.live import Draw, Interval, live
-from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
-from jqueue.cli.printing import age, lines_of_json, refusal, show_lines, size
+from jqueue.cli.on_queue import URL, AsJSON, OneALine, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.options import selecting
+from jqueue.cli.printing import age, ago, length, lines_of_json, moment, refusal, show_json, show_lines, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
+from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.shown import ShownLife, event_values, job_values
+from jqueue.core.verbs.producer import payload_of
 from jqueue.core.view import QueueView
-from jqueue.domain.errors import JobsUnreadableError
+from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobNotFoundError, JobsUnreadableError
+from jqueue.domain.events import HistoryEvent
+from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, place_of, since
+
+NAMED = 3
+"""Largest number of ids to name in an error about an id that is not clear."""
+
+
+async def one_job(view: QueueView, now: datetime, job_id: str) -> Job:
+    """Return the job with an id, or the only job whose id begins with it.
+
+    Args:
+        view: the queue.
+        now: the time by its clock.
+        job_id: an id, or the beginning of one.
+
+    Raises:
+        JobNotFoundError: no id begins like this.
+        JobsUnreadableError: it may be in a segment that is missing or damaged.
+        InvalidJobError: several ids do, or the id is empty.
+    """
+    if not job_id:
+        raise InvalidJobError("the id of the job is empty")
+    prefix = job_id.removesuffix("…")  # of an id that was cut to fit a terminal
+    if (whole := await view.find(prefix)) is not None:
+        return whole
+    first: list[Job] = []
+    number = 0
+    with reading(view, "looking") as (told, _):
+        async for job in told.jobs(now, Selection(id_prefix=prefix)):
+            number += 1
+            if number <= NAMED:
+                first.append(job)
+    if not first:
+        raise JobNotFoundError(prefix)
+    if number > 1:
+        shown = ", ".join(printable(job.id) for job in first)
+        raise InvalidJobError(
+            f"{counted(number, 'job')} have ids that begin like this: give more of the id. "
+            f"{'They are' if number <= NAMED else 'The first are'} {shown}"
+        )
+    return first[0]
+
+
+SHORTEST = 8
+"""Smallest number of characters of a short id."""
+
+
+class ShortIds:
+    """Finds a short id for each of some ids: a beginning that no other id of the queue has, of 8 characters at least.
+
+    Memory grows with the ids to shorten only, whatever the number of ids in the queue.
+
+    Args:
+        shown: the ids to shorten.
+    """
+
+    def __init__(self, shown: Iterable[str]) -> None:
+        self._ordered = sorted(shown)
+        self._shared = [0] * len(self._ordered)
+
+    def meet(self, job_id: str) -> None:
+        """Note an id of the queue. All of them must be noted, those to shorten too."""
+        ordered, place = self._ordered, bisect_left(self._ordered, job_id)
+        for beside in range(max(0, place - 1), min(len(ordered), place + 2)):
+            if ordered[beside] != job_id:
+                self._shared[beside] = max(self._shared[beside], _shared(ordered[beside], job_id))
+
+    def found(self) -> dict[str, str]:
+        """Return the short id of each id."""
+        pairs = zip(self._ordered, self._shared, strict=True)
+        return {job_id: job_id[: max(SHORTEST, shared + 1)] for job_id, shared in pairs}
+
+
+def _shared(one: str, other: str) -> int:
+    """Return the number of characters with which both begin."""
+    for place, (left, right) in enumerate(zip(one, other, strict=False)):
+        if left != right:
+            return place
+    return min(len(one), len(other))
+
+
+TEXT_BYTES = 64 << 10
+"""Largest payload that is shown in full, if it is text."""
+
+HEX_BYTES = 512
+"""Number of bytes shown of a payload that is not text."""
+
+ROW = 16
+
+
+def lines_of_bytes(content: bytes) -> Iterator[str]:
+    """Yield the lines that show some bytes, each behind a bar, so that none looks like another part of the page."""
+    if not content:
+        yield "  (empty)"
+        return
+    text = _text(content[:TEXT_BYTES])
+    if text is None:
+        yield from _hexadecimal(content[:HEX_BYTES])
+        shown = HEX_BYTES
+    else:
+        for line in text.splitlines():
+            yield f"  | {printable(line.expandtabs())}"
+        shown = TEXT_BYTES
+    if len(content) > shown:
+        yield f"  … {size(len(content) - shown)} more; --json has them all"
+
+
+def _text(content: bytes) -> str | None:
+    """Return bytes as text; None if they are not UTF-8, or hold control characters other than line breaks and tabs."""
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        if error.start < len(content) - 3 or len(content) < TEXT_BYTES:  # a character may be cut at the end
+            return None
+        text = content[: error.start].decode()
+    return None if any(char < " " and char not in "\n\r\t" for char in text) else text
+
+
+def _hexadecimal(content: bytes) -> Iterator[str]:
+    for start in range(0, len(content), ROW):
+        row = content[start : start + ROW]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        yield f"  | {start:04x}  {row.hex(' '):<{3 * ROW - 1}}  {letters}"
+
 
 WIDE = 120
 """Width of a terminal from which on ids are shown in full."""
@@ -143,7 +273,7 @@ def ls(
         return
     found, names = answer
     if as_json:
-        show_lines(_values(found.jobs, found.now))
+        show_lines(_listed_values(found.jobs, found.now))
     else:
         write_lines(listing(found, names, terminal, every=not selection))
     if found.damage is not None:
@@ -188,7 +318,11 @@ class LongList:
 
     def row_of(self, job: Job) -> Any:
         """Return the row of a job: a line of JSON, or its cells."""
-        return next(lines_of_json(_values([job], self._now))) if self._as_json else _row(job, {}, self._now, self._sort)
+        return (
+            next(lines_of_json(_listed_values([job], self._now)))
+            if self._as_json
+            else _row(job, {}, self._now, self._sort)
+        )
 
     def write(self, rows: Sequence[Any]) -> None:
         """Write rows."""
@@ -267,7 +401,7 @@ async def write_sorted(
     return None
 
 
-def _values(jobs: Sequence[Job], now: datetime) -> Iterator[Mapping[str, Any]]:
+def _listed_values(jobs: Sequence[Job], now: datetime) -> Iterator[Mapping[str, Any]]:
     from jqueue.core.shown import job_values
 
     return (job_values(job, now) for job in jobs)
@@ -375,3 +509,196 @@ _KEYS: Mapping[Order, Callable[[datetime], Callable[[Job], Any]]] = {
     Order.RUN_TIME: lambda now: lambda job: job.claimed_at or now,
     Order.SIZE: lambda _: lambda job: -_size_of(job),
 }
+
+
+BEFORE = timedelta(minutes=1)
+"""Time before the creation of a job from which on its events are looked for: clocks may disagree."""
+
+ABOUT = 10
+"""Width of an event and its attempt."""
+
+JobID = Annotated[str, typer.Argument(metavar="ID", help="Id of the job, or the beginning of it.", show_default=False)]
+
+
+@dataclass(slots=True)
+class Life:
+    """Everything that is known of a job.
+
+    Attributes:
+        job: the job.
+        now: the time by the queue's clock.
+        events: its events, the oldest first; None if the queue has no history.
+        missing: the reason why events are missing; None if none is.
+        payload: its payload; None if it was not asked for.
+        result: its result, a JSON value; None if there is none, or it was not asked for.
+    """
+
+    job: Job
+    now: datetime
+    events: list[HistoryEvent] | None = None
+    missing: str | None = None
+    payload: bytes | None = None
+    result: Any = None
+
+
+def show(
+    url: URL,
+    job_id: JobID,
+    payload: Annotated[bool, typer.Option("--payload", help="Show its payload, and its result if it has one.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Show one job with its whole life: attempts, errors, holder, times, events.
+
+    The beginning of an id is enough if no other id begins like it. The payload and the result are hidden unless
+    --payload is given; with --json, the payload is then in base64. Of the headers, only the names are shown.
+
+    If the queue keeps a history, the events of the job are listed, too.
+    """
+
+    async def read(opened: OpenedQueue) -> Life:
+        job, queue = await _found(opened, job_id), opened.queue
+        life = Life(job, opened.now())
+        if isinstance(queue, BlobQueue) and opened.view.header.history is not None:
+            life.events = []
+            try:
+                wanted = job.id if job.id.isprintable() else None  # an id that was edited by hand is not searched for
+                async for event in queue.history_of(opened.view, job_id=wanted, since=job.created_at - BEFORE):
+                    if event.job_id == job.id:
+                        life.events.append(event)
+                life.events.reverse()
+            except HistoryDamagedError as error:
+                life.missing = str(error)
+        if payload:
+            life.payload = b"".join([piece async for piece in payload_of(queue, job)])
+            life.result = job.result if job.result_object is None else await queue.result(job.id)
+        return life
+
+    life = on_queue(url, read, as_json=as_json)
+    if as_json:
+        show_json(_life_values(life, with_payload=payload))
+    else:
+        write_lines(_lines(life, Terminal.of_stdout()))
+
+
+async def _found(opened: OpenedQueue, job_id: str) -> Job:
+    """Return the job.
+
+    Raises:
+        RefusedError: there is none, but the history may tell what became of it.
+        JobNotFoundError: there is none.
+        InvalidJobError: several ids begin like this.
+    """
+    try:
+        return await one_job(opened.view, opened.now(), job_id)
+    except JobNotFoundError:
+        if opened.view.header.history is None:
+            raise
+        missing = f"there is no job with this id in {opened.name}: it may have finished. `jqueue history URL ID` tells"
+        raise RefusedError(missing) from None
+
+
+def _life_values(life: Life, *, with_payload: bool) -> dict[str, Any]:
+    job = life.job
+    values = {
+        **job_values(job, life.now, ShownLife),
+        "headers": sorted(job.headers),
+        "events_missing": life.missing,
+        "events": None if life.events is None else [event_values(event) for event in life.events],
+    }
+    if with_payload:
+        values |= {"payload": b64encode(life.payload or b"").decode("ascii"), "result": life.result}
+    return values
+
+
+def _lines(life: Life, terminal: Terminal) -> Iterator[str]:
+    """Yield the lines for people."""
+    job, now = life.job, life.now
+    yield terminal.styled(printable(job.id), "bold")
+    facts = list(_facts(job, now, hidden=life.payload is None))
+    widest = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        yield f"{terminal.styled(name.ljust(widest), 'dim')}  {printable(value)}"
+    yield from _errors(job, terminal)
+    if life.events:
+        yield terminal.styled("\nevents (UTC)", "dim")
+        for event in life.events:
+            about = f"{event.verb} {event.attempt or ''}".ljust(ABOUT)
+            yield f"  {moment(event.at)}  {printable(f'{about} {outcome(event)}').rstrip()}"
+    if life.missing:
+        yield terminal.styled(f"  {printable(life.missing)}", "yellow")
+    if life.payload is not None:
+        yield terminal.styled("\npayload", "dim")
+        yield from lines_of_bytes(life.payload)
+        if job.status is JobStatus.COMPLETED:
+            yield terminal.styled("\nresult", "dim")
+            yield f"  | {printable(json.dumps(life.result, ensure_ascii=False))}"
+
+
+def _facts(job: Job, now: datetime, *, hidden: bool) -> Iterator[tuple[str, str]]:
+    """Yield the names and the values of the facts about a job. The values need not be printable."""
+    yield "entrypoint", job.entrypoint
+    yield "status", _status(job, now)
+    yield "enqueued", ago(job.created_at, now)
+    yield "attempts", _attempts(job)
+    if job.holder is not None:
+        yield "holder", job.holder
+    for name, time in (("claimed", job.claimed_at), ("last heartbeat", job.heartbeat_at), ("requeued", job.queued_at)):
+        if time is not None:
+            yield name, ago(time, now)
+    if job.claim_timeout is not None:
+        yield "claim lost after", f"{length(job.claim_timeout)} without a heartbeat"
+    waits = job.status is JobStatus.QUEUED  # the times of other jobs no longer have an effect
+    for name, time in (
+        ("runs at", job.run_at if waits else None),
+        ("expires", job.expires_at if waits else None),
+        ("dead", job.dead_at),
+    ):
+        if time is not None:
+            yield name, ago(time, now)
+    if job.finished_at is not None:
+        yield "finished", ago(job.finished_at, now)
+    yield "priority", str(job.priority)
+    if job.unique_key is not None:
+        yield "unique key", job.unique_key
+    if job.concurrency_key is not None:
+        yield "concurrency key", f"{job.concurrency_key} (at most {job.concurrency_limit or 1} at once)"
+    if job.headers:
+        yield "headers", f"{', '.join(sorted(job.headers))} (values are hidden)"
+    if job.cancel_requested:
+        yield "cancelled", "its worker will be told to stop at its next heartbeat"
+    stored = job.payload_object
+    where = "" if stored is None else ", in an object of its own"
+    hint = "; --payload shows it" if hidden else ""
+    yield "payload", f"{size(len(job.payload) if stored is None else stored.size)}{where}{hint}"
+
+
+def _status(job: Job, now: datetime) -> str:
+    phase, begun = phase_of(job, now), since(job)
+    if phase is Phase.SCHEDULED:
+        return f"scheduled, ready in {age(begun - now)}"
+    return f"{phase.replace('_', ' ')} for {age(now - begun)}"
+
+
+def _attempts(job: Job) -> str:
+    """Return the number of attempts in words."""
+    text = f"{job.tries}, {job.failed_tries} failed" if job.failed_tries else str(job.tries)
+    return text if job.max_attempts is None else f"{text}; dead after {counted(job.max_attempts, 'failure')}"
+
+
+def _errors(job: Job, terminal: Terminal) -> Iterator[str]:
+    """Yield the errors of the attempts, the latest in full."""
+    earlier = [each for each in job.errors if each.text != job.error]
+    if earlier:
+        yield terminal.styled("\nerrors of earlier attempts (UTC)" if job.error else "\nerrors (UTC)", "dim")
+        for each in earlier:
+            yield f"  {moment(each.at)}  attempt {each.attempt}: {printable(' '.join(each.text.split()))}"
+    if job.error:
+        yield terminal.styled("\nlast error", "dim")
+        for line in job.error.splitlines():
+            yield f"  | {terminal.styled(printable(line), 'red')}"
+    if job.error_dropped:
+        yield f"  {size(job.error_dropped)} more were dropped: the queue had no room"
+    if job.traceback:
+        yield terminal.styled("\ntraceback, the innermost call last", "dim")
+        for line in job.traceback.splitlines():
+            yield f"  | {printable(line)}"

@@ -1,4 +1,4 @@
-"""A change of jobs that an operator has chosen: one by its id, some by filters, or all.
+"""The commands that change jobs an operator has chosen: one by its id, some by filters, or all.
 
 The chosen jobs are counted first, and a question is asked before any is destroyed. The changes are committed in
 chunks. Each job is checked against the filters again in its commit, so a job that a worker has claimed meanwhile is
@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence, Set
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-import msgspec
 import typer
+from msgspec.structs import replace
 
-from jqueue.cli.chosen_jobs import one_job
-from jqueue.cli.on_queue import OpenedQueue, RefusedError, certain, on_queue
-from jqueue.cli.printing import UNUSABLE, jobs, note, refusal, show, show_json
+from jqueue.cli.jobs import one_job
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.options import duration, selecting, time
+from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, refusal, show, show_json
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
@@ -37,8 +38,9 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.selection import Phase, Selection, phase_of
+from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of
 
 CHUNK = 1_000
 """Number of jobs to change in one commit."""
@@ -127,7 +129,45 @@ class Tally:
     taken: dict[str, str] = field(default_factory=dict)
 
 
-def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_json: bool) -> tuple[Job, Any]:
+def _change(
+    url: str,
+    job_id: str | None,
+    selection: Selection,
+    change: JobChange,
+    answer: Callable[[Job, Any], tuple[Mapping[str, Any], str]],
+    *,
+    yes: bool = True,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Change the job with an id, or the jobs of a selection, and print the outcome.
+
+    Args:
+        url: of the queue.
+        job_id: id of one job, or the beginning of it; None for the jobs of the selection.
+        selection: the filters. An empty selection chooses all jobs.
+        change: the change.
+        answer: returns the outcome for one job, as values for JSON and as a sentence, given the job as it was found and
+            the result of the operation.
+        yes: True if no question is asked.
+        dry_run: True if only the number of jobs is printed.
+        as_json: True if JSON is printed.
+
+    Raises:
+        typer.Exit: not all jobs were changed, or after a dry run.
+    """
+    if job_id is None:
+        _change_jobs(url, selection, change, yes=yes, dry_run=dry_run, as_json=as_json)
+        return
+    found, result = _change_job(url, job_id, change, dry_run=dry_run, as_json=as_json)
+    values, sentence = answer(found, result)
+    if as_json:
+        show_json({"id": found.id, "entrypoint": found.entrypoint, **values})
+    else:
+        show(sentence)
+
+
+def _change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_json: bool) -> tuple[Job, Any]:
     """Change one job. Return the job as it was found, and the result of the operation.
 
     Args:
@@ -161,23 +201,13 @@ def change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_js
     return found, result
 
 
-def change_jobs(
-    url: str, selection: Selection, change: JobChange, *, yes: bool = True, dry_run: bool = False, as_json: bool = False
-) -> None:
-    """Change the jobs of a selection, print their numbers, and exit.
-
-    Args:
-        url: of the queue.
-        selection: the filters. An empty selection chooses all jobs.
-        change: the change.
-        yes: True if no question is asked.
-        dry_run: True if only the number of jobs is printed.
-        as_json: True if JSON is printed.
+def _change_jobs(url: str, selection: Selection, change: JobChange, *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Change the jobs of a selection, and print their numbers. The arguments are as for `_change`.
 
     Raises:
         typer.Exit: with 1, not all chosen jobs were changed, or the answer is no; with 2, it could not be done.
     """
-    within = msgspec.structs.replace(selection, phases=(selection.phases & change.phases) or change.phases)
+    within = replace(selection, phases=(selection.phases & change.phases) or change.phases)
     counts_others = bool(change.others) or (bool(selection.phases) and selection.phases.isdisjoint(change.phases))
 
     async def find(opened: OpenedQueue) -> Chosen:
@@ -211,7 +241,7 @@ def change_jobs(
         raise typer.Exit(NOT_ALL)
 
 
-def one_choice(job_id: str | None, selection: Selection, every: bool, *, as_json: bool) -> None:
+def _check_choice(job_id: str | None, selection: Selection, every: bool, *, as_json: bool) -> None:
     """Check that jobs were chosen in exactly one way.
 
     Raises:
@@ -380,3 +410,227 @@ def _show_tally(tally: Tally, chosen: Chosen, change: JobChange, *, as_json: boo
     if len(tally.taken) > NAMED:
         show(f"  {len(tally.taken) - NAMED:,} more: see --json")
     _show_others(chosen, change)
+
+
+# Commands
+
+STOPPED = {
+    str(JobStatus.IN_PROGRESS): "this job is in progress: add --running to tell its worker to stop",
+    str(JobStatus.DEAD): "this job is already dead: remove dead jobs with `jqueue purge`",
+    str(JobStatus.COMPLETED): "this job is already completed: only its result is kept",
+}
+REMOVABLE = frozenset({Phase.DEAD, Phase.COMPLETED})
+
+
+@selecting()
+def cancel(
+    url: URL,
+    job_id: JobID = None,
+    selection: Selection = Selection(),  # noqa: B008 - an immutable value
+    every: All = False,
+    running: Annotated[bool, typer.Option("--running", help="Also stop jobs that are in progress.")] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Remove waiting jobs; with --running, also stop jobs in progress.
+
+    Choose one job by its ID, several by filters, or --all. Several are counted first, and a question is asked on a
+    terminal; elsewhere, --yes is needed. A job that a worker claims before it is removed is left alone, unless
+    --running is given.
+
+    The worker of a job in progress sees the request at its next heartbeat, within a minute by default, and stops the
+    handler. If the handler finishes first, the job is done.
+
+    Exits with 1 if the answer is no, or if some of the jobs had changed meanwhile.
+    """
+    _check_choice(job_id, selection, every, as_json=as_json)
+    change = JobChange(
+        done="cancelled",
+        operation=lambda job: Cancel(job.id, running),
+        phases=QUEUED | {Phase.IN_PROGRESS} if running else QUEUED,
+        question="Cancel {jobs}?",
+        others="" if running else "{jobs} but were left alone: running jobs need --running, dead ones `jqueue purge`",
+        refused=STOPPED,
+        stops=True,
+    )
+
+    def answer(job: Job, _: Any) -> tuple[Mapping[str, Any], str]:
+        if job.status is not JobStatus.IN_PROGRESS:
+            return {"cancelled": "removed"}, f"the job ({printable(job.entrypoint)}) was removed"
+        told = f"the worker of this job ({printable(job.entrypoint)}) will be told to stop at its next heartbeat"
+        return {"cancelled": "told"}, told
+
+    _change(url, job_id, selection, change, answer, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+@selecting("status", "holder")
+def redrive(
+    url: URL,
+    job_id: JobID = None,
+    selection: Selection = Selection(),  # noqa: B008 - an immutable value
+    every: All = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Queue dead jobs again: one by its ID, several by filters, or --all.
+
+    A job stays dead if another job has taken its unique key meanwhile.
+
+    Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
+    """
+    _check_choice(job_id, selection, every, as_json=as_json)
+    change = JobChange(
+        done="redriven",
+        operation=lambda job: Redrive(job.id),
+        phases=frozenset({Phase.DEAD}),
+        refused=_refused("only a dead job can be queued again"),
+    )
+
+    def answer(job: Job, _: Any) -> tuple[Mapping[str, Any], str]:
+        return {"redriven": 1}, f"the job ({printable(job.entrypoint)}) is queued again"
+
+    _change(url, job_id, selection, change, answer, dry_run=dry_run, as_json=as_json)
+
+
+@selecting("holder")
+def update(
+    url: URL,
+    job_id: JobID = None,
+    selection: Selection = Selection(),  # noqa: B008 - an immutable value
+    every: All = False,
+    delay: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Time from now: 60, 90s, 15m, 12h; 0 for at once.", show_default=False),
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="TIME", help="A time such as 2026-11-23T08:00, in UTC.", show_default=False),
+    ] = None,
+    priority: Annotated[
+        int | None,
+        typer.Option("--priority", "-p", metavar="NUMBER", help="Lower is served first.", show_default=False),
+    ] = None,
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Give waiting jobs another time or priority: one by its ID, several by filters, or --all.
+
+    Give one of --delay, --at and --priority. --delay 0 makes scheduled jobs ready. No worker claims a job before its
+    time. Among the jobs of a priority, a job keeps the place that it has by its age.
+
+    Exits with 1 if some of the jobs had changed meanwhile.
+    """
+    _check_choice(job_id, selection, every, as_json=as_json)
+    if sum(each is not None for each in (delay, at, priority)) != 1:
+        raise refusal("give one of --delay DURATION, --at TIME and --priority NUMBER", as_json=as_json)
+    try:
+        seconds = None if delay is None else duration("--delay", delay)
+        run_at = None if at is None else time("--at", at)
+    except ValueError as error:
+        raise refusal(str(error), as_json=as_json) from None
+
+    def operation(job: ChosenJob) -> Operation:
+        return Reschedule(job.id, delay=seconds, run_at=run_at) if priority is None else Reprioritise(job.id, priority)
+
+    def answer(job: Job, after: Job) -> tuple[Mapping[str, Any], str]:
+        what = f"is scheduled for {moment(after.run_at)} UTC" if after.run_at is not None else "is ready"
+        what = what if priority is None else f"has priority {priority}"
+        values = {"run_at": instant(after.run_at), "priority": after.priority}
+        return values, f"the job ({printable(job.entrypoint)}) {what}"
+
+    change = JobChange("updated", operation, QUEUED, refused=_refused("it no longer waits"))
+    _change(url, job_id, selection, change, answer, dry_run=dry_run, as_json=as_json)
+
+
+@selecting("holder")
+def purge(
+    url: URL,
+    job_id: JobID = None,
+    selection: Selection = Selection(),  # noqa: B008 - an immutable value
+    yes: Yes = False,
+    dry_run: DryRun = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.
+
+    With --status completed, it removes finished jobs whose results are kept; with --status queued, all waiting jobs, or
+    those of some entrypoints, however many. Several jobs are counted first, and a question is asked on a terminal;
+    elsewhere, --yes is needed.
+
+    Exits with 1 if the answer is no, or if some of the jobs had changed meanwhile.
+    """
+    if job_id is not None and selection:
+        raise refusal("choose the jobs: one ID, or filters such as --entrypoint NAME", as_json=as_json)
+    if selection.phases == QUEUED and selection == Selection(QUEUED, selection.entrypoints):
+        return _purge_waiting(url, selection.entrypoints, yes=yes, dry_run=dry_run, as_json=as_json)
+    if not selection.phases <= REMOVABLE:
+        raise refusal(
+            "purge takes dead and completed jobs, or --status queued with no filter but --entrypoint: `jqueue cancel` "
+            "removes other waiting jobs",
+            as_json=as_json,
+        )
+
+    def removal(job: ChosenJob) -> Operation:
+        ended = job.status is JobStatus.COMPLETED
+        return Purge(JobStatus.COMPLETED if ended else JobStatus.DEAD, job_id=job.id)
+
+    def answer(job: Job, _: Any) -> tuple[Mapping[str, Any], str]:
+        return {"purged": 1}, f"the job ({printable(job.entrypoint)}) was removed"
+
+    change = JobChange(
+        done="purged",
+        operation=removal,
+        phases=REMOVABLE,
+        question="Remove {jobs} for good?",
+        refused={
+            str(JobStatus.QUEUED): "this job waits: `jqueue cancel` removes it",
+            str(JobStatus.IN_PROGRESS): "this job is in progress: `jqueue cancel --running` stops it",
+        },
+    )
+    chosen = replace(selection, phases=selection.phases or frozenset({Phase.DEAD}))
+    _change(url, job_id, chosen, change, answer, yes=yes, dry_run=dry_run, as_json=as_json)
+
+
+def _refused(reason: str) -> Mapping[str, str]:
+    """Return the reason why one job is refused, for each status."""
+    return {str(status): f"this job is {status.replace('_', ' ')}: {reason}" for status in JobStatus}
+
+
+def _purge_waiting(url: str, entrypoints: Set[str], *, yes: bool, dry_run: bool, as_json: bool) -> None:
+    """Remove all waiting jobs, and print their number. They are not looked at one by one, however many they are.
+
+    Args:
+        url: of the queue.
+        entrypoints: their entrypoints; all if empty.
+        yes: True if no question is asked.
+        dry_run: True if only the number of jobs is printed.
+        as_json: True if JSON is printed.
+
+    Raises:
+        typer.Exit: with 1, the answer is no; with 2, it could not be done.
+    """
+
+    async def count(opened: OpenedQueue) -> Counter[str]:
+        found = (await opened.view.stats(opened.now())).entrypoints or {}
+        numbers = {name: each.ready + each.scheduled for name, each in found.items()}
+        return Counter({name: number for name, number in numbers.items() if not entrypoints or name in entrypoints})
+
+    async def remove(opened: OpenedQueue) -> int:
+        names: list[str | None] = [*sorted(entrypoints)] or [None]
+        return sum([await certain(opened.queue.purge(status=JobStatus.QUEUED, entrypoint=name)) for name in names])
+
+    found = +on_queue(url, count, as_json=as_json)
+    if not dry_run and not yes and found:
+        ask(found, "Remove {jobs} for good?", as_json=as_json)
+    purged = 0 if dry_run or not found else on_queue(url, remove, as_json=as_json)
+    if as_json:
+        show_json({"matched": found.total(), "purged": purged, **({"dry_run": True} if dry_run else {})})
+    elif dry_run and found:
+        show(f"{jobs(found.total())} would be purged")
+    elif purged:
+        show(f"{counted(purged, 'job was', 'jobs were')} purged")
+    else:
+        show(f"no job {'would be' if dry_run else 'was'} purged: none matches")

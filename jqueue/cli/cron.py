@@ -1,0 +1,103 @@
+"""`jqueue schedule URL NAME`: sets a cron entry, removes it, or enqueues a job of it now."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
+from jqueue.cli.printing import instant, moment, refusal, show, show_json
+from jqueue.domain.job_options import ScheduleOptions
+from jqueue.domain.models import Job
+from jqueue.domain.operations.rules import RunSchedule
+from jqueue.domain.printable import printable
+from jqueue.domain.rules import Schedule
+
+
+@with_job_flags(ScheduleOptions)
+def schedule(
+    url: URL,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cron entry.", show_default=False)],
+    payload: Payload = None,
+    cron: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIELDS",
+            help='When, as in cron: "30 2 * * *". A sixth field, before them, is seconds.',
+            show_default=False,
+        ),
+    ] = None,
+    entrypoint: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Entrypoint of the jobs.", show_default=False)
+    ] = None,
+    timezone: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the fields: Europe/Berlin.")] = "UTC",
+    file: PayloadFile = None,
+    options: dict[str, Any] = {},  # noqa: B006 - replaced by the flags
+    run_now: Annotated[bool, typer.Option("--run-now", help="Enqueue a job of the entry now.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the entry. Its jobs stay.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Set a cron entry: at each of its times, one job is enqueued, whatever the number of workers.
+
+    An entry with this name is replaced. The jobs are enqueued by the workers, so none is while no worker runs. A
+    DURATION is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d. `jqueue stats` lists the entries.
+
+    With --remove or --run-now, the entry must exist, and no other option is taken. After --run-now, the next worker
+    that is free takes the job; the times of the entry stay as they are.
+    """
+    if remove or run_now:
+        if (remove and run_now) or options or timezone != "UTC" or {cron, entrypoint, payload, file} != {None}:
+            raise refusal("give --remove or --run-now, and no other option", as_json=as_json)
+        return _remove(url, name, as_json=as_json) if remove else _run_now(url, name, as_json=as_json)
+    if cron is None or entrypoint is None:
+        raise refusal('give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now', as_json=as_json)
+
+    async def change(opened: OpenedQueue) -> tuple[Schedule, bool]:
+        queue = opened.queue
+        queue.capabilities.require("schedules")
+        content = await payload_of(payload, file, queue.options.limits, queue.capabilities)
+        if not isinstance(content, bytes):
+            raise RefusedError(
+                "the payload of a cron entry is kept in the queue itself, and this one is too large: store it "
+                "elsewhere, and give its address"
+            )
+        known = {each.name for each in await queue.schedules()}
+        call = queue.schedule(name, cron, entrypoint, content, timezone=timezone, **options)
+        return await certain(call), name in known
+
+    entry, replaced = on_queue(url, change, as_json=as_json)
+    if as_json:
+        told = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
+        show_json({**told, "next_at": instant(entry.next_at), "replaced": replaced})
+    else:
+        what = "replaced the entry of this name" if replaced else "added"
+        show(f"{what}; the first job is enqueued at {moment(entry.next_at)} UTC")
+
+
+def _remove(url: str, name: str, *, as_json: bool) -> None:
+    async def remove(opened: OpenedQueue) -> None:
+        if not await certain(opened.queue.unschedule(name)):
+            raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
+
+    on_queue(url, remove, as_json=as_json)
+    if as_json:
+        show_json({"name": name, "removed": True})
+    else:
+        show("the cron entry was removed")
+
+
+def _run_now(url: str, name: str, *, as_json: bool) -> None:
+    async def run(opened: OpenedQueue) -> Job:
+        [added] = await certain(opened.queue.apply_each(RunSchedule(name)))
+        if isinstance(added, Exception):
+            raise added
+        assert isinstance(added, Job)
+        return added
+
+    job = on_queue(url, run, as_json=as_json)
+    if as_json:
+        show_json({"id": job.id, "entrypoint": job.entrypoint, "schedule": name})
+    else:
+        show(f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})")

@@ -1,0 +1,383 @@
+"""Options that several commands share: filters of jobs, values as people write them, payloads, the options of a job.
+
+An error names the option and a right value. It does not repeat what was typed, which may be a URL with a secret.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, get_args
+
+import typer
+
+from jqueue.cli.on_queue import RefusedError
+from jqueue.cli.printing import refusal
+from jqueue.domain.durations import LONGEST, parse_duration
+from jqueue.domain.job_options import Option, options_of
+from jqueue.domain.large_values import PayloadSource
+from jqueue.domain.limits import Limits
+from jqueue.domain.selection import QUEUED, Phase, Selection
+from jqueue.ports.queue import Capabilities
+from jqueue.runtime.threads import in_a_thread
+
+AGE = "takes a number with a unit: 90s, 15m, 12h, 30d or 2w"
+
+STATUSES: Mapping[str, frozenset[Phase]] = {
+    **{str(phase): frozenset({phase}) for phase in Phase},
+    "queued": QUEUED,
+    "running": frozenset({Phase.IN_PROGRESS}),
+}
+"""The phases by the names that `--status` takes."""
+
+
+def _option(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, show_default=False)
+
+
+FILTERS: Mapping[str, Any] = {
+    "status": Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="STATUS",
+            help="Only jobs that are ready, scheduled, running, dead or completed. Several: repeat, or use commas.",
+            show_default=False,
+            autocompletion=lambda: list(STATUSES),
+        ),
+    ],
+    "entrypoint": Annotated[list[str] | None, _option("NAME", "Only jobs of this entrypoint; may be repeated.")],
+    "older_than": Annotated[
+        str | None, _option("AGE", "Only jobs ready, running, dead or completed for longer: 90s, 15m, 12h, 30d, 2w.")
+    ],
+    "newer_than": Annotated[str | None, _option("AGE", "Only jobs ready, running, dead or completed for less.")],
+    "holder": Annotated[str | None, _option("TEXT", "Only running jobs whose holder has this text in its name.")],
+    "key": Annotated[str | None, _option("KEY", "Only jobs with this unique key or concurrency key.")],
+    "error": Annotated[str | None, _option("TEXT", "Only jobs whose last error has this text in it.")],
+    "id": Annotated[str | None, _option("PREFIX", "Only jobs whose id begins like this.")],
+}
+"""The type of each option, by the name of its parameter. None means that it was not given."""
+
+
+def _expanding(
+    parameter: str, types: Mapping[str, Any], read: Callable[[dict[str, Any]], Any]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Replace a parameter of a command by several options. A wrong value ends the command before it has done anything.
+
+    Args:
+        parameter: name of the parameter.
+        types: the type of each option, by its name.
+        read: returns the value of the parameter, given the options. It raises `ValueError` if one of them is wrong.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for each in inspect.signature(command, eval_str=True).parameters.values():
+            added = [each.replace(name=name, annotation=kind, default=None) for name, kind in types.items()]
+            parameters += added if each.name == parameter else [each]
+
+        @functools.wraps(command)
+        def with_options(**given: Any) -> None:
+            options = {name: given.pop(name) for name in types}
+            try:
+                value = read(options)
+            except ValueError as error:
+                raise refusal(str(error), as_json=bool(given.get("as_json"))) from None
+            command(**given, **{parameter: value})
+
+        with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        with_options.__annotations__ = {each.name: each.annotation for each in parameters}
+        return with_options
+
+    return decorate
+
+
+def selecting(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options that choose jobs. Its parameter `selection` receives the `Selection`.
+
+    Args:
+        without: names of options that this command does not take, such as "status".
+    """
+    types = {name: kind for name, kind in FILTERS.items() if name not in without}
+    return _expanding("selection", types, lambda given: selection_of(**given))
+
+
+def selection_of(
+    *,
+    status: Sequence[str] | None = None,
+    entrypoint: Sequence[str] | None = None,
+    older_than: str | None = None,
+    newer_than: str | None = None,
+    holder: str | None = None,
+    key: str | None = None,
+    error: str | None = None,
+    id: str | None = None,
+) -> Selection:
+    """Return the selection that the options mean.
+
+    Raises:
+        ValueError: an option has a wrong value. The message names the option, but does not repeat the value.
+    """
+    for name, texts in (("entrypoint", entrypoint or ()), ("holder", [holder]), ("key", [key]), ("error", [error])):
+        if "" in texts:
+            raise ValueError(f"--{name} is empty: give a text, or leave it out")
+    if id == "":
+        raise ValueError("--id is empty: give the beginning of an id, or leave it out")
+    return Selection(
+        phases=_phases(status or ()),
+        entrypoints=frozenset(entrypoint or ()),
+        older_than=_age("--older-than", older_than),
+        newer_than=_age("--newer-than", newer_than),
+        holder=holder,
+        key=key,
+        error=error,
+        id_prefix=id,
+    )
+
+
+def _phases(status: Sequence[str]) -> frozenset[Phase]:
+    found: set[Phase] = set()
+    for word in ",".join(status).split(",") if status else ():
+        name = word.strip().lower().replace("-", "_").replace(" ", "_")
+        if name not in STATUSES:
+            raise ValueError("--status takes ready, scheduled, queued (both), running, dead, completed or expired")
+        found |= STATUSES[name]
+    return frozenset(found)
+
+
+def _age(option: str, text: str | None) -> float | None:
+    seconds = None if text is None else parse_duration(text)
+    if text is not None and seconds is None:
+        raise ValueError(f"{option} {AGE}")
+    return seconds
+
+
+_SIZE = re.compile(r"([0-9]+) ?(?:(|k|m|g)(?:i?b)?)", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3}
+
+
+def duration(option: str, text: str) -> float:
+    """Return a duration in seconds: a number of seconds, or a number with a unit.
+
+    Raises:
+        ValueError: the text is not a duration.
+    """
+    seconds = parse_duration(text)
+    if seconds is None:
+        try:
+            seconds = float(text)
+        except ValueError:
+            seconds = math.nan
+    if not 0 <= seconds <= LONGEST:
+        raise ValueError(f"{option} takes seconds, or a number with a unit: 60, 90s, 15m, 12h, 30d or 2w")
+    return seconds
+
+
+def time(option: str, text: str) -> datetime:
+    """Return a time. A text without a zone is in UTC, as all times that commands print.
+
+    Raises:
+        ValueError: the text is not a time.
+    """
+    try:
+        found = datetime.fromisoformat(text.strip())
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{option} takes a time such as 2026-11-23T08:00 (in UTC) or 2026-11-23T08:00+01:00") from None
+
+
+def past(option: str, text: str, now: datetime) -> datetime:
+    """Return a time that a person gave as such, or as the time that has passed since: 2h, "2h ago".
+
+    Args:
+        option: name of the option, for the error.
+        text: the text.
+        now: the present time.
+
+    Raises:
+        ValueError: the text is not a time, or the time lies ahead.
+    """
+    seconds = parse_duration(text.strip().removesuffix("ago"))
+    try:
+        found = time(option, text) if seconds is None else now - timedelta(seconds=seconds)
+    except (ValueError, OverflowError):
+        found = None
+    if found is None or found > now:
+        raise ValueError(f"{option} takes a time that is over: 2h, 30d, 2026-11-23T08:00 (in UTC) or with +01:00")
+    return found
+
+
+def size(option: str, text: str) -> int:
+    """Return a number of bytes.
+
+    Raises:
+        ValueError: the text is not a size.
+    """
+    found = _SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"{option} takes a number of bytes, or one with a unit: 1048576, 512KiB, 64MiB or 2GiB")
+    return int(found[1]) << 10 * _POWERS[found[2].lower()]
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return names and texts that were given as NAME=TEXT.
+
+    Raises:
+        ValueError: one of them has no name or no "=".
+    """
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise ValueError(f"{option} takes NAME=TEXT, and may be repeated")
+        found[name] = value
+    return found
+
+
+PIECE = 1 << 20
+"""Number of bytes to read at once."""
+
+STDIN = "-"
+
+Payload = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PAYLOAD", help="Payload as text, or - for the standard input. Empty by default.", show_default=False
+    ),
+]
+PayloadFile = Annotated[
+    str | None,
+    typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file of any size.", show_default=False),
+]
+
+
+async def payload_of(text: str | None, file: str | None, limits: Limits, capabilities: Capabilities) -> PayloadSource:
+    """Return the payload that the arguments mean: its bytes if it is small, or else a source to read it from.
+
+    Args:
+        text: the argument, if given.
+        file: path of a file, if given.
+        limits: limits of the queue object.
+        capabilities: of the queue. If it keeps no objects, a payload must fit into the queue itself.
+
+    Raises:
+        RefusedError: both are given, or the file cannot be read.
+    """
+    if text is not None and file is not None:
+        raise RefusedError("give the payload as an argument or with --file, not both")
+    if text is None and file is None:
+        return b""
+    if text is not None and text != STDIN:
+        return text.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
+    most = limits.most_payload(objects=False)
+    whole = ((capabilities.objects and limits.object_bytes) or most) + 1
+    if file is None or file == STDIN:
+        return await _from(sys.stdin.buffer, whole, streams=capabilities.objects)
+    try:
+        if await in_a_thread(Path(file).is_file):
+            start = await in_a_thread(lambda: _start_of(file, whole))
+            return Path(file) if capabilities.objects and len(start) == whole else start
+        pipe = await in_a_thread(lambda: Path(file).open("rb"))  # noqa: SIM115 - it is read later, and then closed
+        return await _from(pipe, whole, streams=capabilities.objects)
+    except OSError as error:
+        raise RefusedError(f"the file of the payload cannot be read: {error.strerror}") from None
+
+
+def _start_of(file: str, size: int) -> bytes:
+    with Path(file).open("rb") as opened:
+        return opened.read(size)
+
+
+async def _from(stream: BinaryIO, whole: int, *, streams: bool) -> PayloadSource:
+    """Return the bytes of a stream that cannot be read twice, or an async iterable if there are more than fit."""
+    start = await in_a_thread(lambda: stream.read(whole))
+    if streams and len(start) == whole:
+        return _pieces(start, stream)
+    _close(stream)
+    return start
+
+
+async def _pieces(start: bytes, stream: BinaryIO) -> AsyncIterator[bytes]:
+    piece = start
+    try:
+        while piece:
+            yield piece
+            piece = await in_a_thread(lambda: stream.read(PIECE))
+    finally:
+        _close(stream)
+
+
+def _close(stream: BinaryIO) -> None:
+    if stream is not sys.stdin.buffer:
+        stream.close()
+
+
+_NAMED = re.compile(r"`(\w+)`")
+
+
+def with_job_flags(listed: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a job as flags. Its parameter `options` receives the given ones.
+
+    A new option of a job becomes a flag by itself: its name, its help and the way to read it follow from its entry in
+    the one list in `jqueue.domain.job_options`.
+
+    Args:
+        listed: the `TypedDict` that lists the options.
+    """
+    flags = options_of(listed)
+
+    def read(texts: dict[str, Any]) -> dict[str, Any]:
+        given = {name: text for name, text in texts.items() if text not in (None, [])}
+        return {name: _READERS[_kind(flags[name])](flag_of(name, flags[name]), text) for name, text in given.items()}
+
+    return _expanding("options", {name: _annotation(flag) for name, flag in flags.items()}, read)
+
+
+def flag_of(name: str, option: Option) -> str:
+    """Return the flag of an option. A mapping is given by one flag for each entry, so its name is singular."""
+    return f"--{(name.removesuffix('s') if _kind(option) is Mapping else name).replace('_', '-')}"
+
+
+def _kind(option: Option) -> Any:
+    kind = option.kind
+    if isinstance(kind, type):
+        return Mapping if issubclass(kind, Mapping) else kind
+    return str  # a Literal: its values are texts, and the queue checks them
+
+
+def _annotation(option: Option) -> Any:
+    kind = _kind(option)
+    choices = get_args(option.type) if not isinstance(option.kind, type) else ()
+    metavar = "|".join(choices) if choices else _METAVARS[kind]
+    taken: Any = int | None if kind is int else list[str] | None if kind is Mapping else str | None
+    return Annotated[
+        taken, typer.Option(flag_of(option.name, option), metavar=metavar, help=_help(option), show_default=False)
+    ]
+
+
+def _help(option: Option) -> str:
+    """Return the description of an option in words of the command line."""
+    text = _NAMED.sub(lambda match: f"--{match[1].replace('_', '-')}", option.description)
+    text = text.replace("; None means ", "; by default ").replace('"raise" DuplicateJobError', '"raise" an error')
+    return text[0].upper() + text[1:]
+
+
+_METAVARS: Mapping[Any, str] = {
+    int: "NUMBER",
+    str: "TEXT",
+    timedelta: "DURATION",
+    datetime: "TIME",
+    Mapping: "NAME=TEXT",
+}
+_READERS: Mapping[Any, Callable[[str, Any], Any]] = {
+    int: lambda flag, value: value,
+    str: lambda flag, value: value,
+    timedelta: duration,
+    datetime: time,
+    Mapping: pairs,
+}

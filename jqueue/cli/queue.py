@@ -1,0 +1,563 @@
+"""The commands about a queue as a whole: its figures, settings and limits, pauses of its entrypoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from io import StringIO
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jqueue.cli.columns import Terminal
+from jqueue.cli.live import Interval, live
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.options import duration
+from jqueue.cli.options import size as size_of
+from jqueue.cli.printing import (
+    age,
+    brief,
+    count,
+    instant,
+    length,
+    moment,
+    note,
+    refusal,
+    show,
+    show_json,
+    size,
+    table,
+)
+from jqueue.core.shown import QueueInfo
+from jqueue.core.view import QueueView
+from jqueue.domain.counters import Totals
+from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError
+from jqueue.domain.header import WorkerRecord, by_name
+from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.operator import CreateQueue
+from jqueue.domain.operations.rules import SetLimits
+from jqueue.domain.printable import counted, printable
+from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings
+from jqueue.domain.stats import EntrypointStats
+
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+
+LISTED = 20
+"""Largest number of workers that are listed for people."""
+
+COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
+
+
+def stats(
+    url: URL,
+    watch: Annotated[bool, typer.Option("--watch", help="Show the figures live, until Ctrl-C.")] = False,
+    interval: Interval = 1.0,
+    as_json: AsJSON = False,
+) -> None:
+    """Show the figures of a queue: jobs by entrypoint, rates, times, workers, limits, cron entries.
+
+    Jobs wait from the moment they are ready until they are claimed, and run until they are acked or nacked. The median
+    and the 95% are rounded up to a power of two, in milliseconds.
+
+    If ready jobs wait because of a pause, a limit or a missing worker, a line says so.
+
+    A worker commits at least once a minute, and removes itself when it ends. One that was not seen for two minutes is
+    shown as lost, for an hour: it has died, or cannot reach the store. Its jobs are claimed again when its claims time
+    out. The column "jobs" has its jobs in progress, and the number that it can run at once.
+
+    This command only reads, and shows no payloads.
+
+    Exits with 2 if the queue does not exist or cannot be read.
+    """
+    if watch and as_json:
+        raise refusal("choose --watch or --json", as_json=True)
+    if watch:
+        return live(url, _draw, interval, instead="jqueue stats")
+    info, holders = on_queue(url, _read, as_json=as_json)
+    if as_json:
+        show_json({**info.values(), "workers_seen": [_holder_values(each, info.now) for each in holders]})
+    else:
+        show(*_page(info, holders))
+
+
+async def _draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Sequence[str]:
+    """Return the lines of the live screen."""
+    from rich.console import Console
+
+    info, holders = await _read(opened)
+    screen, colours = StringIO(), terminal.colours
+    console = Console(file=screen, width=terminal.width, force_terminal=colours, no_color=not colours, highlight=False)
+    show(f"{info.now.astimezone(UTC):%H:%M:%S} UTC", *_page(info, holders), console=console)
+    return screen.getvalue().splitlines()
+
+
+async def _read(opened: OpenedQueue) -> tuple[QueueInfo, list[Holder]]:
+    now, one_object = opened.now(), opened.queue.capabilities.size_limit
+    await opened.view.list_segments()
+    info = QueueInfo.of(opened.name, opened.view.header, await opened.stats(), now, one_object=one_object)
+    return info, _holders(opened.view)
+
+
+def _page(info: QueueInfo, holders: Sequence[Holder]) -> Iterator[Table | Text | str]:
+    """Yield the parts of the figures for people."""
+    from rich.text import Text
+
+    yield Text(info.name, "bold")
+    yield f"{_extent(info)}\n"
+    yield _jobs(info)
+    if info.why_waiting:
+        yield ""
+        yield from (Text(line, "yellow") for line in _reasons(info))
+    listed = _holders_table(holders, info.now) if holders else None
+    totals = info.stats.totals
+    for part in (_rates(totals), _times(info.entrypoints, totals), listed, _limits(info), _schedules(info)):
+        if part is not None:
+            yield ""
+            yield part
+    for line in _settings(info.settings):
+        yield f"\n{line}"
+    for warning in info.stats.warnings:
+        yield Text(f"\nwarning: {printable(warning)}", "yellow")
+
+
+def _extent(info: QueueInfo) -> str:
+    """Return the size of the queue. In the format of an older queue, only payloads count, and there are no versions."""
+    figures = info.stats
+    if info.one_object:
+        said = f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
+        if figures.segments:
+            segments = counted(figures.segments, "segment")
+            jobs = counted(figures.segment_jobs, "waiting job")
+            said += f"\n{jobs} in {segments} beside it, {size(figures.segment_bytes)}"
+        if info.broker is not None:
+            said += f"\nserved at {printable(info.broker)}"
+        return said
+    return f"{size(figures.size)} of payloads"
+
+
+def _jobs(info: QueueInfo) -> Table | str:
+    shown = {name: known for name, known in info.entrypoints.items() if name in info.rules or _has_jobs(known)}
+    if not shown:
+        return "no jobs"
+    from rich.text import Text
+
+    made = table("entrypoint", *COUNTS, numbers=COUNTS)
+    for name, known in shown.items():
+        label = Text(printable(name))
+        if known.paused:
+            label.append(" (paused)", "yellow")
+        made.add_row(label, *_cells(known))
+    if len(shown) > 1:
+        made.add_section()
+        made.add_row(Text("all", "bold"), *_cells(info.stats))
+    return made
+
+
+def _reasons(info: QueueInfo) -> Iterator[str]:
+    """Yield a line for each entrypoint whose jobs wait for a known reason."""
+    for name, reason in info.why_waiting.items():
+        jobs = counted(info.entrypoints[name].ready, "ready job waits", "ready jobs wait")
+        yield f"{printable(name)}: {jobs}: {reason}"
+
+
+def _has_jobs(figures: EntrypointStats) -> bool:
+    """Return True if there are jobs of any status. Entrypoints that had jobs once have figures, too."""
+    return any((figures.ready, figures.scheduled, figures.in_progress, figures.dead, figures.completed))
+
+
+def _cells(figures: EntrypointStats) -> list[Text]:
+    from rich.text import Text
+
+    dead = Text(f"{figures.dead:,}", "red") if figures.dead else count(0)
+    oldest = figures.oldest_ready_age
+    numbers = [count(number) for number in (figures.ready, figures.scheduled, figures.in_progress)]
+    return [*numbers, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]
+
+
+def _limits(info: QueueInfo) -> Table | None:
+    limited = {name: rules for name, rules in info.rules.items() if rules.max_running or rules.rate}
+    if not limited:
+        return None
+    from rich.text import Text
+
+    made = table("limits", "in progress", "claims", numbers=("in progress", "claims"))
+    for name, rules in sorted(limited.items()):
+        running = f"{info.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "no limit"
+        rate = f"{rules.rate} in {rules.per:g} s" if rules.rate else "no limit"
+        made.add_row(Text(printable(name)), running, rate)
+    return made
+
+
+def _schedules(info: QueueInfo) -> Table | None:
+    if not info.schedules:
+        return None
+    from rich.text import Text
+
+    made = table("cron entry", "entrypoint", "when", "next (UTC)", "in", numbers=("next (UTC)", "in"))
+    for schedule in info.schedules:
+        made.add_row(
+            Text(printable(schedule.name)),
+            Text(printable(schedule.entrypoint)),
+            Text(printable(f"{schedule.cron} {schedule.timezone}")),
+            moment(schedule.next_at),
+            length(max(timedelta(), schedule.next_at - info.now)),
+        )
+    return made
+
+
+def _settings(settings: QueueSettings) -> list[str]:
+    lines = []
+    if settings.dead_retention is not None:
+        lines.append(f"dead jobs are removed after {length(settings.dead_retention)}")
+    if settings.blob_bytes is not None:
+        lines.append(f"the queue's own size limit: {size(settings.blob_bytes)}")
+    return lines
+
+
+RATED = ("enqueued", "claimed", "done", "failed")
+WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
+
+
+def _rates(totals: Totals | None) -> Table | None:
+    """Return a table of the jobs of the last minute, hour and day, and of all; None if nothing has happened."""
+    from rich.text import Text
+
+    if totals is None or not totals.enqueued:
+        return None
+    made = table("jobs", *RATED, numbers=RATED)
+    for name, seconds in WINDOWS.items():
+        known = getattr(totals, name.replace(" ", "_"))
+        made.add_row(name, *(_count(round(getattr(known, kind) * seconds), kind) for kind in RATED))
+    made.add_row(Text("in all", "bold"), *(_count(getattr(totals, kind), kind) for kind in RATED))
+    return made
+
+
+def _count(number: int, kind: str) -> Text:
+    from rich.text import Text
+
+    return Text(f"{number:,}", "dim" if not number else "red" if kind == "failed" else "")
+
+
+def _times(entrypoints: Mapping[str, EntrypointStats], totals: Totals | None) -> Table | None:
+    """Return a table of the times for which jobs waited and ran, by entrypoint; None if none was claimed."""
+    from rich.text import Text
+
+    known = {name: each.totals for name, each in entrypoints.items() if each.totals and each.totals.waits.count}
+    if totals is None or not known:
+        return None
+    columns = ("median wait", "95% wait", "median run", "95% run")
+    made = table("entrypoint", *columns, numbers=columns)
+    for name, each in known.items():
+        made.add_row(Text(printable(name)), *_time_cells(each))
+    if len(known) > 1:
+        made.add_section()
+        made.add_row(Text("all", "bold"), *_time_cells(totals))
+    return made
+
+
+def _time_cells(totals: Totals) -> list[str]:
+    bounds = [each.quantile(share) for each in (totals.waits, totals.runs) for share in (0.5, 0.95)]
+    return ["" if bound is None else brief(bound) for bound in bounds]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A worker, or another holder of jobs.
+
+    Attributes:
+        name: name of the holder, as claims have it.
+        jobs: number of its jobs in progress.
+        oldest: time of its oldest claim; None without claims.
+        record: its record; None if it is not a worker, or has not committed within the last hour.
+    """
+
+    name: str
+    jobs: int
+    oldest: datetime | None
+    record: WorkerRecord | None
+
+
+def _holders(view: QueueView) -> list[Holder]:
+    """Return the workers of a queue by name, and the other holders of jobs after them."""
+    claims, known = view.holders(), []
+    for record in by_name(view.header.workers.values()):
+        number, oldest = claims.get(record.holder, (0, None))
+        known.append(Holder(record.holder, number, oldest, record))
+    others = sorted(claims.keys() - {each.name for each in known})
+    return [*known, *(Holder(name, *claims[name], None) for name in others)]
+
+
+def _holder_values(holder: Holder, now: datetime) -> dict[str, Any]:
+    record = holder.record
+    return {
+        "holder": holder.name,
+        "worker": record is not None,
+        "jobs": holder.jobs,
+        "lost": record and record.is_lost(now.timestamp()),
+        "oldest_claim_at": instant(holder.oldest),
+        "name": record and record.name,
+        "host": record and record.host,
+        "pid": record and record.pid,
+        "slots": record and record.slots,
+        "last_commit_at": record and instant(record.last_seen),
+        "last_commit_seconds": record and round(now.timestamp() - record.at, 3),
+        "runs_seconds": record and round(now.timestamp() - record.started, 3),
+        "entrypoints": record and list(record.entrypoints),
+        "version": record and record.version,
+    }
+
+
+def _holders_table(holders: Sequence[Holder], now: datetime) -> Table:
+    from rich.text import Text
+
+    made = table("worker", "jobs", "oldest", "seen", "entrypoints", numbers=("jobs", "oldest", "seen"))
+    for each in holders[:LISTED]:
+        oldest = "" if each.oldest is None else age(now - each.oldest)
+        if each.record is None:
+            made.add_row(Text(printable(each.name)), str(each.jobs), oldest, "", Text("(no record of a worker)", "dim"))
+            continue
+        seen = f"{age(now.timestamp() - each.record.at)} ago"
+        lost = each.record.is_lost(now.timestamp())
+        made.add_row(
+            Text(printable(each.name)),
+            f"{each.jobs} of {each.record.slots}",
+            oldest,
+            Text(f"lost, {seen}", "red") if lost else Text(seen),
+            Text(printable(", ".join(each.record.entrypoints))),
+        )
+    if len(holders) > LISTED:
+        made.add_row(Text(f"{len(holders) - LISTED:,} more: see --json", "dim"))
+    return made
+
+
+def init(url: URL, as_json: AsJSON = False) -> None:
+    """Create an empty queue.
+
+    The folder of a file is created if it is missing. A queue that exists is left as it is, and is an error. Programs
+    need no `jqueue init`: their first enqueue creates the queue.
+    """
+    from jqueue.formats.queue import StoreQueue
+
+    async def make(opened: OpenedQueue) -> str:
+        if isinstance(opened.queue, StoreQueue):
+            raise RefusedError(
+                "a queue in the format of an older program is created by its first job: `jqueue enqueue --create`"
+            )
+        if not opened.view.absent:
+            raise RefusedError(f"there is a queue at {opened.name} already: it was left as it is")
+        try:
+            await certain(opened.queue.apply(CreateQueue()))
+        except InvalidJobError as error:  # another program has just created it
+            raise RefusedError(str(error)) from None
+        return opened.name
+
+    name = on_queue(url, make, as_json=as_json, create=True)
+    if as_json:
+        show_json({"queue": name, "created": True})
+    else:
+        show(f"created an empty queue at {name}")
+
+
+NOBODY_HAS_IT = "no job, worker or cron entry has this entrypoint yet: check its name"
+
+Entrypoint = Annotated[str, typer.Argument(metavar="ENTRYPOINT", help="Name of the entrypoint.", show_default=False)]
+
+
+def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
+    """Pause an entrypoint: workers claim none of its jobs until `jqueue resume`.
+
+    Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs.
+    """
+
+    async def pause_entrypoint(opened: OpenedQueue) -> tuple[EntrypointStats, bool]:
+        await certain(opened.queue.pause(entrypoint))
+        return await opened.figures(entrypoint), await opened.has(entrypoint)
+
+    before, known = on_queue(url, pause_entrypoint, as_json=as_json)
+    if not known:
+        note(NOBODY_HAS_IT)
+    if as_json:
+        show_json({"entrypoint": entrypoint, "paused": True, "changed": not before.paused})
+    elif before.paused:
+        show("this entrypoint was already paused")
+    else:
+        waiting = counted(before.ready + before.scheduled, "job waits", "jobs wait")
+        running = counted(before.in_progress, "job in progress continues", "jobs in progress continue")
+        show(f"paused until `jqueue resume`: {waiting}, {running}")
+
+
+def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
+    """End the pause of an entrypoint: workers claim its jobs again."""
+
+    async def resume_entrypoint(opened: OpenedQueue) -> EntrypointStats:
+        await certain(opened.queue.resume(entrypoint))
+        return await opened.figures(entrypoint)
+
+    before = on_queue(url, resume_entrypoint, as_json=as_json)
+    if as_json:
+        show_json({"entrypoint": entrypoint, "paused": False, "changed": before.paused})
+    elif before.paused:
+        show(f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready")
+    else:
+        show("this entrypoint was not paused")
+
+
+def limit(
+    url: URL,
+    entrypoint: Entrypoint,
+    running: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="Most jobs in progress at once.", show_default=False)
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1, metavar="NUMBER", help="Most claims within any --per.", show_default=False)
+    ] = None,
+    per: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Period of --rate: 60, 90s, 15m, 12h.", show_default=False),
+    ] = None,
+    no_running: Annotated[bool, typer.Option("--no-running", help="Remove the limit on jobs in progress.")] = False,
+    no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the limit on claims.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Set the limits of an entrypoint; without options, show its limits.
+
+    They hold for all workers of the queue together. A limit that is not named stays as it is. Jobs in progress
+    continue.
+    """
+    try:
+        seconds = None if per is None else duration("--per", per)
+    except ValueError as error:
+        raise refusal(str(error), as_json=as_json) from None
+    if (rate is None) != (per is None):
+        raise refusal("give --rate and --per together: --rate 100 --per 60 means 100 claims a minute", as_json=as_json)
+    if (running is not None and no_running) or (rate is not None and no_rate):
+        raise refusal("give a limit, or the option that removes it, not both", as_json=as_json)
+
+    async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
+        opened.queue.capabilities.require("limits")
+        while True:
+            before = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
+            after = SetLimits(
+                entrypoint,
+                running=None if no_running else running or before.max_running,
+                rate=None if no_rate else rate or before.rate,
+                per=None if no_rate else before.per if seconds is None else seconds,
+            )
+            rules = before.evolve(max_running=after.running, rate=after.rate, per=after.per)
+            if rules == before:
+                return before, False
+            try:
+                await certain(opened.queue.apply(Guarded(after, entrypoint=entrypoint, rules=before)))
+            except ChangedMeanwhileError:
+                continue  # another operator was quicker: look again
+            return rules, True
+
+    rules, changed = on_queue(url, change, as_json=as_json)
+    if as_json:
+        told = {"running": rules.max_running, "rate": rules.rate, "per": rules.per, "paused": rules.paused}
+        show_json({"entrypoint": entrypoint, **told, "changed": changed})
+    else:
+        show(_limits_in_words(rules))
+
+
+def _limits_in_words(rules: EntrypointRules) -> str:
+    running = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
+    rate = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
+    paused = "; this entrypoint is paused" if rules.paused else ""
+    return f"in progress: {running}; claims: {rate}{paused}"
+
+
+def _setting(metavar: str, text: str) -> Any:
+    return typer.Option(metavar=metavar, help=text, show_default=False)
+
+
+def configure(
+    url: URL,
+    history: Annotated[str | None, _setting("DURATION", "Keep the events of jobs for this time.")] = None,
+    no_history: Annotated[bool, typer.Option("--no-history", help="Keep no events.")] = False,
+    history_bytes: Annotated[
+        str | None, _setting("SIZE", "Remove the oldest events above this size: 512MiB, 2GiB.")
+    ] = None,
+    no_history_bytes: Annotated[bool, typer.Option("--no-history-bytes", help="No limit on that size.")] = False,
+    history_payloads: Annotated[
+        bool | None,
+        typer.Option(
+            "--history-payloads/--no-history-payloads", help="Keep payloads with the events.", show_default=False
+        ),
+    ] = None,
+    dead_retention: Annotated[str | None, _setting("DURATION", "Remove dead jobs after this time.")] = None,
+    no_dead_retention: Annotated[
+        bool, typer.Option("--no-dead-retention", help="Keep dead jobs until they are purged.")
+    ] = False,
+    blob_bytes: Annotated[
+        str | None, _setting("SIZE", "Size limit of the queue's object, for every program: 64MiB.")
+    ] = None,
+    no_blob_bytes: Annotated[
+        bool, typer.Option("--no-blob-bytes", help="Each program uses its own size limit.")
+    ] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Change the settings of a queue; without options, show them.
+
+    A setting that is not named stays as it is. A DURATION is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d.
+
+    Once a history was kept, versions of jqueue that know no history refuse the queue.
+    """
+    texts = {"history": history, "dead_retention": dead_retention}
+    sizes = {"history_bytes": history_bytes, "blob_bytes": blob_bytes}
+    unset = {
+        "history": no_history,
+        "history_bytes": no_history_bytes,
+        "dead_retention": no_dead_retention,
+        "blob_bytes": no_blob_bytes,
+    }
+    try:
+        changes: dict[str, Any] = {
+            name: duration(_flag(name), text) for name, text in texts.items() if text is not None
+        }
+        changes |= {name: size_of(_flag(name), text) for name, text in sizes.items() if text is not None}
+    except ValueError as error:
+        raise refusal(str(error), as_json=as_json) from None
+    for name, wanted in unset.items():
+        if wanted and name in changes:
+            raise refusal(f"give {_flag(name)} or --no-{_flag(name)[2:]}, not both", as_json=as_json)
+        changes |= {name: None} if wanted else {}
+    if history_payloads is not None:
+        changes["history_payloads"] = history_payloads
+
+    async def change(opened: OpenedQueue) -> QueueSettings:
+        settings: QueueSettings = await certain(opened.queue.configure(**changes))
+        return settings
+
+    settings = on_queue(url, change, as_json=as_json)
+    if as_json:
+        show_json({name: getattr(settings, name) for name in SETTINGS})
+    else:
+        show(*_setting_lines(settings))
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _setting_lines(settings: QueueSettings) -> list[str]:
+    """Return the settings, a line for each."""
+
+    def lasting(seconds: float | None, otherwise: str) -> str:
+        return otherwise if seconds is None else length(seconds)
+
+    def sized(number: int | None, otherwise: str) -> str:
+        return otherwise if number is None else size(number)
+
+    shown = {
+        "history": lasting(settings.history, "not kept"),
+        "history-bytes": sized(settings.history_bytes, "no limit"),
+        "history-payloads": "kept" if settings.history_payloads else "not kept",
+        "dead-retention": lasting(settings.dead_retention, "until they are purged"),
+        "blob-bytes": sized(settings.blob_bytes, "each program uses its own limit"),
+    }
+    return [f"{name:17} {text}" for name, text in shown.items()]

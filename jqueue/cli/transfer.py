@@ -1,0 +1,410 @@
+"""The commands that carry jobs from one queue to another: `jqueue export`, `import` and `migrate`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO, TextIO
+
+import typer
+from msgspec import to_builtins
+
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue, place_of
+from jqueue.cli.options import selecting
+from jqueue.cli.printing import jobs, refusal, show, show_json, table
+from jqueue.cli.progress import jobs_counted, reading
+from jqueue.connect import connect_queue
+from jqueue.core.blob.lines import export_line, import_line
+from jqueue.core.direct import DirectQueue
+from jqueue.core.migration import MigrationReport, arriving
+from jqueue.core.migration import migrate as move
+from jqueue.core.queue_base import is_same_place
+from jqueue.core.verbs.producer import payload_of
+from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError, StorageError
+from jqueue.domain.job import JobStatus
+from jqueue.domain.models import Job
+from jqueue.domain.operations.enqueue import Arrive
+from jqueue.domain.operations.lookups import Find
+from jqueue.domain.printable import counted, printable
+from jqueue.domain.selection import Selection
+from jqueue.formats.queue import StoreQueue
+from jqueue.ports.storage import describe
+
+ONLY_OURS = 0o600
+"""Permissions of the file: it holds payloads."""
+
+
+@selecting()
+def export(
+    url: URL,
+    selection: Selection,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="New file to write to.", show_default=False),
+    ] = None,
+    as_json: AsJSON = False,
+) -> None:
+    """Write the jobs of a queue as JSON lines, with their payloads.
+
+    Each line is one job with all its fields; the payload is in base64. The jobs come in the order in which they would
+    be served, and `jqueue import` adds them to a queue in that order. The lines hold all payloads, headers and results:
+    keep them as secret as these are.
+
+    With --output, --json prints the number of jobs as an object.
+    """
+
+    async def write(opened: OpenedQueue) -> int:
+        with ExitStack() as closing:
+            out: TextIO = sys.stdout if output is None else closing.enter_context(_new_file(output))
+            count, shown = 0, output is not None or not sys.stdout.isatty()
+            view, _ = closing.enter_context(reading(opened.view, "exporting", names=selection.entrypoints, shown=shown))
+            async for line in _lines(replace(opened, view=view), selection):
+                out.write(line + "\n")
+                count += 1
+            out.flush()
+            return count
+
+    count = on_queue(url, write, as_json=as_json)
+    if output is not None and as_json:
+        show_json({"exported": count})
+    elif output is not None:
+        typer.echo(f"{jobs(count)} exported")
+
+
+async def _lines(opened: OpenedQueue, selection: Selection) -> AsyncIterator[str]:
+    """Yield the lines of the jobs, in the order of the queue."""
+    async for job in opened.view.jobs(opened.now(), selection, in_order=True):
+        yield await _line(opened, job)
+
+
+async def _line(opened: OpenedQueue, job: Job) -> str:
+    """Return the line of a job, with the values that are in objects."""
+    if job.payload_apart:
+        job = job.evolve(payload=b"".join([piece async for piece in payload_of(opened.queue, job)]))
+    return export_line(job, None if job.result_object is None else await opened.queue.result(job.id))
+
+
+def _new_file(path: Path) -> TextIO:
+    """Open a file that does not exist yet.
+
+    Raises:
+        RefusedError: it exists, or cannot be made.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, ONLY_OURS)
+    except FileExistsError:
+        raise RefusedError(f"the file {str(path)!r} exists already: choose another name, or remove it") from None
+    except OSError as error:
+        raise RefusedError(f"the file {str(path)!r} cannot be made: {error.strerror}") from None
+    return os.fdopen(descriptor, "w", encoding="ascii")
+
+
+BATCH = 2000
+"""Largest number of jobs in a commit. Small ones make many small segments, which are merged again and again."""
+
+BATCH_BYTES = 8 << 20
+"""Size of their lines above which a commit takes no more jobs."""
+
+NOT_ALL = 1
+"""Exit code if a line was refused."""
+
+NAMED = 5
+"""Largest number of refused lines that are named."""
+
+
+@dataclass(slots=True)
+class Report:
+    """The result of an import.
+
+    Attributes:
+        added: number of jobs that were added.
+        there: number of jobs that were left alone, because a job with their id is in the queue.
+        finished: number of jobs that were left alone, because a job with their id has finished lately.
+        completed: number of completed jobs that were left out: there is nothing to do for them.
+        refused: the numbers of the other lines, and why they were refused.
+    """
+
+    added: int = 0
+    there: int = 0
+    finished: int = 0
+    completed: int = 0
+    refused: list[tuple[int, str]] = field(default_factory=list)
+
+
+def import_(
+    url: URL,
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="File of an export; - is the input.", show_default=False),
+    ],
+    create: Annotated[bool, typer.Option("--create", help="Create the queue if there is none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the lines and count the jobs.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Add the jobs of an export to a queue.
+
+    A job keeps its id, payload, attempts and times, and goes behind the jobs of its priority. A job that was running is
+    ready again. A job whose id is in the queue, or has finished there lately, is left alone, so an interrupted import
+    can be repeated. Completed jobs are left out.
+
+    Exits with 1 if a line was refused.
+    """
+    report = Report()
+
+    async def add(opened: OpenedQueue) -> None:
+        if opened.view.absent and not create:
+            raise RefusedError(f"there is no queue at {opened.name}: check the URL, or add --create to make the queue")
+        try:
+            with ExitStack() as closing:
+                lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_opened(file))
+                tell = closing.enter_context(jobs_counted("checking" if dry_run else "importing"))
+                done = 0
+                for batch in _batches(_jobs(lines, report)):
+                    done += len(batch)
+                    new = await _without_known(opened, batch, report)
+                    if dry_run:
+                        report.added += len(new)
+                    else:
+                        await _add(opened, new, report)
+                    tell(done)
+        except JQueueError as error:
+            raise RefusedError(f"{error}. {jobs(report.added)} added before: repeat the import") from error
+
+    on_queue(url, add, as_json=as_json, create=True)
+    _show_import(report, dry_run=dry_run, as_json=as_json)
+    if report.refused:
+        raise typer.Exit(NOT_ALL)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise RefusedError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
+
+
+def _jobs(lines: Iterable[bytes], report: Report) -> Iterator[tuple[int, Job]]:
+    """Yield the jobs of the lines that have not completed, with the numbers of their lines. The others are reported."""
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            job = import_line(line)
+        except InvalidJobError as error:
+            report.refused.append((number, str(error)))
+            continue
+        if job.status is JobStatus.COMPLETED:
+            report.completed += 1
+        else:
+            yield number, job
+
+
+def _batches(found: Iterable[tuple[int, Job]]) -> Iterator[list[tuple[int, Job]]]:
+    batch: list[tuple[int, Job]] = []
+    size = 0
+    for each in found:
+        batch.append(each)
+        size += len(each[1].payload)
+        if len(batch) == BATCH or size > BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+async def _without_known(opened: OpenedQueue, batch: list[tuple[int, Job]], report: Report) -> list[tuple[int, Job]]:
+    """Return the jobs whose ids are not in the queue, and have not finished there lately. The others are reported."""
+    answers = await opened.queue.apply_each(*(Find(job.id) for _, job in batch))
+    new = []
+    for (number, job), answer in zip(batch, answers, strict=True):
+        if isinstance(answer, JQueueError):
+            report.refused.append((number, str(answer)))
+        elif not answer:
+            new.append((number, job))
+        elif answer[0].status is JobStatus.COMPLETED:
+            report.finished += 1
+        else:
+            report.there += 1
+    return new
+
+
+async def _add(opened: OpenedQueue, batch: list[tuple[int, Job]], report: Report) -> None:
+    """Add jobs in one commit, each for itself."""
+    if not batch:
+        return
+    queue, now = opened.queue, opened.now()
+    arrivals = [Arrive(arriving(job, now)) for _, job in batch]
+    for (number, _), answer in zip(batch, await certain(queue.apply_each(*arrivals)), strict=True):
+        if not isinstance(answer, JQueueError):
+            report.added += 1
+        elif isinstance(answer, JobStateError) and answer.status is JobStatus.COMPLETED:
+            report.finished += 1
+        elif isinstance(answer, JobStateError):
+            report.there += 1
+        else:
+            report.refused.append((number, str(answer)))
+
+
+def _show_import(report: Report, *, dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        refused = [{"line": number, "reason": printable(reason)} for number, reason in report.refused]
+        values: dict[str, Any] = {name: getattr(report, name) for name in ("added", "there", "finished", "completed")}
+        show_json({**values, "refused": refused, "dry_run": dry_run})
+        return
+    typer.echo(f"{jobs(report.added)} {'would be added' if dry_run else 'added'}")
+    for number, said in (
+        (report.there, "left alone: jobs with these ids are in the queue"),
+        (report.finished, "left alone: jobs with these ids have finished in the queue"),
+        (report.completed, "left out: they were completed"),
+        (len(report.refused), "refused"),
+    ):
+        if number:
+            typer.echo(f"{jobs(number)} {said}")
+    for number, reason in report.refused[:NAMED]:
+        typer.echo(f"jqueue: line {number}: {printable(reason)}", err=True)
+    if len(report.refused) > NAMED:
+        typer.echo(f"jqueue: and {len(report.refused) - NAMED:,} more; --json lists them all", err=True)
+
+
+Queue = DirectQueue | StoreQueue
+
+
+LEFT = ("ready", "scheduled", "in_progress", "dead", "completed")
+"""The figures of jobs that are left at SOURCE."""
+
+
+class Status(IntEnum):
+    """Exit codes of the command."""
+
+    COMPLETE = 0
+    SOME_STAY = 1
+    UNUSABLE = 2
+
+
+def migrate(
+    source: Annotated[
+        str,
+        typer.Argument(metavar="SOURCE", help="URL or path of the queue to move jobs from.", show_default=False),
+    ],
+    dest: Annotated[
+        str,
+        typer.Argument(
+            metavar="DEST", help="URL or path of the queue to move them to, created if missing.", show_default=False
+        ),
+    ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only show the jobs that would move, and what they would lose.")
+    ] = False,
+    lossy: Annotated[
+        bool,
+        typer.Option("--lossy", help="Also move jobs that lose what DEST cannot store, such as a delay."),
+    ] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the folder of DEST if it is missing.")] = False,
+    as_json: AsJSON = False,
+) -> None:
+    """Move the jobs of one queue to another.
+
+    They keep their ids, order, delays, attempts and errors, and dead jobs move too. Limits, settings and cron entries
+    do not. Programs may use both queues meanwhile. If the move is interrupted, run the command again to finish it.
+
+    Exits with 0 if all jobs have moved, 1 if some stay, 2 if the move cannot be done.
+    """
+    try:
+        opened = connect_queue(source, DirectQueue), connect_queue(dest, DirectQueue, create=create)
+    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
+        raise refusal(str(error), as_json=as_json) from None
+    try:
+        report, rules = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
+    except StorageError as error:
+        raise refusal(f"{error}. Run the command again to finish the move", as_json=as_json) from None
+    except (JQueueError, ImportError, RefusedError) as error:
+        raise refusal(str(error), as_json=as_json) from None
+    names = _name(opened[0]), _name(opened[1])
+    if as_json:
+        show_json(as_values(report, rules, *names, dry_run=dry_run))
+    else:
+        _show(report, rules, *names, dry_run=dry_run)
+    raise typer.Exit(Status.COMPLETE if report.complete else Status.SOME_STAY)
+
+
+def _name(queue: Queue) -> str:
+    return describe(place_of(queue))
+
+
+async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) -> tuple[MigrationReport, list[str]]:
+    """Return the report, and the rules of SOURCE, which do not move."""
+    if any(isinstance(place_of(queue), InMemoryStorage) for queue in (source, dest)):
+        raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
+    if is_same_place(source, dest):
+        raise RefusedError("SOURCE and DEST are the same queue: there is nothing to move")
+    stop = asyncio.Event()
+    _stop_on_signals(stop)
+    async with source, dest:
+        view = await source.view(deadline=FIRST_CALL_DEADLINE)
+        if view.absent:
+            raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
+        rules = [f"limits of {name}" for name in view.header.entrypoints]
+        rules += [f"cron entry {name}" for name in view.header.schedules]
+        rules += [f"setting {name}" for name in to_builtins(view.header.settings)]
+        with jobs_counted("checking" if dry_run else "moving") as tell:
+            return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop), rules
+
+
+def _stop_on_signals(stop: asyncio.Event) -> None:
+    """On SIGINT or SIGTERM, finish the work under way and stop."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+
+
+def as_values(report: MigrationReport, rules: list[str], source: str, dest: str, *, dry_run: bool) -> dict[str, Any]:
+    """Return a report as JSON values."""
+    left = {name: getattr(report.left, name) for name in LEFT}
+    return {
+        "source": source,
+        "dest": dest,
+        "dry_run": dry_run,
+        "complete": report.complete,
+        "stopped": report.stopped,
+        "damaged": report.damaged,
+        "moved": report.moved,
+        "refused": [{"reason": reason, "ids": ids} for reason, ids in report.refused.items()],
+        "left": {**left, "unreadable": report.left.unreadable},
+        "rules_left": rules,
+    }
+
+
+def _show(report: MigrationReport, rules: list[str], source: str, dest: str, *, dry_run: bool) -> None:
+    """Print a report for people."""
+    from rich.text import Text
+
+    show(Text(f"{source} to {dest}", "bold"), f"{jobs(report.moved)} {'would be ' if dry_run else ''}moved")
+    if report.refused:
+        made = table("not moved: the reason", "jobs", "such as", numbers=("jobs",))
+        for reason, ids in report.refused.items():
+            some = ", ".join(map(printable, ids[:2])) + (", …" if len(ids) > 2 else "")
+            made.add_row(Text(printable(reason)), str(len(ids)), Text(some))
+        show("", made)
+        if any("the format of this queue has no" in reason for reason in report.refused):
+            show("add --lossy to move the jobs that would lose something")
+    for suffix, why in report.damaged.items():
+        show(f"not moved: jobs of segment {suffix} that cannot be read: {printable(why)}")
+    if report.damaged:
+        show("restore what is damaged, or use `jqueue repair`, and run the command again")
+    if report.left.unreadable:
+        show(f"not moved: {counted(report.left.unreadable, 'line')} of SOURCE that cannot be read as jobs")
+    if rules:
+        show(f"not copied: {printable(', '.join(rules))}. Set them at DEST, best before the jobs move")
+    if report.stopped:
+        show("stopped before all jobs were moved: run the command again to finish")
+    left = [f"{number} {name.replace('_', ' ')}" for name in LEFT if (number := getattr(report.left, name))]
+    if left and not dry_run:
+        show(f"left at SOURCE: {', '.join(left)}")
