@@ -186,7 +186,7 @@ def serve(
         raise refusal("give the URL of the queue")
     from jqueue.server.access import TokenFile
     from jqueue.server.serving import Settings
-    from jqueue.telemetry.addresses import address_of
+    from jqueue.telemetry.exporters import address_of
 
     try:
         address, port = address_of(listen)

@@ -1,12 +1,22 @@
-"""The interfaces of metrics and traces, as workers use them."""
+"""What workers and exporters share: the interfaces of metrics and traces, the names of queues, addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Protocol, runtime_checkable
 
+from jqueue.domain.errors import (
+    BlobMissingError,
+    CASConflictError,
+    InvalidJobError,
+    StorageError,
+    StorageFatalError,
+    StorageThrottledError,
+)
+from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import Operator
+from jqueue.ports.storage import describe
 
 
 class WorkerFigures(Protocol):
@@ -37,11 +47,6 @@ class Exporter(Protocol):
             worker: the figures of the worker that runs on it; None without one.
         """
 
-
-@runtime_checkable
-class SupportsText(Protocol):
-    """An exporter whose metrics are a text."""
-
     @property
     def content_type(self) -> str:
         """The type of the text, for HTTP."""
@@ -59,3 +64,50 @@ class Tracing(Protocol):
 
     async def middleware(self, ctx: Any, call_next: Callable[[], Awaitable[Any]]) -> Any:
         """Run a handler in its span."""
+
+
+@contextmanager
+def observed(queue: object, observer: Observer | None) -> Iterator[None]:
+    """Have an observer told of the commits of a queue object while the block runs."""
+    if observer is None or not isinstance(queue, SupportsObservers):
+        yield
+        return
+    queue.observe(observer)
+    try:
+        yield
+    finally:
+        queue.unobserve(observer)
+
+
+def place_name(queue: object) -> str:
+    """Return the name of the object or the folder of a queue, without secrets."""
+    place = getattr(queue, "store", None) or getattr(queue, "storage", None)
+    if place is None:
+        return type(queue).__name__
+    known = type(place).__module__.startswith("jqueue.")
+    return describe(place) if known else type(place).__name__
+
+
+def kind_of(error: BaseException) -> str:
+    """Return the kind of an error of a store, in one word."""
+    kinds: tuple[tuple[type[BaseException] | tuple[type[BaseException], ...], str], ...] = (
+        (CASConflictError, "conflict"),
+        (StorageThrottledError, "throttled"),
+        (BlobMissingError, "missing"),
+        (StorageFatalError, "fatal"),
+        (TimeoutError, "timeout"),
+        ((StorageError, OSError), "transient"),
+    )
+    return next((kind for known, kind in kinds if isinstance(error, known)), "other")
+
+
+def address_of(text: str) -> tuple[str, int]:
+    """Return the host and the port of a text such as "127.0.0.1:8080".
+
+    Raises:
+        InvalidJobError: it is not an address.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise InvalidJobError(f"an address to listen on is HOST:PORT, such as 127.0.0.1:8080, got {text!r}")
+    return host.removeprefix("[").removesuffix("]"), int(port)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -181,15 +181,3 @@ def _difference(whole: Totals, part: Totals) -> Totals:
         counts = {bound: count - theirs.counts.get(bound, 0) for bound, count in ours.counts.items()}
         values[name] = Histogram(counts, max(0.0, ours.seconds - theirs.seconds))
     return Totals(**values)  # type: ignore[arg-type]
-
-
-def cumulative(counts: Mapping[float, int], bounds: tuple[float, ...]) -> list[int]:
-    """Return the number of durations up to each bound, and their number in all."""
-    ordered = sorted(counts.items())
-    sums, place, total = [], 0, 0
-    for bound in bounds:
-        while place < len(ordered) and ordered[place][0] <= bound:
-            total += ordered[place][1]
-            place += 1
-        sums.append(total)
-    return [*sums, total + sum(count for _, count in ordered[place:])]

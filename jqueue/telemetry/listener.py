@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import logger_of
-from jqueue.telemetry.addresses import address_of
+from jqueue.telemetry.exporters import address_of
 
 logger = logger_of("jqueue.telemetry")
 

@@ -8,31 +8,282 @@ No span has a payload. The messages of errors may quote one, so a span has only 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
+from msgspec.structs import replace
+
 try:
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider, get_tracer
+    from opentelemetry.context import Context
+    from opentelemetry.propagate import extract, inject
+    from opentelemetry.trace import (
+        Link,
+        NonRecordingSpan,
+        Span,
+        SpanContext,
+        SpanKind,
+        Status,
+        StatusCode,
+        Tracer,
+        TracerProvider,
+        get_current_span,
+        get_tracer,
+        set_span_in_context,
+    )
 except ImportError as error:  # pragma: no cover
     raise ImportError('traces need the API of OpenTelemetry: pip install "jqueue[otel]"') from error
 
 from jqueue._version import __version__
 from jqueue.core.queue_base import options_of
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.limits import Limits, check_headers
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.ports.observer import SupportsObservers
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.printable import printable
+from jqueue.ports.clock import Clock
+from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import JobQueue, SupportsApply
 from jqueue.runtime.system import SystemClock
-from jqueue.telemetry.commit_spans import MOST_LINKS, CommitSpans
-from jqueue.telemetry.places import place_name
-from jqueue.telemetry.span_contexts import SYSTEM, HandlerContexts, context_in, span_context_in
-from jqueue.telemetry.traced_calls import TracedCalls, traced
+from jqueue.telemetry.exporters import place_name
 
 Queue = TypeVar("Queue", bound=SupportsApply)
 
 NOT_FAILURES = ("Snooze",)
 """Classes of errors by which a handler says that nothing went wrong."""
+
+MOST_LINKS = 128
+"""Largest number of links of a span, as SDKs have it by default."""
+
+MARK = "_jqueue_traced"
+"""Attribute of a queue object whose calls are traced."""
+
+REMEMBERED = 10_000
+"""Number of jobs whose last handler span is remembered."""
+
+SYSTEM = "jqueue"
+
+
+def with_context(headers: Mapping[str, str] | None, limits: Limits) -> dict[str, str] | None:
+    """Return the headers of a new job with the current span context, as the program's propagators write it.
+
+    Headers with a context stay as they are. So do headers that would become too large.
+    """
+    given = dict(headers or {})
+    carrier: dict[str, str] = {}
+    inject(carrier)
+    if carrier.keys() & given.keys():
+        return given
+    try:
+        check_headers({**given, **carrier}, limits)
+    except InvalidJobError:
+        return given or None
+    return {**given, **carrier} or None
+
+
+def has_context(headers: Mapping[str, str] | None) -> bool:
+    """Return True if headers have a span context."""
+    return bool(headers) and span_context_in(headers or {}) is not None
+
+
+def context_in(headers: Mapping[str, str]) -> Context:
+    """Return the context in the headers of a job, with its baggage."""
+    return extract(dict(headers), context=Context())
+
+
+def span_context_in(headers: Mapping[str, str]) -> SpanContext | None:
+    """Return the span context in the headers of a job; None if there is none."""
+    found = get_current_span(context_in(headers)).get_span_context()
+    return found if found.is_valid else None
+
+
+class HandlerContexts:
+    """The span contexts of the last handlers of this process, by job."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, tuple[int, SpanContext]] = OrderedDict()
+
+    def note(self, job_id: str, attempt: int, context: SpanContext) -> None:
+        """Remember the span of a handler."""
+        self._known[job_id] = attempt, context
+        self._known.move_to_end(job_id)
+        if len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+
+    def of_attempt(self, job_id: str, attempt: int) -> SpanContext | None:
+        """Return the context of the span of an attempt; None if it is not known."""
+        known = self._known.get(job_id)
+        return known[1] if known is not None and known[0] == attempt else None
+
+    def before(self, job_id: str, attempt: int) -> SpanContext | None:
+        """Return the context of the span of the attempt before; None if it is not known."""
+        known = self._known.get(job_id)
+        return known[1] if known is not None and known[0] < attempt else None
+
+
+class TracedCalls:
+    """The traced calls of one queue object.
+
+    Args:
+        tracer: makes the spans.
+        queue: the queue object.
+        name: name of the queue.
+    """
+
+    def __init__(self, tracer: Tracer, queue: Any, name: str) -> None:
+        self._tracer = tracer
+        self._queue = queue
+        self._name = name
+        self._limits = options_of(queue).limits
+        self._enqueue, self._apply, self._apply_each = queue.enqueue, queue.apply, queue.apply_each
+
+    def install(self) -> bool:
+        """Replace the methods. Return False if that was done before."""
+        queue = self._queue
+        if getattr(queue, MARK, False):
+            return False
+        setattr(queue, MARK, True)
+        queue.enqueue, queue.apply, queue.apply_each = self.enqueue, self.apply, self.apply_each
+        return True
+
+    async def enqueue(self, entrypoint: str, *args: Any, **options: Any) -> Job:
+        """See `Producer.enqueue`."""
+        if has_context(options.get("headers")):
+            known: Job = await self._enqueue(entrypoint, *args, **options)
+            return known
+        with self._span([entrypoint]) as span:
+            if self._queue.capabilities.headers:
+                options["headers"] = with_context(options.get("headers"), self._limits)
+            job: Job = await self._enqueue(entrypoint, *args, **options)
+            span.set_attribute("messaging.message.id", job.id)
+            return job
+
+    async def apply(self, *operations: Operation, **options: Any) -> list[Any]:
+        """See `SupportsApply.apply`."""
+        with self._adding(operations) as changed:
+            results: list[Any] = await self._apply(*changed, **options)
+            return results
+
+    async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
+        """See `SupportsApply.apply_each`."""
+        with self._adding(operations) as changed:
+            results: list[Any] = await self._apply_each(*changed, **options)
+            return results
+
+    @contextmanager
+    def _adding(self, operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
+        """Yield operations whose new jobs have the context of one span. There is no span without a new job."""
+        untraced = [each for each in operations if isinstance(each, Enqueue) and not has_context(each.headers)]
+        if not untraced:
+            yield operations
+            return
+        with self._span([each.entrypoint for each in untraced]):
+            if self._queue.capabilities.headers:
+                operations = [traced(each, self._limits) for each in operations]
+            yield operations
+
+    @contextmanager
+    def _span(self, entrypoints: Sequence[str]) -> Iterator[Span]:
+        names = set(entrypoints)
+        attributes: dict[str, Any] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": "enqueue",
+            "messaging.operation.type": "send",
+            "jqueue.queue": self._name,
+        }
+        title = "enqueue"
+        if len(names) == 1:
+            attributes["messaging.destination.name"] = name = printable(str(entrypoints[0]))
+            title = f"enqueue {name}"
+        if len(entrypoints) > 1:
+            attributes["messaging.batch.message_count"] = len(entrypoints)
+        with self._tracer.start_as_current_span(
+            title, None, SpanKind.PRODUCER, attributes, record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield span
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(Status(StatusCode.ERROR))
+                raise
+
+
+def traced(operation: Operation, limits: Limits) -> Operation:
+    """Return an enqueue whose job has the current span context. Other operations, and traced jobs, are unchanged."""
+    if not isinstance(operation, Enqueue) or has_context(operation.headers):
+        return operation
+    return replace(operation, headers=with_context(operation.headers, limits))
+
+
+class CommitSpans(Observer):
+    """Makes a span for each commit that carries a traced call.
+
+    Args:
+        tracer: makes the spans.
+        queue: name of the queue.
+        handlers: the spans of handlers, to which acks and nacks are linked.
+        clock: tells the time of a landed commit.
+    """
+
+    def __init__(self, tracer: Tracer, queue: str, handlers: HandlerContexts, clock: Clock) -> None:
+        self._tracer = tracer
+        self._queue = queue
+        self._handlers = handlers
+        self._clock = clock
+
+    def committed(self, commit: LandedCommit) -> None:
+        """See `Observer`."""
+        links = list(self._links(commit))
+        if not links:
+            return
+        end = int(self._clock.now().timestamp() * 1e9)
+        # The task that commits began in the context of the first call. A batch belongs to no call.
+        alone = len(links) == 1
+        parent = set_span_in_context(NonRecordingSpan(links[0].context), Context()) if alone else Context()
+        span = self._tracer.start_span(
+            "commit",
+            parent,
+            SpanKind.INTERNAL,
+            {
+                "messaging.system": SYSTEM,
+                "messaging.operation.name": "commit",
+                "messaging.batch.message_count": len(commit.calls),
+                "jqueue.queue": self._queue,
+                "jqueue.version": commit.version,
+                "jqueue.recognised": commit.recognised,
+            },
+            links[:MOST_LINKS],
+            start_time=end - int(commit.seconds * 1e9),
+        )
+        span.end(end)
+
+    def _links(self, commit: LandedCommit) -> Iterator[Link]:
+        for operations, outcome in commit.calls:
+            if isinstance(outcome, list):
+                for operation, result in zip(operations, outcome, strict=True):
+                    for call, job_id, context in self._contexts(operation, result):
+                        yield Link(context, {"jqueue.call": call, "messaging.message.id": job_id})
+
+    def _contexts(self, operation: Operation, result: object) -> Iterator[tuple[str, str, SpanContext]]:
+        """Yield what a call did, to which job, and the span to which that belongs."""
+        if isinstance(operation, Enqueue):
+            context = span_context_in(operation.headers or {})
+            if context is not None:
+                yield "enqueue", operation.id, context
+        elif isinstance(operation, Ack | Nack):
+            if isinstance(operation.job, Claim):
+                context = self._handlers.of_attempt(operation.job.job_id, operation.job.attempt)
+                if context is not None:
+                    yield type(operation).__name__.lower(), operation.job.job_id, context
+        elif operation.claims_jobs and isinstance(result, Sequence):
+            for job in result:
+                context = span_context_in(job.headers or {}) if isinstance(job, JobRecord) else None
+                if context is not None:
+                    yield "dequeue", job.id, context
 
 
 class HandlerContext(Protocol):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager
 
 try:
     from prometheus_client import CollectorRegistry, generate_latest
@@ -15,13 +15,72 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('metrics for Prometheus need its client: pip install "jqueue[metrics]"') from error
 
 from jqueue.domain.counters import Histogram
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.printable import printable
+from jqueue.domain.stats import QueueStats
+from jqueue.ports.log import logger_of
+from jqueue.ports.observer import SupportsObservers
 from jqueue.ports.queue import Operator
+from jqueue.telemetry import catalog
 from jqueue.telemetry.catalog import Metric
-from jqueue.telemetry.exporters import WorkerFigures
-from jqueue.telemetry.figures import Sample, cumulative
-from jqueue.telemetry.watching import EVERY, WatchedQueues
+from jqueue.telemetry.exporters import WorkerFigures, observed, place_name
+from jqueue.telemetry.figures import Figures, Sample
+from jqueue.telemetry.recorder import Recorder
+
+logger = logger_of("jqueue.telemetry")
+
+DEADLINE = 10.0
+"""Seconds for one look at a queue."""
+
+EVERY = 15.0
+"""Seconds between two looks at a queue, by default."""
 
 Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+
+class WatchedQueue:
+    """One queue under watch, with its latest figures.
+
+    Args:
+        queue: the queue.
+        worker: the figures of the worker that runs on it; None without one.
+        commits: True to count the commits of the queue object.
+    """
+
+    def __init__(self, queue: Operator, worker: WorkerFigures | None, commits: bool) -> None:
+        self.name = place_name(queue)
+        self.recorder = Recorder(self.name) if commits and isinstance(queue, SupportsObservers) else None
+        self._queue = queue
+        self._worker = worker
+        self._figures = Figures(self.name)
+        self._stats: QueueStats | None = None
+
+    async def look(self) -> None:
+        """Read the figures of the queue. If that fails, they are absent."""
+        try:
+            self._stats = await self._queue.stats(deadline=DEADLINE)
+        except (JQueueError, OSError) as error:
+            if self._stats is not None:
+                logger.warning("the figures of %s cannot be read: %s", self.name, error)
+            self._stats = None
+
+    async def look_each(self, seconds: float) -> None:
+        """Read the figures of the queue again and again, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(seconds)
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the latest figures. Any thread may call this."""
+        stats, worker = self._stats, self._worker
+        yield from self._figures.absent() if stats is None else self._figures.samples(stats)
+        if self.recorder is not None:
+            yield from self.recorder.samples()
+        if worker is not None:
+            labels = (self.name, printable(worker.name))
+            yield Sample(catalog.RUNNING, labels, worker.running)
+            for outcome, number in worker.outcomes.items():
+                yield Sample(catalog.OUTCOMES, (*labels, outcome), number)
 
 
 class PrometheusMetrics(Collector):
@@ -44,10 +103,12 @@ class PrometheusMetrics(Collector):
         self, registry: CollectorRegistry | None = None, every: float | None = EVERY, *, commits: bool = True
     ) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
-        self._queues = WatchedQueues(every, commits)
+        self._every, self._commits = every, commits
+        self._present: tuple[WatchedQueue, ...] = ()
         self.registry.register(self)
 
-    def watch(self, queue: Operator, worker: WorkerFigures | None = None) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def watch(self, queue: Operator, worker: WorkerFigures | None = None) -> AsyncIterator[None]:
         """Return an async context manager: within it, these metrics include those of a queue.
 
         A worker watches its own queue: this is for programs that only enqueue, or show figures.
@@ -56,7 +117,19 @@ class PrometheusMetrics(Collector):
             queue: the queue.
             worker: the figures of the worker that runs on it; None without one.
         """
-        return self._queues.watch(queue, worker)
+        watched = WatchedQueue(queue, worker, self._commits)
+        looking = None
+        self._present = (*self._present, watched)
+        if self._every is not None:
+            looking = asyncio.create_task(watched.look_each(self._every), name="jqueue-metrics")
+        try:
+            with observed(queue, watched.recorder):
+                yield
+        finally:
+            self._present = tuple(each for each in self._present if each is not watched)
+            if looking is not None:
+                looking.cancel()
+                await asyncio.wait([looking])
 
     def text(self) -> bytes:
         """Return the metrics in the text format of Prometheus, with the latest figures of each queue."""
@@ -64,7 +137,7 @@ class PrometheusMetrics(Collector):
 
     async def fresh_text(self) -> bytes:
         """Read the figures of each queue, and return the metrics in the text format of Prometheus."""
-        await self._queues.look()
+        await asyncio.gather(*(watched.look() for watched in self._present))
         return await asyncio.to_thread(self.text)
 
     def describe(self) -> Iterable[Family]:
@@ -72,13 +145,21 @@ class PrometheusMetrics(Collector):
         return []
 
     def collect(self) -> Iterator[Family]:
-        """Yield the latest samples, for the registry. Any thread may call this."""
+        """Yield the latest samples, for the registry. If two have the same labels, the first counts.
+
+        Any thread may call this.
+        """
         families: dict[str, Family] = {}
-        for sample in self._queues.samples():
-            metric = sample.metric
-            if metric.name not in families:
-                families[metric.name] = _family(metric)
-            _add(families[metric.name], sample)
+        seen = set()
+        for watched in self._present:
+            for sample in watched.samples():
+                metric = sample.metric
+                if (key := (metric.name, sample.labels)) in seen:
+                    continue
+                seen.add(key)
+                if metric.name not in families:
+                    families[metric.name] = _family(metric)
+                _add(families[metric.name], sample)
         yield from families.values()
 
 
@@ -93,8 +174,20 @@ def _add(family: Family, sample: Sample) -> None:
     if isinstance(family, HistogramMetricFamily):
         assert isinstance(value, Histogram)
         bounds = [*map(floatToGoString, sample.metric.bounds), "+Inf"]
-        sums = cumulative(value.counts, sample.metric.bounds)
+        sums = _cumulative(value.counts, sample.metric.bounds)
         family.add_metric(sample.labels, list(zip(bounds, sums, strict=True)), value.seconds)
     else:
         assert not isinstance(value, Histogram)
         family.add_metric(sample.labels, value)
+
+
+def _cumulative(counts: Mapping[float, int], bounds: tuple[float, ...]) -> list[int]:
+    """Return the number of durations up to each bound, and their number in all."""
+    ordered = sorted(counts.items())
+    sums, place, total = [], 0, 0
+    for bound in bounds:
+        while place < len(ordered) and ordered[place][0] <= bound:
+            total += ordered[place][1]
+            place += 1
+        sums.append(total)
+    return [*sums, total + sum(count for _, count in ordered[place:])]

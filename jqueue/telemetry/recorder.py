@@ -11,8 +11,8 @@ from math import inf
 from jqueue.domain.counters import Histogram
 from jqueue.ports.observer import LandedCommit, Observer
 from jqueue.telemetry import catalog
+from jqueue.telemetry.exporters import kind_of
 from jqueue.telemetry.figures import Sample
-from jqueue.telemetry.places import kind_of
 
 CALLS = ("read", "write", "create", "fetch", "list", "remove")
 """The calls to a store: see `Observer.store_called`."""

@@ -23,7 +23,7 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import Consumer
 from jqueue.runtime.system import process_name
-from jqueue.telemetry.observing import observed
+from jqueue.telemetry.exporters import observed
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import RunState, Signal
 

@@ -9,8 +9,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
-from jqueue.telemetry.addresses import address_of
-from jqueue.telemetry.exporters import Exporter, Tracing
+from jqueue.telemetry.exporters import Exporter, Tracing, address_of
 from jqueue.worker.retries import Backoff, Exponential
 
 MAX_ATTEMPTS = 20

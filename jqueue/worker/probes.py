@@ -16,9 +16,8 @@ from typing import Any, Protocol
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.log import logger_of
 from jqueue.ports.observer import Observer
-from jqueue.telemetry.exporters import Exporter, SupportsText
+from jqueue.telemetry.exporters import Exporter, kind_of, place_name
 from jqueue.telemetry.listener import Listener, Page
-from jqueue.telemetry.places import kind_of, place_name
 from jqueue.worker.queue_health import QueueHealth
 from jqueue.worker.run_state import RunState
 
@@ -103,13 +102,13 @@ async def open_probes(stack: AsyncExitStack, address: str, probes: Probes, expor
         stack: closes the listener.
         address: such as "127.0.0.1:8080".
         probes: make the pages.
-        exporter: makes the page of the metrics, if it can.
+        exporter: makes the page of the metrics; None: there is none.
 
     Raises:
         InvalidJobError: the address cannot be listened on.
     """
     pages: dict[str, Callable[[], Awaitable[Page]]] = {"/healthz": probes.healthz, "/readyz": probes.readyz}
-    if isinstance(exporter, SupportsText):
+    if exporter is not None:
 
         async def metrics() -> Page:
             return Page(await exporter.fresh_text(), kind=exporter.content_type)

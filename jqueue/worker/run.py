@@ -22,8 +22,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.system import process_name
-from jqueue.telemetry.exporters import Exporter
-from jqueue.telemetry.observing import observed
+from jqueue.telemetry.exporters import Exporter, observed
 from jqueue.worker.calls import Middleware, ThreadMiddleware, call_of
 from jqueue.worker.claiming import Claimer, SingleClaims
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
