@@ -95,8 +95,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def jqueue(
     version: Annotated[
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit."),
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Check stores, run workers, and look after job queues kept in files or object stores."""

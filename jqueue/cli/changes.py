@@ -22,7 +22,8 @@ from msgspec.structs import replace
 from jqueue.cli.jobs import one_job
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.options import duration, selecting, time
-from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, refusal, show, show_json
+from jqueue.cli.parameters import argument, option
+from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, refusal, show, show_json, tell
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
@@ -54,7 +55,7 @@ NAMED = 5
 NOT_ALL = 1
 """Exit code if not all chosen jobs were changed, or if the answer is no."""
 
-JobID = Annotated[str | None, typer.Argument(metavar="ID", help="Id of one job, or its beginning.", show_default=False)]
+JobID = Annotated[str | None, argument("ID", "Id of one job, or its beginning.")]
 All = Annotated[bool, typer.Option("--all", help="All jobs of the queue that can be changed like this.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the number of jobs.")]
@@ -161,10 +162,7 @@ def _change(
         return
     found, result = _change_job(url, job_id, change, dry_run=dry_run, as_json=as_json)
     values, sentence = answer(found, result)
-    if as_json:
-        show_json({"id": found.id, "entrypoint": found.entrypoint, **values})
-    else:
-        show(sentence)
+    tell({"id": found.id, "entrypoint": found.entrypoint, **values}, sentence, as_json=as_json)
 
 
 def _change_job(url: str, job_id: str, change: JobChange, *, dry_run: bool, as_json: bool) -> tuple[Job, Any]:
@@ -500,18 +498,9 @@ def update(
     job_id: JobID = None,
     selection: Selection = Selection(),  # noqa: B008 - an immutable value
     every: All = False,
-    delay: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Time from now: 60, 90s, 15m, 12h; 0 for at once.", show_default=False),
-    ] = None,
-    at: Annotated[
-        str | None,
-        typer.Option("--at", metavar="TIME", help="A time such as 2026-11-23T08:00, in UTC.", show_default=False),
-    ] = None,
-    priority: Annotated[
-        int | None,
-        typer.Option("--priority", "-p", metavar="NUMBER", help="Lower is served first.", show_default=False),
-    ] = None,
+    delay: Annotated[str | None, option("DURATION", "Time from now: 60, 90s, 15m, 12h; 0 for at once.")] = None,
+    at: Annotated[str | None, option("TIME", "A time such as 2026-11-23T08:00, in UTC.", "--at")] = None,
+    priority: Annotated[int | None, option("NUMBER", "Lower is served first.", "--priority", "-p")] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJSON = False,

@@ -8,7 +8,8 @@ import typer
 
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
-from jqueue.cli.printing import instant, moment, refusal, show, show_json
+from jqueue.cli.parameters import argument, option
+from jqueue.cli.printing import instant, moment, refusal, show, show_json, tell
 from jqueue.domain.job_options import ScheduleOptions
 from jqueue.domain.models import Job
 from jqueue.domain.operations.rules import RunSchedule
@@ -19,19 +20,12 @@ from jqueue.domain.rules import Schedule
 @with_job_flags(ScheduleOptions)
 def schedule(
     url: URL,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the cron entry.", show_default=False)],
+    name: Annotated[str, argument("NAME", "Name of the cron entry.")],
     payload: Payload = None,
     cron: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FIELDS",
-            help='When, as in cron: "30 2 * * *". A sixth field, before them, is seconds.',
-            show_default=False,
-        ),
+        str | None, option("FIELDS", 'When, as in cron: "30 2 * * *". A sixth field, before them, is seconds.')
     ] = None,
-    entrypoint: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Entrypoint of the jobs.", show_default=False)
-    ] = None,
+    entrypoint: Annotated[str | None, option("NAME", "Entrypoint of the jobs.")] = None,
     timezone: Annotated[str, typer.Option(metavar="ZONE", help="Time zone of the fields: Europe/Berlin.")] = "UTC",
     file: PayloadFile = None,
     options: dict[str, Any] = {},  # noqa: B006 - replaced by the flags
@@ -82,10 +76,7 @@ def _remove(url: str, name: str, *, as_json: bool) -> None:
             raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
 
     on_queue(url, remove, as_json=as_json)
-    if as_json:
-        show_json({"name": name, "removed": True})
-    else:
-        show("the cron entry was removed")
+    tell({"name": name, "removed": True}, "the cron entry was removed", as_json=as_json)
 
 
 def _run_now(url: str, name: str, *, as_json: bool) -> None:
@@ -97,7 +88,8 @@ def _run_now(url: str, name: str, *, as_json: bool) -> None:
         return added
 
     job = on_queue(url, run, as_json=as_json)
-    if as_json:
-        show_json({"id": job.id, "entrypoint": job.entrypoint, "schedule": name})
-    else:
-        show(f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})")
+    tell(
+        {"id": job.id, "entrypoint": job.entrypoint, "schedule": name},
+        f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})",
+        as_json=as_json,
+    )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.parameters import option
 from jqueue.cli.printing import note, refusal
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
@@ -27,8 +28,7 @@ def dashboard(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 0,
     token_file: Annotated[
-        Path | None,
-        typer.Option(help="File with a role and a token in each line: 'viewer TOKEN' or 'operator TOKEN'."),
+        Path | None, typer.Option(help="File with a role and a token in each line: 'viewer TOKEN' or 'operator TOKEN'.")
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate, in PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None,
@@ -127,12 +127,11 @@ EVERY_ADDRESS = ("0.0.0.0", "::")
 
 PublicURL = Annotated[
     str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="Where clients on other machines reach the broker, such as https://host:8470. It stands in the queue. "
+    option(
+        "URL",
+        "Where clients on other machines reach the broker, such as https://host:8470. It stands in the queue. "
         "By default that is the first --host, or the address.",
-        show_default=False,
+        "--url",
     ),
 ]
 
@@ -145,18 +144,16 @@ def serve(
     ] = None,
     new_token: Annotated[
         str | None,
-        typer.Option(
-            metavar="producer|worker|viewer|operator",
-            help="Print a new token with this role, add its hash to --token-file, and exit.",
-            show_default=False,
+        option(
+            "producer|worker|viewer|operator",
+            "Print a new token with this role, add its hash to --token-file, and exit.",
         ),
     ] = None,
     token_name: Annotated[str, typer.Option(metavar="NAME", help="With --new-token: its name in the file.")] = "token",
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate, in PEM.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None,
     insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow another address than this machine's own without tokens or TLS."),
+        bool, typer.Option("--insecure", help="Allow another address than this machine's own without tokens or TLS.")
     ] = False,
     host: Annotated[
         list[str] | None, typer.Option(help="Name under which clients may reach the broker; can be repeated.")

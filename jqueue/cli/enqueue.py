@@ -8,6 +8,7 @@ import typer
 
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
+from jqueue.cli.parameters import argument
 from jqueue.cli.printing import note, show_json
 from jqueue.domain.errors import DuplicateJobError, UnknownOutcomeError
 from jqueue.domain.job import JobStatus
@@ -24,7 +25,7 @@ class Flags(PriorityOption, EnqueueOptions, total=False):
 @with_job_flags(Flags)
 def enqueue(
     url: URL,
-    entrypoint: Annotated[str, typer.Argument(metavar="ENTRYPOINT", help="Name of the handler.", show_default=False)],
+    entrypoint: Annotated[str, argument("ENTRYPOINT", "Name of the handler.")],
     payload: Payload = None,
     file: PayloadFile = None,
     options: dict[str, Any] = {},  # noqa: B006 - replaced by the flags

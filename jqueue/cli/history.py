@@ -11,6 +11,7 @@ import typer
 from jqueue.cli import options
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import brief, moment
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import event_values
@@ -63,32 +64,17 @@ STOPPED = "the history is switched off, and these are its events until then"
 
 def history(
     url: URL,
-    job_id: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="Only events of this job, or of ids that begin so.", show_default=False),
-    ] = None,
-    entrypoint: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only events of this entrypoint; may be repeated.", show_default=False),
-    ] = None,
+    job_id: Annotated[str | None, argument("ID", "Only events of this job, or of ids that begin so.")] = None,
+    entrypoint: Annotated[list[str] | None, option("NAME", "Only events of this entrypoint; may be repeated.")] = None,
     event: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="EVENT",
-            help="Only these events: enqueue, dequeue, ack, nack, stale, cancel … Several: repeat, or use commas.",
-            show_default=False,
+        option(
+            "EVENT", "Only these events: enqueue, dequeue, ack, nack, stale, cancel … Several: repeat, or use commas."
         ),
     ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Only events since then: 2h, 2026-11-23.", show_default=False),
-    ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Only events before then.", show_default=False)
-    ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of events to list at most.", show_default=False)
-    ] = None,
+    since: Annotated[str | None, option("TIME", "Only events since then: 2h, 2026-11-23.")] = None,
+    until: Annotated[str | None, option("TIME", "Only events before then.")] = None,
+    limit: Annotated[int | None, option("N", "Number of events to list at most.", min=1)] = None,
     as_json: OneALine = False,
 ) -> None:
     """List what happened to jobs, the newest event first.

@@ -21,6 +21,7 @@ from jqueue.cli.history import outcome
 from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.options import selecting
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import age, ago, length, lines_of_json, moment, refusal, show_json, show_lines, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
@@ -232,9 +233,7 @@ def ls(
         ),
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
-    limit: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Number of jobs to list at most.", show_default=False)
-    ] = None,
+    limit: Annotated[int | None, option("N", "Number of jobs to list at most.", min=1)] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Show the list live, until Ctrl-C.")] = False,
     interval: Interval = 1.0,
     as_json: OneALine = False,
@@ -517,7 +516,7 @@ BEFORE = timedelta(minutes=1)
 ABOUT = 10
 """Width of an event and its attempt."""
 
-JobID = Annotated[str, typer.Argument(metavar="ID", help="Id of the job, or the beginning of it.", show_default=False)]
+JobID = Annotated[str, argument("ID", "Id of the job, or the beginning of it.")]
 
 
 @dataclass(slots=True)

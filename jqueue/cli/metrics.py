@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from jqueue.cli.on_queue import URL, OpenedQueue, on_queue
+from jqueue.cli.parameters import option
 from jqueue.cli.printing import refusal
 
 
@@ -15,11 +16,7 @@ def metrics(
     url: URL,
     listen: Annotated[
         str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Serve the metrics at http://HOST:PORT/metrics until stopped, such as 127.0.0.1:9464.",
-            show_default=False,
-        ),
+        option("HOST:PORT", "Serve the metrics at http://HOST:PORT/metrics until stopped, such as 127.0.0.1:9464."),
     ] = None,
 ) -> None:
     """Print the metrics of a queue in the text format of Prometheus, or serve them.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.parameters import argument
 from jqueue.cli.printing import note, refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
@@ -46,11 +47,10 @@ UNKNOWN = (
 
 URL = Annotated[
     str,
-    typer.Argument(
-        metavar="URL",
+    argument(
+        "URL",
+        "URL of the queue, such as s3://bucket/q.json, or a path. Leave it out if JQUEUE_URL is set.",
         envvar="JQUEUE_URL",
-        help="URL of the queue, such as s3://bucket/q.json, or a path. Leave it out if JQUEUE_URL is set.",
-        show_default=False,
     ),
 ]
 Create = Annotated[bool, typer.Option("--create", help="Create the folder of the queue if it is missing.")]

@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, get_args
 
-import typer
-
 from jqueue.cli.on_queue import RefusedError
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import refusal
 from jqueue.domain.durations import LONGEST, parse_duration
 from jqueue.domain.job_options import Option, options_of
@@ -37,29 +36,24 @@ STATUSES: Mapping[str, frozenset[Phase]] = {
 """The phases by the names that `--status` takes."""
 
 
-def _option(metavar: str, text: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, show_default=False)
-
-
 FILTERS: Mapping[str, Any] = {
     "status": Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="STATUS",
-            help="Only jobs that are ready, scheduled, running, dead or completed. Several: repeat, or use commas.",
-            show_default=False,
+        option(
+            "STATUS",
+            "Only jobs that are ready, scheduled, running, dead or completed. Several: repeat, or use commas.",
             autocompletion=lambda: list(STATUSES),
         ),
     ],
-    "entrypoint": Annotated[list[str] | None, _option("NAME", "Only jobs of this entrypoint; may be repeated.")],
+    "entrypoint": Annotated[list[str] | None, option("NAME", "Only jobs of this entrypoint; may be repeated.")],
     "older_than": Annotated[
-        str | None, _option("AGE", "Only jobs ready, running, dead or completed for longer: 90s, 15m, 12h, 30d, 2w.")
+        str | None, option("AGE", "Only jobs ready, running, dead or completed for longer: 90s, 15m, 12h, 30d, 2w.")
     ],
-    "newer_than": Annotated[str | None, _option("AGE", "Only jobs ready, running, dead or completed for less.")],
-    "holder": Annotated[str | None, _option("TEXT", "Only running jobs whose holder has this text in its name.")],
-    "key": Annotated[str | None, _option("KEY", "Only jobs with this unique key or concurrency key.")],
-    "error": Annotated[str | None, _option("TEXT", "Only jobs whose last error has this text in it.")],
-    "id": Annotated[str | None, _option("PREFIX", "Only jobs whose id begins like this.")],
+    "newer_than": Annotated[str | None, option("AGE", "Only jobs ready, running, dead or completed for less.")],
+    "holder": Annotated[str | None, option("TEXT", "Only running jobs whose holder has this text in its name.")],
+    "key": Annotated[str | None, option("KEY", "Only jobs with this unique key or concurrency key.")],
+    "error": Annotated[str | None, option("TEXT", "Only jobs whose last error has this text in it.")],
+    "id": Annotated[str | None, option("PREFIX", "Only jobs whose id begins like this.")],
 }
 """The type of each option, by the name of its parameter. None means that it was not given."""
 
@@ -244,16 +238,8 @@ PIECE = 1 << 20
 
 STDIN = "-"
 
-Payload = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="PAYLOAD", help="Payload as text, or - for the standard input. Empty by default.", show_default=False
-    ),
-]
-PayloadFile = Annotated[
-    str | None,
-    typer.Option("--file", "-f", metavar="FILE", help="Read the payload from a file of any size.", show_default=False),
-]
+Payload = Annotated[str | None, argument("PAYLOAD", "Payload as text, or - for the standard input. Empty by default.")]
+PayloadFile = Annotated[str | None, option("FILE", "Read the payload from a file of any size.", "--file", "-f")]
 
 
 async def payload_of(text: str | None, file: str | None, limits: Limits, capabilities: Capabilities) -> PayloadSource:
@@ -350,14 +336,12 @@ def _kind(option: Option) -> Any:
     return str  # a Literal: its values are texts, and the queue checks them
 
 
-def _annotation(option: Option) -> Any:
-    kind = _kind(option)
-    choices = get_args(option.type) if not isinstance(option.kind, type) else ()
+def _annotation(listed: Option) -> Any:
+    kind = _kind(listed)
+    choices = get_args(listed.type) if not isinstance(listed.kind, type) else ()
     metavar = "|".join(choices) if choices else _METAVARS[kind]
     taken: Any = int | None if kind is int else list[str] | None if kind is Mapping else str | None
-    return Annotated[
-        taken, typer.Option(flag_of(option.name, option), metavar=metavar, help=_help(option), show_default=False)
-    ]
+    return Annotated[taken, option(metavar, _help(listed), flag_of(listed.name, listed))]
 
 
 def _help(option: Option) -> str:

@@ -56,6 +56,14 @@ def lines_of_json(several: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     return map(json.dumps, several)
 
 
+def tell(values: Mapping[str, Any], *parts: Table | Text | str, as_json: bool) -> None:
+    """Print an answer: as JSON, or for people."""
+    if as_json:
+        show_json(values)
+    else:
+        show(*parts)
+
+
 def note(message: str) -> None:
     """Print a line for people beside the output, on the standard error."""
     typer.echo(f"jqueue: {printable(message)}", err=True)

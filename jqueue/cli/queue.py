@@ -15,6 +15,7 @@ from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.options import duration
 from jqueue.cli.options import size as size_of
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import (
     age,
     brief,
@@ -28,6 +29,7 @@ from jqueue.cli.printing import (
     show_json,
     size,
     table,
+    tell,
 )
 from jqueue.core.shown import QueueInfo
 from jqueue.core.view import QueueView
@@ -78,10 +80,11 @@ def stats(
     if watch:
         return live(url, _draw, interval, instead="jqueue stats")
     info, holders = on_queue(url, _read, as_json=as_json)
-    if as_json:
-        show_json({**info.values(), "workers_seen": [_holder_values(each, info.now) for each in holders]})
-    else:
-        show(*_page(info, holders))
+    tell(
+        {**info.values(), "workers_seen": [_holder_values(each, info.now) for each in holders]},
+        *_page(info, holders),
+        as_json=as_json,
+    )
 
 
 async def _draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Sequence[str]:
@@ -356,15 +359,12 @@ def init(url: URL, as_json: AsJSON = False) -> None:
         return opened.name
 
     name = on_queue(url, make, as_json=as_json, create=True)
-    if as_json:
-        show_json({"queue": name, "created": True})
-    else:
-        show(f"created an empty queue at {name}")
+    tell({"queue": name, "created": True}, f"created an empty queue at {name}", as_json=as_json)
 
 
 NOBODY_HAS_IT = "no job, worker or cron entry has this entrypoint yet: check its name"
 
-Entrypoint = Annotated[str, typer.Argument(metavar="ENTRYPOINT", help="Name of the entrypoint.", show_default=False)]
+Entrypoint = Annotated[str, argument("ENTRYPOINT", "Name of the entrypoint.")]
 
 
 def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
@@ -409,16 +409,9 @@ def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
 def limit(
     url: URL,
     entrypoint: Entrypoint,
-    running: Annotated[
-        int | None, typer.Option(min=1, metavar="NUMBER", help="Most jobs in progress at once.", show_default=False)
-    ] = None,
-    rate: Annotated[
-        int | None, typer.Option(min=1, metavar="NUMBER", help="Most claims within any --per.", show_default=False)
-    ] = None,
-    per: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Period of --rate: 60, 90s, 15m, 12h.", show_default=False),
-    ] = None,
+    running: Annotated[int | None, option("NUMBER", "Most jobs in progress at once.", min=1)] = None,
+    rate: Annotated[int | None, option("NUMBER", "Most claims within any --per.", min=1)] = None,
+    per: Annotated[str | None, option("DURATION", "Period of --rate: 60, 90s, 15m, 12h.")] = None,
     no_running: Annotated[bool, typer.Option("--no-running", help="Remove the limit on jobs in progress.")] = False,
     no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the limit on claims.")] = False,
     as_json: AsJSON = False,
@@ -471,16 +464,12 @@ def _limits_in_words(rules: EntrypointRules) -> str:
     return f"in progress: {running}; claims: {rate}{paused}"
 
 
-def _setting(metavar: str, text: str) -> Any:
-    return typer.Option(metavar=metavar, help=text, show_default=False)
-
-
 def configure(
     url: URL,
-    history: Annotated[str | None, _setting("DURATION", "Keep the events of jobs for this time.")] = None,
+    history: Annotated[str | None, option("DURATION", "Keep the events of jobs for this time.")] = None,
     no_history: Annotated[bool, typer.Option("--no-history", help="Keep no events.")] = False,
     history_bytes: Annotated[
-        str | None, _setting("SIZE", "Remove the oldest events above this size: 512MiB, 2GiB.")
+        str | None, option("SIZE", "Remove the oldest events above this size: 512MiB, 2GiB.")
     ] = None,
     no_history_bytes: Annotated[bool, typer.Option("--no-history-bytes", help="No limit on that size.")] = False,
     history_payloads: Annotated[
@@ -489,12 +478,12 @@ def configure(
             "--history-payloads/--no-history-payloads", help="Keep payloads with the events.", show_default=False
         ),
     ] = None,
-    dead_retention: Annotated[str | None, _setting("DURATION", "Remove dead jobs after this time.")] = None,
+    dead_retention: Annotated[str | None, option("DURATION", "Remove dead jobs after this time.")] = None,
     no_dead_retention: Annotated[
         bool, typer.Option("--no-dead-retention", help="Keep dead jobs until they are purged.")
     ] = False,
     blob_bytes: Annotated[
-        str | None, _setting("SIZE", "Size limit of the queue's object, for every program: 64MiB.")
+        str | None, option("SIZE", "Size limit of the queue's object, for every program: 64MiB.")
     ] = None,
     no_blob_bytes: Annotated[
         bool, typer.Option("--no-blob-bytes", help="Each program uses its own size limit.")
@@ -534,10 +523,7 @@ def configure(
         return settings
 
     settings = on_queue(url, change, as_json=as_json)
-    if as_json:
-        show_json({name: getattr(settings, name) for name in SETTINGS})
-    else:
-        show(*_setting_lines(settings))
+    tell({name: getattr(settings, name) for name in SETTINGS}, *_setting_lines(settings), as_json=as_json)
 
 
 def _flag(name: str) -> str:

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
 
-import typer
-
 from jqueue.cli.changes import DryRun, Yes, ask
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.parameters import argument
 from jqueue.cli.printing import jobs, show, show_json
 from jqueue.cli.scratch import CALL_LIMIT, with_retries
 from jqueue.core.blob.segment_reader import SegmentReader
@@ -47,10 +46,7 @@ class Damaged:
 
 def repair(
     url: URL,
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="SEGMENT", help="Name of one segment, with or without .segments/.", show_default=False),
-    ] = None,
+    name: Annotated[str | None, argument("SEGMENT", "Name of one segment, with or without .segments/.")] = None,
     yes: Yes = False,
     dry_run: DryRun = False,
     as_json: AsJSON = False,

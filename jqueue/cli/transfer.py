@@ -19,6 +19,7 @@ from msgspec import to_builtins
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue, place_of
 from jqueue.cli.options import selecting
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import jobs, refusal, show, show_json, table
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.connect import connect_queue
@@ -46,10 +47,7 @@ ONLY_OURS = 0o600
 def export(
     url: URL,
     selection: Selection,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="FILE", help="New file to write to.", show_default=False),
-    ] = None,
+    output: Annotated[Path | None, option("FILE", "New file to write to.", "--output", "-o")] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Write the jobs of a queue as JSON lines, with their payloads.
@@ -141,10 +139,7 @@ class Report:
 
 def import_(
     url: URL,
-    file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="File of an export; - is the input.", show_default=False),
-    ],
+    file: Annotated[Path, argument("FILE", "File of an export; - is the input.")],
     create: Annotated[bool, typer.Option("--create", help="Create the queue if there is none.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the lines and count the jobs.")] = False,
     as_json: AsJSON = False,
@@ -290,22 +285,13 @@ class Status(IntEnum):
 
 
 def migrate(
-    source: Annotated[
-        str,
-        typer.Argument(metavar="SOURCE", help="URL or path of the queue to move jobs from.", show_default=False),
-    ],
-    dest: Annotated[
-        str,
-        typer.Argument(
-            metavar="DEST", help="URL or path of the queue to move them to, created if missing.", show_default=False
-        ),
-    ],
+    source: Annotated[str, argument("SOURCE", "URL or path of the queue to move jobs from.")],
+    dest: Annotated[str, argument("DEST", "URL or path of the queue to move them to, created if missing.")],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the jobs that would move, and what they would lose.")
     ] = False,
     lossy: Annotated[
-        bool,
-        typer.Option("--lossy", help="Also move jobs that lose what DEST cannot store, such as a delay."),
+        bool, typer.Option("--lossy", help="Also move jobs that lose what DEST cannot store, such as a delay.")
     ] = False,
     create: Annotated[bool, typer.Option("--create", help="Create the folder of DEST if it is missing.")] = False,
     as_json: AsJSON = False,

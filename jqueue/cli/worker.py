@@ -27,6 +27,7 @@ from rich.logging import RichHandler
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.on_queue import URL, Create, place_of
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, refusal
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
@@ -235,12 +236,7 @@ class Level(StrEnum):
 
 
 def worker(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:WORKER", help="Module and name of the worker, such as app:worker.", show_default=False
-        ),
-    ],
+    target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
     url: URL,
     concurrency: Annotated[
         int | None,
@@ -257,12 +253,7 @@ def worker(
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
     health: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080.",
-            show_default=False,
-        ),
+        str | None, option("HOST:PORT", "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080.")
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
     poll_interval: PollInterval = None,

@@ -16,10 +16,10 @@ class SparkCommands(CommandGroup):
         "enqueue": {"enqueue": "Enqueue the rows of a file or folder with Spark: all of them in one commit, or none."},
         "run": {"run": "Run a worker's handlers on Spark: on one batch of jobs, or with --drain on all ready jobs."},
         "snapshot": {"snapshot": "Write the jobs of a queue to OUT, or without OUT count and list them."},
-        "archive": {
-            "archive": "Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint."
+        "report": {
+            "archive": "Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint.",
+            "report": "Report on queues: depth, ages, attempts, failures, times; or with --lake on the past.",
         },
-        "report": {"report": "Report on queues: depth, ages, attempts, failures, times; or with --lake on the past."},
     }
 
 

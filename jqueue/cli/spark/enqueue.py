@@ -13,10 +13,20 @@ import typer
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.on_queue import URL, AsJSON, Create
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import jobs, refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
-from jqueue.cli.spark.progress import tasks_shown
-from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, pairs, spark_session
+from jqueue.cli.spark.session import (
+    Conf,
+    Log,
+    Master,
+    SparkLog,
+    SparkTarget,
+    absolute,
+    pairs,
+    spark_session,
+    tasks_shown,
+)
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job_options import IN_BULK
@@ -44,40 +54,24 @@ class OnConflict(StrEnum):
 
 
 def enqueue(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="File, folder, pattern or URL with the rows.", show_default=False)
-    ],
+    source: Annotated[str, argument("SOURCE", "File, folder, pattern or URL with the rows.")],
     url: URL,
     kind: Annotated[
-        Format | None,
-        typer.Option("--format", help="Format of SOURCE, if its name does not tell.", show_default=False),
+        Format | None, typer.Option("--format", help="Format of SOURCE, if its name does not tell.", show_default=False)
     ] = None,
-    entrypoint: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Entrypoint of all rows, if they have no such column.", show_default=False),
-    ] = None,
+    entrypoint: Annotated[str | None, option("NAME", "Entrypoint of all rows, if they have no such column.")] = None,
     txn_app_id: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ID", help="Name of the writer, so that a repeated write adds nothing.", show_default=False
-        ),
+        str | None, option("ID", "Name of the writer, so that a repeated write adds nothing.")
     ] = None,
     txn_version: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=0, help="Number of this write, higher than of the writes before.", show_default=False
-        ),
+        int | None, option("N", "Number of this write, higher than of the writes before.", min=0)
     ] = None,
     on_conflict: Annotated[
         OnConflict, typer.Option(help="If a unique key is taken: leave out that row, or add no rows.")
     ] = OnConflict.RETURN,
-    option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Option of the jqueue sink, such as priority=5.", show_default=False),
-    ] = None,
+    option: Annotated[list[str] | None, option("KEY=VALUE", "Option of the jqueue sink, such as priority=5.")] = None,
     read_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Option of Spark's file reader, such as sep=;", show_default=False),
+        list[str] | None, option("KEY=VALUE", "Option of Spark's file reader, such as sep=;")
     ] = None,
     create: Create = False,
     master: Master = "local[*]",

@@ -1,7 +1,8 @@
-"""`jqueue spark report URL…`: the jobs of queues and their past: in tables, as JSON, as a page."""
+"""`jqueue spark report URL…` and `archive URL LAKE`: the jobs of queues and their past, and the lake that keeps it."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,9 +10,20 @@ import typer
 
 from jqueue.cli import options
 from jqueue.cli.on_queue import AsJSON
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import instant, refusal, show_json
-from jqueue.cli.spark.progress import tasks_shown
-from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, queues_here, spark_session
+from jqueue.cli.spark.session import (
+    Conf,
+    Log,
+    Master,
+    SparkLog,
+    SparkTarget,
+    absolute,
+    queues_here,
+    spark_session,
+    tasks_shown,
+)
+from jqueue.cli.spark.snapshot import FleetURL
 from jqueue.domain.printable import printable
 from jqueue.runtime.system import SystemClock
 
@@ -24,28 +36,14 @@ if TYPE_CHECKING:
 
 def report(
     urls: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[URL…]", help="URLs or paths of queues, or patterns such as 'q/*.json'.", show_default=False
-        ),
+        list[str] | None, argument("[URL…]", "URLs or paths of queues, or patterns such as 'q/*.json'.")
     ] = None,
-    lake: Annotated[
-        str | None,
-        typer.Option(metavar="LAKE", help="Lake of `jqueue spark archive`, for the past.", show_default=False),
-    ] = None,
+    lake: Annotated[str | None, option("LAKE", "Lake of `jqueue spark archive`, for the past.")] = None,
     since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="Events of the lake from this time on, or from so long ago: 7d.", show_default=False
-        ),
+        str | None, option("TIME", "Events of the lake from this time on, or from so long ago: 7d.")
     ] = None,
-    until: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Events of the lake before this time only.", show_default=False)
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="PAGE.html", help="HTML page with plots to write.", show_default=False, dir_okay=False),
-    ] = None,
+    until: Annotated[str | None, option("TIME", "Events of the lake before this time only.")] = None,
+    html: Annotated[Path | None, option("PAGE.html", "HTML page with plots to write.", dir_okay=False)] = None,
     master: Master = "local[*]",
     conf: Conf = None,
     spark_log: Log = SparkLog.OFF,
@@ -129,3 +127,26 @@ def _as_values(found: Report) -> dict[str, Any]:
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return {**values, "next_at": instant(values["next_at"])}
+
+
+def archive(
+    url: FleetURL,
+    lake: Annotated[str, typer.Argument(metavar="LAKE", help="Folder or URL of the lake, such as s3://bucket/lake.")],
+    master: Master = "local[*]",
+    conf: Conf = None,
+    spark_log: Log = SparkLog.OFF,
+    as_json: AsJSON = False,
+) -> None:
+    """Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint.
+
+    An event is added once, however often this command runs or is interrupted.
+    """
+    with spark_session(SparkTarget(master, tuple(conf or ()), spark_log, as_json)) as session:
+        from jqueue.spark import lake as archiving
+
+        with tasks_shown(session, "archiving"):
+            done = archiving.archive(session, queues_here(url), absolute(lake))
+    if as_json:
+        show_json({**asdict(done), "seconds": round(done.seconds, 3)})
+    else:
+        typer.echo(f"{done}")

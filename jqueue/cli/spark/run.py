@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from jqueue.cli.on_queue import URL, AsJSON, on_queue
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.spark.files import is_missing
 from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, spark_session
@@ -28,37 +29,20 @@ OUTCOMES = ("done", "retried", "dead", "snoozed", "cancelled")
 
 
 def run(
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODULE:WORKER", help="Module and name of the worker, such as app:worker.", show_default=False
-        ),
-    ],
+    target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
     url: URL,
     entrypoint: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME",
-            help="Only jobs of this entrypoint; may be repeated. By default all with a handler.",
-            show_default=False,
-        ),
+        option("NAME", "Only jobs of this entrypoint; may be repeated. By default all with a handler."),
     ] = None,
     max_jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Largest number of jobs in a batch.")] = 10_000,
     drain: Annotated[bool, typer.Option("--drain", help="Run batches until no job is ready.")] = False,
-    partitions: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of Spark tasks for a batch.", show_default=False)
-    ] = None,
+    partitions: Annotated[int | None, option("N", "Number of Spark tasks for a batch.", min=1)] = None,
     claim_timeout: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SECONDS", min=1, help="Seconds until others get the jobs if this program dies.", show_default=False
-        ),
+        float | None, option("SECONDS", "Seconds until others get the jobs if this program dies.", min=1)
     ] = None,
     py_files: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH", help="Python code for the executors (.py, .zip, .whl); may be repeated.", show_default=False
-        ),
+        list[str] | None, option("PATH", "Python code for the executors (.py, .zip, .whl); may be repeated.")
     ] = None,
     master: Master = "local[*]",
     conf: Conf = None,

@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+from jqueue.cli.parameters import option
 from jqueue.cli.printing import refusal
 from jqueue.domain.errors import JQueueError
 from jqueue.spark.errors import one_line
@@ -24,6 +28,7 @@ from jqueue.spark.session import INSTALL, java_problem, spark_problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
 
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C has stopped."""
@@ -42,10 +47,7 @@ class SparkLog(StrEnum):
 
 
 Master = Annotated[str, typer.Option(metavar="URL", help="Spark master: local[4], spark://host:7077, yarn, k8s://…")]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Spark setting; may be repeated.", show_default=False),
-]
+Conf = Annotated[list[str] | None, option("KEY=VALUE", "Spark setting; may be repeated.")]
 Log = Annotated[SparkLog, typer.Option(case_sensitive=False, help="Lowest level of Spark's own log on stderr.")]
 
 
@@ -164,3 +166,51 @@ def _start(target: SparkTarget, settings: dict[str, str]) -> SparkSession:
         from jqueue.spark.session import local_session
 
         return local_session("jqueue spark", target.master, **settings)
+
+
+POLL_INTERVAL = 0.2
+
+
+@contextmanager
+def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
+    """Show the number of Spark tasks that are done, while the block runs them.
+
+    Args:
+        session: the session that runs them.
+        doing: the work in a word or two.
+    """
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("tasks"),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(doing, total=None)
+        over = threading.Event()
+        poller = threading.Thread(target=_poll_stages, args=(session, progress, task, over), daemon=True)
+        poller.start()
+        try:
+            yield
+        finally:
+            over.set()
+            poller.join()
+
+
+def _poll_stages(session: SparkSession, progress: Progress, task: Any, over: threading.Event) -> None:
+    """Poll the stages again and again. A stage that is no longer active counts as done."""
+    seen: dict[int, tuple[int, int]] = {}
+    tracker = session.sparkContext.statusTracker()
+    while not over.wait(POLL_INTERVAL):
+        with suppress(Exception):  # the work does not need it
+            for stage in tracker.getActiveStageIds():
+                found = tracker.getStageInfo(stage)
+                if found is not None:
+                    seen[stage] = (found.numCompletedTasks, found.numTasks)
+            for stage in seen.keys() - set(tracker.getActiveStageIds()):
+                seen[stage] = (seen[stage][1], seen[stage][1])
+        if seen:
+            done, total = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
+            progress.update(task, completed=done, total=total)

@@ -13,10 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from jqueue.cli.on_queue import AsJSON
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import count, instant, jobs, length, refusal, show, show_json, table
 from jqueue.cli.spark.files import format_of
-from jqueue.cli.spark.progress import tasks_shown
-from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, queues_here, spark_session
+from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, queues_here, spark_session, tasks_shown
 from jqueue.domain.job import JobStatus
 from jqueue.domain.printable import printable
 from jqueue.runtime.system import SystemClock
@@ -29,11 +29,8 @@ LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
 
 FleetURL = Annotated[
     str,
-    typer.Argument(
-        metavar="URL",
-        envvar="JQUEUE_URL",
-        help="URL or path of the queue, several with commas between, or a pattern: 'q/*.json'.",
-        show_default=False,
+    argument(
+        "URL", "URL or path of the queue, several with commas between, or a pattern: 'q/*.json'.", envvar="JQUEUE_URL"
     ),
 ]
 
@@ -48,17 +45,11 @@ class Mode(StrEnum):
 
 def snapshot(
     url: FleetURL,
-    out: Annotated[
-        str | None,
-        typer.Argument(metavar="OUT", help="Folder to write: jobs.parquet, .csv or .json.", show_default=False),
-    ] = None,
+    out: Annotated[str | None, argument("OUT", "Folder to write: jobs.parquet, .csv or .json.")] = None,
     status: Annotated[
         list[JobStatus] | None, typer.Option(help="Only jobs of this status; may be repeated.", show_default=False)
     ] = None,
-    entrypoint: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Only jobs of this entrypoint; may be repeated.", show_default=False),
-    ] = None,
+    entrypoint: Annotated[list[str] | None, option("NAME", "Only jobs of this entrypoint; may be repeated.")] = None,
     rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="Number of jobs to list without OUT.")] = 20,
     mode: Annotated[Mode, typer.Option(help="Action if OUT exists.")] = Mode.ERROR,
     master: Master = "local[*]",
