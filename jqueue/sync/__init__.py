@@ -9,7 +9,7 @@ It has every verb of `BrokerQueue`, as a blocking method. One thread of the proc
 It starts with the first call, so a module may make its queue when it is imported, and a server may fork afterwards.
 """
 
-from jqueue.sync.keep_alive import KeepAlive
+from jqueue.sync.open_queue import KeepAlive
 from jqueue.sync.queue import SyncQueue
 
 __all__ = ["KeepAlive", "SyncQueue"]

@@ -24,7 +24,7 @@ from contextlib import suppress
 from datetime import datetime
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
@@ -40,10 +40,8 @@ from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.system import forks
 from jqueue.sync import background
-from jqueue.sync.calls import CallEnded
-from jqueue.sync.keep_alive import KeepAlive
-from jqueue.sync.open_queue import DEFAULT_DEADLINE, OpenQueue
-from jqueue.sync.streamed_call import StreamedCall
+from jqueue.sync.background import CallEnded
+from jqueue.sync.open_queue import DEFAULT_DEADLINE, KeepAlive, OpenQueue
 
 ITEMS_AT_ONCE = 100
 """Number of jobs or events that one call brings from the event loop."""
@@ -428,6 +426,63 @@ class SyncQueue:
             self._forks_before = forks()
             if isinstance(self._queue, QueueBase):
                 self._queue = copy.copy(self._queue)
+
+
+class StreamedCall(Generic[Item, Result]):
+    """A call that takes items from an iterator of the caller's thread, a piece at a time.
+
+    The iterator may belong to that thread, as a database cursor does, and it may have more items than memory. All
+    methods run on the event loop.
+
+    Args:
+        call: takes the queue, and an async iterator of the items.
+    """
+
+    def __init__(self, call: Callable[[JobQueue, AsyncIterator[Item]], Awaitable[Result]]) -> None:
+        self._call = call
+        self._task: asyncio.Task[Result] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """True once the call has ended."""
+        return self._task is not None and self._task.done()
+
+    async def give(self, queue: JobQueue, piece: list[Item]) -> None:
+        """Give the next items, and wait until the call has taken them or has ended. No items are the end."""
+        if self._task is None:
+            self._pieces: asyncio.Queue[list[Item]] = asyncio.Queue(1)
+            self._hungry = asyncio.Event()
+            self._task = asyncio.create_task(self._run(queue))
+        self._hungry.clear()
+        self._pieces.put_nowait(piece)
+        waiting = asyncio.create_task(self._hungry.wait())
+        try:
+            await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            await self.cancel()
+            raise
+        finally:
+            waiting.cancel()
+
+    async def cancel(self) -> None:
+        """End the call: its caller wants no answer."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def answer(self) -> Result:
+        """Return the answer of the call, or raise its error."""
+        assert self._task is not None  # items were given
+        return await self._task
+
+    async def _run(self, queue: JobQueue) -> Result:
+        return await self._call(queue, self._items())
+
+    async def _items(self) -> AsyncIterator[Item]:
+        while piece := await self._pieces.get():
+            for item in piece:
+                yield item
+            self._hungry.set()
 
 
 async def _piece_of(items: AsyncIterator[Item]) -> tuple[list[Item], bool, JQueueError | None]:

@@ -35,8 +35,7 @@ from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.errors import one_line
 from jqueue.spark.session import require_spark
 from jqueue.spark.staging import Staging, absolute, open_store
-from jqueue.sync.background import background
-from jqueue.sync.calls import Call
+from jqueue.sync.background import Call, background
 from jqueue.worker import Worker
 
 if TYPE_CHECKING:

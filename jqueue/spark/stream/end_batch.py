@@ -25,8 +25,7 @@ from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
 from jqueue.spark.staging import absolute
 from jqueue.spark.stream.offsets import HOLDERS, claim_of
 from jqueue.spark.stream.row_outcomes import OutcomeStore
-from jqueue.sync.background import background
-from jqueue.sync.calls import Call
+from jqueue.sync.background import Call, background
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -44,8 +44,7 @@ from jqueue.spark.stream.row_outcomes import DEADLINE as OUTCOMES_DEADLINE
 from jqueue.spark.stream.shipping import ShippedRows, rows_of_claim, shipped, split_between
 from jqueue.spark.stream.source_options import MOST_JOBS, MOST_SINGLES, SourceOptions
 from jqueue.spark.stream.unread_rows import UnreadNotes
-from jqueue.sync.background import background
-from jqueue.sync.calls import CallEnded
+from jqueue.sync.background import CallEnded, background
 from jqueue.sync.open_queue import OpenQueue
 
 if TYPE_CHECKING:
