@@ -55,18 +55,29 @@ OLDEST_CLAIM = Metric(
     OF_ENTRYPOINT,
 )
 PAUSED = Metric("jqueue_paused", "gauge", "1 if the entrypoint is paused, 0 if not.", OF_ENTRYPOINT)
-ENQUEUED = Metric("jqueue_enqueued", "counter", "Jobs added.", OF_ENTRYPOINT)
-CLAIMED = Metric("jqueue_claimed", "counter", "Claims made by workers.", OF_ENTRYPOINT)
-DONE = Metric("jqueue_done", "counter", "Jobs acked.", OF_ENTRYPOINT)
-FAILED = Metric("jqueue_failed", "counter", "Claims that ended with a failure.", OF_ENTRYPOINT)
-RETRIED = Metric("jqueue_retried", "counter", "Failures after which the job was queued again.", OF_ENTRYPOINT)
-DIED = Metric("jqueue_dead", "counter", "Failures after which the job was dead.", OF_ENTRYPOINT)
-CANCELLED = Metric("jqueue_cancelled", "counter", "Jobs cancelled.", OF_ENTRYPOINT)
-EXPIRED = Metric("jqueue_expired", "counter", "Jobs removed because their time was over.", OF_ENTRYPOINT)
-RECOVERED = Metric("jqueue_recovered", "counter", "Stale claims, whose worker was gone.", OF_ENTRYPOINT)
-REMOVED = Metric("jqueue_removed", "counter", "Jobs purged, or moved to another queue.", OF_ENTRYPOINT)
-WAIT = Metric("jqueue_wait_seconds", "histogram", "Time from ready to claimed.", OF_ENTRYPOINT, BUCKETS)
-RUN = Metric("jqueue_run_seconds", "histogram", "Time from claimed to acked or nacked.", OF_ENTRYPOINT, BUCKETS)
+TOTALS = {
+    kind: Metric(f"jqueue_{kind}", "counter", description, OF_ENTRYPOINT)
+    for kind, description in {
+        "enqueued": "Jobs added.",
+        "claimed": "Claims made by workers.",
+        "done": "Jobs acked.",
+        "failed": "Claims that ended with a failure.",
+        "retried": "Failures after which the job was queued again.",
+        "dead": "Failures after which the job was dead.",
+        "cancelled": "Jobs cancelled.",
+        "expired": "Jobs removed because their time was over.",
+        "recovered": "Stale claims, whose worker was gone.",
+        "removed": "Jobs purged, or moved to another queue.",
+    }.items()
+}
+"""The counter of each number in `Totals`."""
+
+HISTOGRAMS = {
+    "waits": Metric("jqueue_wait_seconds", "histogram", "Time from ready to claimed.", OF_ENTRYPOINT, BUCKETS),
+    "runs": Metric("jqueue_run_seconds", "histogram", "Time from claimed to acked or nacked.", OF_ENTRYPOINT, BUCKETS),
+}
+"""The histogram of each of those in `Totals`."""
+
 DROPPED = Metric(
     "jqueue_dropped_values",
     "gauge",
@@ -79,13 +90,19 @@ WORKERS = Metric(
 SLOTS = Metric("jqueue_worker_slots", "gauge", "Number of jobs that these workers can run.", OF_WORKER)
 BUSY = Metric("jqueue_worker_busy", "gauge", "Number of jobs that these workers hold.", OF_WORKER)
 UP = Metric("jqueue_up", "gauge", "1 if the queue could be read at the last look, 0 if not.")
-VERSION = Metric("jqueue_version", "gauge", "Version of the queue: it grows by one with each commit.")
-SIZE = Metric("jqueue_size_bytes", "gauge", "Size of the queue's object.")
-SEGMENTS = Metric("jqueue_segments", "gauge", "Segments beside the queue's object, which hold waiting jobs.")
-SEGMENT_JOBS = Metric("jqueue_segment_jobs", "gauge", "Waiting jobs in segments. They are among the jobs by status.")
-SEGMENT_BYTES = Metric("jqueue_segment_bytes", "gauge", "Size of all segments.")
-SIZE_LIMIT = Metric("jqueue_size_limit_bytes", "gauge", "Size from which enqueue refuses jobs.")
-UNREADABLE = Metric("jqueue_unreadable_lines", "gauge", "Lines of the queue's object that are not jobs.")
+OF_QUEUE_STATS = {
+    "version": Metric("jqueue_version", "gauge", "Version of the queue: it grows by one with each commit."),
+    "size": Metric("jqueue_size_bytes", "gauge", "Size of the queue's object."),
+    "size_limit": Metric("jqueue_size_limit_bytes", "gauge", "Size from which enqueue refuses jobs."),
+    "unreadable": Metric("jqueue_unreadable_lines", "gauge", "Lines of the queue's object that are not jobs."),
+    "segments": Metric("jqueue_segments", "gauge", "Segments beside the queue's object, which hold waiting jobs."),
+    "segment_jobs": Metric(
+        "jqueue_segment_jobs", "gauge", "Waiting jobs in segments. They are among the jobs by status."
+    ),
+    "segment_bytes": Metric("jqueue_segment_bytes", "gauge", "Size of all segments."),
+}
+"""The gauge of each of these fields of `QueueStats`."""
+
 BUILD = Metric("jqueue_build_info", "gauge", "1, labelled with the version of jqueue.", ("version",))
 
 COMMITS = Metric("jqueue_commits", "counter", "Commits of this process that have landed.")
@@ -118,10 +135,8 @@ OUTCOMES = Metric(
 )
 
 QUEUE_METRICS = (
-    *(JOBS, OLDEST_READY, OLDEST_CLAIM, PAUSED),
-    *(ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DIED, CANCELLED, EXPIRED, RECOVERED, REMOVED),
-    *(WAIT, RUN, DROPPED, WORKERS, SLOTS, BUSY, UP, VERSION, SIZE, SIZE_LIMIT, UNREADABLE, BUILD),
-    *(SEGMENTS, SEGMENT_JOBS, SEGMENT_BYTES),
+    *(JOBS, OLDEST_READY, OLDEST_CLAIM, PAUSED, *TOTALS.values(), *HISTOGRAMS.values(), DROPPED),
+    *(WORKERS, SLOTS, BUSY, UP, *OF_QUEUE_STATS.values(), BUILD),
 )
 """The metrics of a queue: the same from whichever process they are read."""
 

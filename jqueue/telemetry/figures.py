@@ -12,7 +12,7 @@ from jqueue.domain.counters import Histogram, Totals
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.telemetry import catalog
-from jqueue.telemetry.catalog import Metric
+from jqueue.telemetry.catalog import HISTOGRAMS, TOTALS, Metric
 
 MOST = 100
 """Largest number of entrypoints, and of names of workers, with samples of their own. The others are added up."""
@@ -20,24 +20,8 @@ MOST = 100
 OTHERS = "(others)"
 """The label of what is added up."""
 
-TOTALS = {
-    "enqueued": catalog.ENQUEUED,
-    "claimed": catalog.CLAIMED,
-    "done": catalog.DONE,
-    "failed": catalog.FAILED,
-    "retried": catalog.RETRIED,
-    "dead": catalog.DIED,
-    "cancelled": catalog.CANCELLED,
-    "expired": catalog.EXPIRED,
-    "recovered": catalog.RECOVERED,
-    "removed": catalog.REMOVED,
-}
-"""The counter of each number in `Totals`."""
-
 STATUSES = ("ready", "scheduled", "in_progress", "dead", "completed")
 """The fields of `EntrypointStats` with the number of jobs of each status."""
-
-HISTOGRAMS = {"waits": catalog.WAIT, "runs": catalog.RUN}
 
 
 class Sample(NamedTuple):
@@ -94,13 +78,8 @@ class Figures:
         of_queue = (self._queue,)
         yield Sample(catalog.UP, of_queue, 1)
         yield Sample(catalog.BUILD, (__version__,), 1)
-        yield Sample(catalog.VERSION, of_queue, stats.version)
-        yield Sample(catalog.SIZE, of_queue, stats.size)
-        yield Sample(catalog.SIZE_LIMIT, of_queue, stats.size_limit)
-        yield Sample(catalog.SEGMENTS, of_queue, stats.segments)
-        yield Sample(catalog.SEGMENT_JOBS, of_queue, stats.segment_jobs)
-        yield Sample(catalog.SEGMENT_BYTES, of_queue, stats.segment_bytes)
-        yield Sample(catalog.UNREADABLE, of_queue, stats.unreadable)
+        for name, metric in catalog.OF_QUEUE_STATS.items():
+            yield Sample(metric, of_queue, getattr(stats, name))
         for label, each in self._by_label(stats).items():
             yield from _of_entrypoint((self._queue, label), each)
         yield from self._of_workers(stats)
