@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import chain, islice
+from itertools import chain
 from tempfile import gettempdir
 from typing import Annotated, Any
 
@@ -22,7 +22,7 @@ from jqueue.cli.live import Draw, Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import age, ago, length, lines_of_json, moment, refusal, show_json, show_lines, size
+from jqueue.cli.printing import age, ago, length, moment, refusal, show_json, size
 from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import ShownLife, event_values, job_values
@@ -185,6 +185,10 @@ SIZE = Column("size", right=True)
 """The column that is added to a list by size."""
 
 
+Row = Callable[[Job, datetime, "Order | None"], Any]
+"""Makes the row of a job: its cells, or a line of JSON. It is given the time by the queue's clock, and the order."""
+
+
 class Order(StrEnum):
     """Values by which the jobs can be sorted."""
 
@@ -204,19 +208,19 @@ class Found:
     """The jobs that were found, in their order.
 
     Attributes:
-        jobs: the jobs.
+        rows: a row for each job.
         view: the version of the queue that has them.
         now: the time by the queue's clock.
-        more: number of jobs that fit, but are beyond the limit.
         sort: the order, if one was chosen.
+        more: number of jobs that fit, but are beyond the limit.
         damage: names segments that are missing or damaged, and whose jobs are not among the found ones.
     """
 
-    jobs: Sequence[Job]
+    rows: Sequence[Any]
     view: QueueView
     now: datetime
-    more: int
-    sort: Order | None = None
+    sort: Order | None
+    more: int = 0
     damage: JobsUnreadableError | None = None
 
 
@@ -248,44 +252,51 @@ def ls(
     if watch and as_json:
         raise refusal("choose --watch or --json", as_json=True)
     if watch:
-        return live(url, drawing(selection, sort, limit, reverse=reverse), interval, instead="jqueue ls")
+        return live(url, _drawing(selection, sort, limit, reverse=reverse), interval, instead="jqueue ls")
 
     terminal = Terminal.of_stdout()
 
     async def find(opened: OpenedQueue) -> tuple[Found, Mapping[str, str]] | None:
-        now = opened.now()
+        now, row = opened.now(), _json_row if as_json else _row
         with reading(opened.view, names=selection.entrypoints) as (view, progress):
-            listed = LongList(now, terminal, progress, sort, as_json=as_json)
-            found: Found | None
             if limit is not None:
-                found = await find_jobs(view, now, selection, sort, limit, reverse=reverse)
-            elif (sort, reverse) == (None, False):
-                found = await write_as_found(view, selection, now, listed)
+                found = await _first(view, now, selection, sort, limit, row, reverse=reverse)
             else:
-                found = await write_sorted(view, selection, now, sort, listed, reverse=reverse)
-            if found is None:
-                return None
-            return found, {} if as_json else await short_names(found, terminal)
+                listed = LongList(_columns(sort), terminal, progress, as_json=as_json)
+                rows, damage = list[Any](), None
+                try:
+                    async for each in _all(view, now, selection, sort, row, reverse=reverse):
+                        rows.append(each)
+                        if len(rows) == SAMPLE:
+                            listed.write(rows)
+                            rows = []
+                except JobsUnreadableError as error:  # all others were found
+                    damage = error
+                if listed.written:
+                    listed.end(rows)
+                    if damage is not None:
+                        raise damage
+                    return None
+                found = Found(rows, view, now, sort, damage=damage)
+            return found, {} if as_json else await _short_names(found, terminal)
 
     answer = on_queue(url, find, as_json=as_json)
     if answer is None:
         return
     found, names = answer
-    if as_json:
-        show_lines(_listed_values(found.jobs, found.now))
-    else:
-        write_lines(listing(found, names, terminal, every=not selection))
+    write_lines(found.rows if as_json else _listing(found, names, terminal, every=not selection))
     if found.damage is not None:
         raise refusal(str(found.damage), as_json=as_json)
 
 
-def drawing(selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool) -> Draw:
-    """Return what draws the list that fits a screen. The arguments are as for `find_jobs`."""
+def _drawing(selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool) -> Draw:
+    """Return what draws the list that fits a screen. The arguments are as for `_first`."""
 
     async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
         most = max(1, room - TITLES)
-        found = await find_jobs(opened.view, opened.now(), selection, sort, min(limit or most, most), reverse=reverse)
-        lines = listing(found, await short_names(found, terminal), terminal, every=not selection)
+        most = min(limit or most, most)
+        found = await _first(opened.view, opened.now(), selection, sort, most, _row, reverse=reverse)
+        lines = _listing(found, await _short_names(found, terminal), terminal, every=not selection)
         if found.damage is None:
             return lines
         return chain([terminal.styled(cut(printable(str(found.damage)), terminal.width or WIDE), "red")], lines)
@@ -297,91 +308,63 @@ class LongList:
     """A list that is written as its rows come. The first of them decide the widths of the columns.
 
     Args:
-        now: the time by the queue's clock.
+        columns: the columns.
         terminal: the place to write to.
         progress: it is cleared while rows are written.
-        sort: the order of the list, if one was chosen.
-        as_json: True for JSON.
+        as_json: True if the rows are lines of JSON.
+
+    Attributes:
+        written: number of rows that were written.
     """
 
-    def __init__(
-        self, now: datetime, terminal: Terminal, progress: Counted, sort: Order | None, *, as_json: bool
-    ) -> None:
-        self._now = now
-        self._sort = sort
+    def __init__(self, columns: Sequence[Column], terminal: Terminal, progress: Counted, *, as_json: bool) -> None:
+        self.written = 0
+        self._columns = columns
         self._terminal = terminal
         self._progress = progress
         self._as_json = as_json
         self._layout: Layout | None = None
-        self._written = 0
-
-    def row_of(self, job: Job) -> Any:
-        """Return the row of a job: a line of JSON, or its cells."""
-        return (
-            next(lines_of_json(_listed_values([job], self._now)))
-            if self._as_json
-            else _row(job, {}, self._now, self._sort)
-        )
 
     def write(self, rows: Sequence[Any]) -> None:
         """Write rows."""
-        self._written += len(rows)
+        self.written += len(rows)
         with self._progress.away():
             if self._as_json:
                 write_lines(rows)
                 return
             if self._layout is None:
-                self._layout = Layout(_columns(self._sort), rows, self._terminal)
+                self._layout = Layout(self._columns, rows, self._terminal)
                 write_lines([self._layout.titles])
             write_lines(map(self._layout.line, rows))
 
-    def end(self) -> None:
-        """Write the number of rows, on a terminal."""
+    def end(self, rows: Sequence[Any]) -> None:
+        """Write the last rows, and on a terminal the number of all."""
+        self.write(rows)
         if self._terminal.width is not None and not self._as_json:
-            write_lines(["", self._terminal.styled(counted(self._written, "job"), "dim")])
+            write_lines(["", self._terminal.styled(counted(self.written, "job"), "dim")])
 
 
-async def write_as_found(view: QueueView, selection: Selection, now: datetime, listed: LongList) -> Found | None:
-    """Write all jobs that are chosen, as they are read. Return them instead if they are few."""
-    first: list[Job] = []
-    long, damage = False, None
-    async with aclosing(view.jobs(now, selection, in_order=True)) as jobs:
-        try:
-            async for job in jobs:
-                first.append(job)
-                if len(first) == SAMPLE:
-                    long = True
-                    listed.write([listed.row_of(each) for each in first])
-                    first = []
-        except JobsUnreadableError as error:  # all others were found
-            damage = error
-    if not long:
-        return Found(first, view, now, 0, damage=damage)
-    listed.write([listed.row_of(each) for each in first])
-    listed.end()
-    if damage is not None:
-        raise damage
-    return None
-
-
-async def write_sorted(
-    view: QueueView, selection: Selection, now: datetime, sort: Order | None, listed: LongList, *, reverse: bool
-) -> Found | None:
-    """Write all jobs that are chosen, in an order. Return them instead if they are few. Memory is bounded.
+async def _all(
+    view: QueueView, now: datetime, selection: Selection, sort: Order | None, row: Row, *, reverse: bool
+) -> AsyncIterator[Any]:
+    """Yield the rows of all chosen jobs, in an order. Memory is bounded. The arguments are as for `_first`.
 
     Raises:
         RefusedError: there is no space for a temporary file.
         JobsUnreadableError: at the end, if segments are missing or damaged.
     """
+    if (sort, reverse) == (None, False):
+        async with aclosing(view.jobs(now, selection, in_order=True)) as jobs:
+            async for job in jobs:
+                yield row(job, now, sort)
+        return
     from jqueue.cli.sorted_rows import SortedRows  # what it needs is slow to import
 
-    place, first, damage = _place_of(sort, now), list[Job](), None
+    place, damage = _place_of(sort, now), None
     with closing(SortedRows[Any](reverse=reverse)) as rows:
         try:
             async for job in view.jobs(now, selection):
-                if rows.number < SAMPLE:
-                    first.append(job)
-                rows.add(place(job), listed.row_of(job))
+                rows.add(place(job), row(job, now, sort))
         except JobsUnreadableError as error:  # all others were found
             damage = error
         except OSError as error:
@@ -389,73 +372,64 @@ async def write_sorted(
                 f"the list cannot be sorted in a temporary file in {gettempdir()!r}: {error.strerror}. Set TMPDIR to a "
                 "folder with more space, or give a --limit"
             ) from None
-        if rows.number <= SAMPLE:
-            return Found(sorted(first, key=place, reverse=reverse), view, now, 0, sort, damage)
-        coming = iter(rows)
-        while some := list(islice(coming, SAMPLE)):
-            listed.write(some)
-    listed.end()
+        for each in rows:
+            yield each
     if damage is not None:
         raise damage
-    return None
 
 
-def _listed_values(jobs: Sequence[Job], now: datetime) -> Iterator[Mapping[str, Any]]:
-    from jqueue.core.shown import job_values
-
-    return (job_values(job, now) for job in jobs)
-
-
-async def find_jobs(
-    view: QueueView, now: datetime, selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool
+async def _first(
+    view: QueueView, now: datetime, selection: Selection, sort: Order | None, limit: int, row: Row, *, reverse: bool
 ) -> Found:
-    """Return the jobs of a queue that are chosen, in order. Memory grows with their limit, not with the queue.
+    """Return the first of the chosen jobs, in order. Memory grows with the limit, not with the queue.
 
     Args:
         view: the queue.
         now: the time by its clock.
         selection: chooses the jobs.
         sort: their order; None for the order in which they run, will be served, and ended.
-        limit: maximum number of jobs; None for all.
+        limit: maximum number of jobs.
+        row: makes the row of a job.
         reverse: True to reverse the order.
     """
-    if limit is not None and sort is None and not reverse:
+    damage: JobsUnreadableError | None = None
+    if sort is None and not reverse:
         jobs, more, segments = await view.first_jobs(limit, now, selection)
         damage, number = JobsUnreadableError(segments) if segments else None, len(jobs)
         try:
             number = await view.count(now, selection) if more else number
         except JobsUnreadableError as error:
             damage = error
-        return Found(jobs, view, now, max(0, number - len(jobs)), sort, damage)
-    first, damage = FirstItems(limit, _place_of(sort, now), reverse=reverse), None
-    try:
-        async for job in view.jobs(now, selection):
-            first.add(job)
-    except JobsUnreadableError as error:  # all others were found
-        damage = error
-    jobs = first.found()
-    return Found(jobs, view, now, first.number - len(jobs), sort, damage)
+    else:
+        first = FirstItems(limit, _place_of(sort, now), reverse=reverse)
+        try:
+            async for job in view.jobs(now, selection):
+                first.add(job)
+        except JobsUnreadableError as error:  # all others were found
+            damage = error
+        jobs, number = first.found(), first.number
+    return Found([row(job, now, sort) for job in jobs], view, now, sort, max(0, number - len(jobs)), damage)
 
 
 def _place_of(sort: Order | None, now: datetime) -> Callable[[Job], Any]:
     return (lambda job: place_of(job, now)) if sort is None else _KEYS[sort](now)
 
 
-async def short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:
+async def _short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:
     """Return short ids of the jobs for a narrow terminal; nothing for another place, where ids are shown in full.
 
     They are shown in full in a deep queue, too: all of its ids would have to be read.
     """
-    if not found.jobs or terminal.width is None or terminal.width >= WIDE or number_in_segments(found.view) >= DEEP:
+    if not found.rows or terminal.width is None or terminal.width >= WIDE or number_in_segments(found.view) >= DEEP:
         return {}
-    names = ShortIds(job.id for job in found.jobs)
+    names = ShortIds(row[0].text for row in found.rows)
     with suppress(JobsUnreadableError):  # an id of a job that cannot be read may begin like a short one
         async for job in found.view.jobs(found.now):
             names.meet(job.id)
     return names.found()
 
 
-def listing(found: Found, names: Mapping[str, str], terminal: Terminal, *, every: bool) -> Iterator[str]:
+def _listing(found: Found, names: Mapping[str, str], terminal: Terminal, *, every: bool) -> Iterator[str]:
     """Yield the lines of a list of jobs.
 
     Args:
@@ -464,13 +438,13 @@ def listing(found: Found, names: Mapping[str, str], terminal: Terminal, *, every
         terminal: the place where the lines will be written.
         every: True if no filter was given.
     """
-    if not found.jobs:
+    if not found.rows:
         yield "no jobs" if every else "no job matches"
         return
-    rows = (_row(job, names, found.now, found.sort) for job in found.jobs)
+    rows = ((Cell(names.get(job_id.text, job_id.text), job_id.style), *rest) for job_id, *rest in found.rows)
     yield from lines_of(_columns(found.sort), rows, terminal)
     if terminal.width is not None:
-        total = counted(len(found.jobs) + found.more, "job")
+        total = counted(len(found.rows) + found.more, "job")
         yield ""
         yield terminal.styled(f"{total}, {found.more:,} of them not shown" if found.more else total, "dim")
 
@@ -479,11 +453,15 @@ def _columns(sort: Order | None) -> Sequence[Column]:
     return (*COLUMNS[:-1], SIZE, COLUMNS[-1]) if sort is Order.SIZE else COLUMNS
 
 
-def _row(job: Job, shown: Mapping[str, str], now: datetime, sort: Order | None) -> Sequence[Cell]:
+def _json_row(job: Job, now: datetime, _: Order | None) -> str:
+    return json.dumps(job_values(job, now))
+
+
+def _row(job: Job, now: datetime, sort: Order | None) -> Sequence[Cell]:
     phase = phase_of(job, now)
     seconds = (now - since(job)).total_seconds()
     return (
-        Cell(shown.get(job.id, job.id), "bold"),
+        Cell(job.id, "bold"),
         Cell(job.entrypoint),
         Cell(phase.replace("_", " "), STYLES.get(phase, "")),
         Cell(f"in {age(-seconds)}" if seconds < 0 else age(seconds)),

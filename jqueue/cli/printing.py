@@ -6,7 +6,7 @@ Commands that print JSON do not import rich, which takes as long as reading a th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,7 @@ UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
     """Print in one line why a command cannot do its work. The caller must raise the result."""
     if as_json:
-        show_line({"error": printable(message)})
+        write_lines([json.dumps({"error": printable(message)})])
     else:
         typer.echo(f"jqueue: {printable(message)}", err=True)
     return typer.Exit(UNUSABLE)
@@ -39,21 +39,6 @@ def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
 def show_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object."""
     typer.echo(json.dumps(values, indent=2))
-
-
-def show_line(values: Mapping[str, Any]) -> None:
-    """Print one JSON object on a line of its own."""
-    show_lines([values])
-
-
-def show_lines(several: Iterable[Mapping[str, Any]]) -> None:
-    """Print JSON objects, each on a line of its own, as they come."""
-    write_lines(lines_of_json(several))
-
-
-def lines_of_json(several: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Return JSON objects as lines, as they come."""
-    return map(json.dumps, several)
 
 
 def tell(values: Mapping[str, Any], *parts: Table | Text | str, as_json: bool) -> None:
