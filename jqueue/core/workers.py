@@ -13,6 +13,9 @@ Describe = Callable[[float], WorkerRecord]
 FIRST_BEAT = 2.0
 """Seconds after which a worker that has not committed reports itself. One that finds no job and ends does not."""
 
+SOONEST = 0.1
+"""Least number of seconds until a report."""
+
 SHARED_BEAT = 300.0
 """The beat of workers whose broker is found through a network. With that of others, idle ones would make most of its
 commits."""
@@ -50,8 +53,11 @@ class Workers:
         return bool(self.left) or (bool(self.present) and now >= self._next)
 
     def until_due(self, now: float) -> float:
-        """Return the seconds until `are_due`, or until a report that was due and not written is tried again."""
-        return self._next - now if self._next > now else BEAT
+        """Return the seconds until `are_due`, or until a report that was due and not written is tried again.
+
+        They are not too few for a timer, which may fire early: the caller would look again and again.
+        """
+        return max(SOONEST, self._next - now) if self._next > now else BEAT
 
     def records(self, at: float) -> Mapping[str, WorkerRecord | None]:
         """Return the records to write at a time, in seconds since 1970; None for a worker that has left."""

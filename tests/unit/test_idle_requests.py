@@ -7,6 +7,8 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, StorageError
+from jqueue.core.workers import Workers
+from jqueue.domain.header import BEAT, WorkerRecord
 from jqueue.domain.operations.operator import CreateQueue
 from jqueue.ports.sharing import LinkError
 from jqueue.testing.virtual_time import VirtualClock
@@ -164,6 +166,16 @@ async def test_a_worker_that_polls_seldom_looks_seldom_for_a_queue_that_does_not
         await asyncio.sleep(HOUR)
         assert own.reads <= 70
         assert 0 == own.writes
+
+
+@in_virtual_time
+async def test_a_timer_that_fires_a_little_early_is_not_set_again_and_again():
+    early = asyncio.get_running_loop().time() + 1000 - 1e-5
+    workers = Workers()
+    workers.attend("run", lambda at: WorkerRecord(name="idle"), early)
+    workers.landed(["run"], early - BEAT + 1e-5)
+    assert not workers.are_due(early)
+    assert workers.until_due(early) >= 0.01
 
 
 class Failing(Counted):
