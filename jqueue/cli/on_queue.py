@@ -40,6 +40,8 @@ FIRST_CALL_DEADLINE = 15.0
 SECOND_THOUGHT = 15.0
 """Seconds to find out the outcome of a change after its deadline, if it was not known by then."""
 
+IN_MEMORY = "an in-memory queue is visible only to its own process: give the URL of a file or a store"
+
 UNKNOWN = (
     "the outcome is unknown: the connection failed before it was certain whether the change was made. Look at the "
     "queue (`jqueue ls`, `jqueue stats`) before you repeat it"
@@ -169,7 +171,7 @@ async def _perform(
 ) -> None:
     """Append the answer of the work. It is not returned: `asyncio.run` makes the repr of what its coroutine returns."""
     if isinstance(place_of(queue), InMemoryStorage):
-        raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
+        raise RefusedError(IN_MEMORY)
     name = describe(place_of(queue))
     async with queue:
         view = await _view(queue)

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
-from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
 
@@ -17,10 +16,19 @@ import typer
 from msgspec import to_builtins
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue, place_of
+from jqueue.cli.on_queue import (
+    IN_MEMORY,
+    URL,
+    AsJSON,
+    OpenedQueue,
+    RefusedError,
+    certain,
+    on_queue,
+    place_of,
+)
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import jobs, refusal, show, show_json, table
+from jqueue.cli.printing import jobs, show, show_json, table
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.connect import connect_queue
 from jqueue.core.blob.lines import export_line, import_line
@@ -36,7 +44,6 @@ from jqueue.domain.operations.enqueue import Arrive
 from jqueue.domain.operations.lookups import Find
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Selection
-from jqueue.formats.queue import StoreQueue
 from jqueue.ports.storage import describe
 
 ONLY_OURS = 0o600
@@ -112,7 +119,7 @@ BATCH_BYTES = 8 << 20
 """Size of their lines above which a commit takes no more jobs."""
 
 NOT_ALL = 1
-"""Exit code if a line was refused."""
+"""Exit code if a line was refused, or if some jobs stay."""
 
 NAMED = 5
 """Largest number of refused lines that are named."""
@@ -269,19 +276,8 @@ def _show_import(report: Report, *, dry_run: bool, as_json: bool) -> None:
         typer.echo(f"jqueue: and {len(report.refused) - NAMED:,} more; --json lists them all", err=True)
 
 
-Queue = DirectQueue | StoreQueue
-
-
 LEFT = ("ready", "scheduled", "in_progress", "dead", "completed")
 """The figures of jobs that are left at SOURCE."""
-
-
-class Status(IntEnum):
-    """Exit codes of the command."""
-
-    COMPLETE = 0
-    SOME_STAY = 1
-    UNUSABLE = 2
 
 
 def migrate(
@@ -303,45 +299,39 @@ def migrate(
 
     Exits with 0 if all jobs have moved, 1 if some stay, 2 if the move cannot be done.
     """
-    try:
-        opened = connect_queue(source, DirectQueue), connect_queue(dest, DirectQueue, create=create)
-    except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
-        raise refusal(str(error), as_json=as_json) from None
-    try:
-        report, rules = asyncio.run(_perform(*opened, dry_run=dry_run, lossy=lossy))
-    except StorageError as error:
-        raise refusal(f"{error}. Run the command again to finish the move", as_json=as_json) from None
-    except (JQueueError, ImportError, RefusedError) as error:
-        raise refusal(str(error), as_json=as_json) from None
-    names = _name(opened[0]), _name(opened[1])
+
+    async def perform(opened: OpenedQueue) -> tuple[MigrationReport, list[str], str, str]:
+        try:
+            target = connect_queue(dest, DirectQueue, create=create)
+        except ValueError as error:  # messages of errors about a URL hold no secrets
+            raise RefusedError(str(error)) from None
+        name, header = describe(place_of(target)), opened.view.header
+        if isinstance(place_of(target), InMemoryStorage):
+            raise RefusedError(IN_MEMORY)
+        if is_same_place(opened.queue, target):
+            raise RefusedError("SOURCE and DEST are the same queue: there is nothing to move")
+        stop = asyncio.Event()
+        _stop_on_signals(stop)
+        rules = [f"limits of {each}" for each in header.entrypoints]
+        rules += [f"cron entry {each}" for each in header.schedules]
+        rules += [f"setting {each}" for each in to_builtins(header.settings)]
+        try:
+            async with target:
+                with jobs_counted("checking" if dry_run else "moving") as progress:
+                    moved = await move(
+                        opened.queue, target, dry_run=dry_run, lossy=lossy, on_progress=progress, stop=stop
+                    )
+                    return moved, rules, opened.name, name
+        except StorageError as error:
+            raise RefusedError(f"{error}. Run the command again to finish the move") from None
+
+    report, rules, *names = on_queue(source, perform, as_json=as_json)
     if as_json:
         show_json(as_values(report, rules, *names, dry_run=dry_run))
     else:
         _show(report, rules, *names, dry_run=dry_run)
-    raise typer.Exit(Status.COMPLETE if report.complete else Status.SOME_STAY)
-
-
-def _name(queue: Queue) -> str:
-    return describe(place_of(queue))
-
-
-async def _perform(source: Queue, dest: Queue, *, dry_run: bool, lossy: bool) -> tuple[MigrationReport, list[str]]:
-    """Return the report, and the rules of SOURCE, which do not move."""
-    if any(isinstance(place_of(queue), InMemoryStorage) for queue in (source, dest)):
-        raise RefusedError("an in-memory queue is visible only to its own process: give the URL of a file or a store")
-    if is_same_place(source, dest):
-        raise RefusedError("SOURCE and DEST are the same queue: there is nothing to move")
-    stop = asyncio.Event()
-    _stop_on_signals(stop)
-    async with source, dest:
-        view = await source.view(deadline=FIRST_CALL_DEADLINE)
-        if view.absent:
-            raise RefusedError(f"there is no queue at {_name(source)}: check the URL")
-        rules = [f"limits of {name}" for name in view.header.entrypoints]
-        rules += [f"cron entry {name}" for name in view.header.schedules]
-        rules += [f"setting {name}" for name in to_builtins(view.header.settings)]
-        with jobs_counted("checking" if dry_run else "moving") as tell:
-            return await move(source, dest, dry_run=dry_run, lossy=lossy, on_progress=tell, stop=stop), rules
+    if not report.complete:
+        raise typer.Exit(NOT_ALL)
 
 
 def _stop_on_signals(stop: asyncio.Event) -> None:
