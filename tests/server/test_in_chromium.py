@@ -140,6 +140,42 @@ def test_a_snapshot_is_read_from_a_file_finds_jobs_and_says_when_it_was_made(bro
     assert [] == browser.log()
 
 
+def test_actions_on_a_job_an_entry_and_a_group_ask_first_and_are_done(browser, path):
+    for number, entrypoint in enumerate(("mail", "mail", "redriven", "removed")):
+        on(path, "enqueue", entrypoint, b"", job_id=f"{entrypoint}-{number}")
+        [job] = on(path, "dequeue", entrypoint)
+        on(path, "nack", job, error=f"no server {number}", dead=True)
+    dead = {job.entrypoint: job.id for job in on(path, "read_state").jobs}
+    running = on(path, "enqueue", "running", b"").id
+    on(path, "dequeue", "running")
+    on(path, "schedule", "nightly", "0 3 * * *", "report")
+    with opened(browser, path):
+        for place, button, question, confirm, done in (
+            (f"/job?id={running}", "Stop…", f"{running} of running", "Stop the job", "told to stop the job"),
+            (
+                f"/job?id={dead['redriven']}",
+                "Queue again…",
+                "failures are forgotten",
+                "Queue it again",
+                "Queued again: r",
+            ),
+            (f"/job?id={dead['removed']}", "Remove…", "payload goes too", "Remove the job", "Removed: removed"),
+            ("/schedules", "Run now…", "nightly of report", "Add the job", "Added job"),
+            ("/schedules", "Remove…", "nightly of report", "Remove the entry", "Removed the cron entry nightly"),
+            ("/dead", "Queue again…", "Queue these 2 jobs again?", "Queue again", "Queued again: 2"),
+        ):
+            browser.go(place)
+            browser.press(button, "main")
+            browser.see(question, "dialog")
+            browser.press(confirm, "dialog")
+            browser.see(done, "#notes")
+    state = on(path, "read_state")
+    assert ["mail", "mail", "redriven", "report"] == sorted(job.entrypoint for job in state.queued_jobs())
+    assert [True] == [job.cancel_requested for job in state.in_progress_jobs()]
+    assert 5 == len(state.jobs)
+    assert [] == on(path, "schedules")
+
+
 def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):
     from selenium.webdriver import ActionChains, Keys
 

@@ -65,6 +65,34 @@ function summary(done, found) {
     + (found.left ? `; ${count(found.left)} are left: do it again` : "");
 }
 
+// What is asked before an action on one job, and what is said after it.
+const OF_JOB = {
+  cancel: { title: "Cancel this job?", text: "The job leaves the queue with its payload. This cannot be undone.",
+    confirm: "Cancel the job", danger: true, done: "Cancelled the job " },
+  stop: { title: "Stop this job?", text: "Its worker is told at its next heartbeat. If the job finishes before, it is done.",
+    confirm: "Stop the job", danger: true, done: "The worker will be told to stop the job " },
+  redrive: { title: "Queue this job again?", text: "Its failures are forgotten, and it waits behind the jobs of its priority.",
+    confirm: "Queue it again", done: "Queued again: " },
+  remove: { title: "Remove this job for good?", text: "Its payload goes too. This cannot be undone.",
+    confirm: "Remove the job", danger: true, done: "Removed: " },
+};
+
+// The same for a cron entry.
+const OF_ENTRY = {
+  unschedule: { title: "Remove this cron entry?", confirm: "Remove the entry", danger: true, done: "Removed the cron entry ",
+    text: "It adds no more jobs. Those that it has added stay. This cannot be undone." },
+  "run-schedule": { title: "Run this cron entry now?", confirm: "Add the job", done: "Added job ",
+    text: "One more job is added now. The times of the entry stay as they are." },
+};
+
+// The same for the dead jobs of an entrypoint with one error.
+const OF_GROUP = {
+  "redrive-group": { title: (which) => `Queue ${which} again?`, confirm: "Queue again", done: "Queued again",
+    text: "Their failures are forgotten. A job whose unique key is taken stays dead." },
+  "remove-group": { title: (which) => `Remove ${which} for good?`, confirm: "Remove", danger: true, done: "Removed",
+    text: "Their payloads go too. Jobs that have died since you looked stay. This cannot be undone." },
+};
+
 export class Actions {
   // `source` carries them out; `refresh` is called after each, whatever came of it.
   constructor(source, refresh) {
@@ -92,20 +120,28 @@ export class Actions {
     }
   }
 
-  async cancel(job) {
-    const running = job.state === "in_progress";
-    const answer = await ask({
-      title: running ? "Stop this job?" : "Cancel this job?",
-      text: [h("p", {}, foreign(job.id, { class: "id" }), " of ", foreign(job.entrypoint)),
-        h("p", {}, running
-          ? "Its worker is told at its next heartbeat. If the job finishes before, it is done."
-          : "The job leaves the queue with its payload. This cannot be undone.")],
-      confirm: running ? "Stop the job" : "Cancel the job",
-      danger: true,
-    });
-    if (!answer) return null;
-    const said = running ? "The worker will be told to stop the job" : "Cancelled the job";
-    return this.send("cancel", { id: job.id, seen: job.seen, running }, [said, " ", foreign(job.id)]);
+  async onJob(name, job) {
+    const { text, done, ...question } = OF_JOB[name];
+    const answer = await ask({ ...question,
+      text: [h("p", {}, foreign(job.id, { class: "id" }), " of ", foreign(job.entrypoint)), h("p", {}, text)] });
+    const stop = name === "stop", body = { id: job.id, seen: job.seen, running: stop };
+    return answer && this.send(stop ? "cancel" : name, body, [done, foreign(job.id)]);
+  }
+
+  async onEntry(name, entry) {
+    const { text, done, ...question } = OF_ENTRY[name];
+    const answer = await ask({ ...question,
+      text: [h("p", {}, foreign(entry.name), " of ", foreign(entry.entrypoint)), h("p", {}, text)] });
+    const body = { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint] };
+    return answer && this.send(name, body, (found) => [done, foreign(found.id ?? entry.name)]);
+  }
+
+  async onGroup(name, group, seenAt) {
+    const { title, text, done, ...question } = OF_GROUP[name];
+    const answer = await ask({ ...question, title: title(group.jobs === 1 ? "this job" : `these ${count(group.jobs)} jobs`),
+      text: [h("p", {}, foreign(group.entrypoint), ": ", foreign(group.pattern || "no error")), h("p", {}, text)] });
+    const body = { entrypoint: group.entrypoint, pattern: group.pattern, seen_at: seenAt };
+    return answer && this.send(name, body, (found) => summary(done, found));
   }
 
   async cancelFound(page, query) {
@@ -118,50 +154,6 @@ export class Actions {
     });
     const asked = Object.fromEntries(["state", "entrypoint", "text", "holder"].map((name) => [name, query.get(name) || ""]));
     return answer && this.send("cancel-found", { query: asked, seen_at: page.now }, (found) => summary("Cancelled", found));
-  }
-
-  async redrive(job) {
-    const answer = await ask({
-      title: "Queue this job again?",
-      text: [h("p", {}, foreign(job.id, { class: "id" }), " of ", foreign(job.entrypoint)),
-        h("p", {}, "Its failures are forgotten, and it waits behind the jobs of its priority.")],
-      confirm: "Queue it again",
-    });
-    if (!answer) return null;
-    return this.send("redrive", { id: job.id, seen: job.seen }, ["Queued again: ", foreign(job.id)]);
-  }
-
-  async remove(job) {
-    const answer = await ask({
-      title: "Remove this job for good?",
-      text: [h("p", {}, foreign(job.id, { class: "id" }), " of ", foreign(job.entrypoint)),
-        h("p", {}, "Its payload goes too. This cannot be undone.")],
-      confirm: "Remove the job",
-      danger: true,
-    });
-    return answer && this.send("remove", { id: job.id, seen: job.seen }, ["Removed: ", foreign(job.id)]);
-  }
-
-  async onGroup(name, group, seenAt, { title, text, confirm, danger, done }) {
-    const which = group.jobs === 1 ? "this job" : `these ${count(group.jobs)} jobs`;
-    const answer = await ask({
-      title: `${title[0]} ${which} ${title[1]}?`,
-      text: [h("p", {}, foreign(group.entrypoint), ": ", foreign(group.pattern || "no error")), h("p", {}, text)],
-      confirm,
-      danger,
-    });
-    const body = { entrypoint: group.entrypoint, pattern: group.pattern, seen_at: seenAt };
-    return answer && this.send(name, body, (found) => summary(done, found));
-  }
-
-  redriveGroup(group, seenAt) {
-    return this.onGroup("redrive-group", group, seenAt, { title: ["Queue", "again"], confirm: "Queue again",
-      text: "Their failures are forgotten. A job whose unique key is taken stays dead.", done: "Queued again" });
-  }
-
-  removeGroup(group, seenAt) {
-    return this.onGroup("remove-group", group, seenAt, { title: ["Remove", "for good"], confirm: "Remove", danger: true,
-      text: "Their payloads go too. Jobs that have died since you looked stay. This cannot be undone.", done: "Removed" });
   }
 
   async purge(entrypoint, number, seenAt) {
@@ -190,29 +182,6 @@ export class Actions {
       confirm: "Run now",
     });
     return answer && this.reschedule(job, null, ["Ready now: ", foreign(job.id)]);
-  }
-
-  async unschedule(entry) {
-    const answer = await ask({
-      title: "Remove this cron entry?",
-      text: [h("p", {}, foreign(entry.name), " of ", foreign(entry.entrypoint)),
-        h("p", {}, "It adds no more jobs. Those that it has added stay. This cannot be undone.")],
-      confirm: "Remove the entry",
-      danger: true,
-    });
-    const body = { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint] };
-    return answer && this.send("unschedule", body, ["Removed the cron entry ", foreign(entry.name)]);
-  }
-
-  async runSchedule(entry) {
-    const answer = await ask({
-      title: "Run this cron entry now?",
-      text: [h("p", {}, foreign(entry.name), " of ", foreign(entry.entrypoint)),
-        h("p", {}, "One more job is added now. The times of the entry stay as they are.")],
-      confirm: "Add the job",
-    });
-    const body = { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint] };
-    return answer && this.send("run-schedule", body, (found) => ["Added job ", foreign(found.id)]);
   }
 
   async postpone(job, now) {

@@ -24,11 +24,12 @@ function buttons(job, actions, now) {
   const button = (label, act, danger) => h("button", { type: "button", class: danger ? "danger" : null, onclick: act },
     label, h("span", { class: "unseen" }, " ", foreign(job.id)));
   return h("span", { class: "row-actions" },
-    queued && actions.may("cancel") && button("Cancel…", () => actions.cancel(job), true),
+    queued && actions.may("cancel") && button("Cancel…", () => actions.onJob("cancel", job), true),
     job.state === "in_progress" && actions.may("cancel") && !job.cancel_requested
-      && button("Stop…", () => actions.cancel(job), true),
-    job.state === "dead" && actions.may("redrive") && button("Queue again…", () => actions.redrive(job)),
-    now !== undefined && job.state === "dead" && actions.may("remove") && button("Remove…", () => actions.remove(job), true),
+      && button("Stop…", () => actions.onJob("stop", job), true),
+    job.state === "dead" && actions.may("redrive") && button("Queue again…", () => actions.onJob("redrive", job)),
+    now !== undefined && job.state === "dead" && actions.may("remove")
+      && button("Remove…", () => actions.onJob("remove", job), true),
     now !== undefined && job.state === "scheduled" && actions.may("reschedule") && button("Run now…", () => actions.runNow(job)),
     now !== undefined && queued && actions.may("reschedule") && button("Run later…", () => actions.postpone(job, now)),
     now !== undefined && queued && actions.may("reprioritise") && button("Priority…", () => actions.reprioritise(job)));

@@ -140,9 +140,10 @@ export function schedules({ state, actions }) {
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
     [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)],
     h("span", { class: "row-actions" },
-      actions.may("run-schedule") && h("button", { type: "button", onclick: () => actions.runSchedule(entry) }, "Run now…",
-        h("span", { class: "unseen" }, " ", foreign(entry.name))),
-      actions.may("unschedule") && h("button", { type: "button", class: "danger", onclick: () => actions.unschedule(entry) },
+      actions.may("run-schedule") && h("button", { type: "button", onclick: () => actions.onEntry("run-schedule", entry) },
+        "Run now…", h("span", { class: "unseen" }, " ", foreign(entry.name))),
+      actions.may("unschedule") && h("button", { type: "button", class: "danger",
+        onclick: () => actions.onEntry("unschedule", entry) },
         "Remove…", h("span", { class: "unseen" }, " ", foreign(entry.name)))),
   ] }));
   const more = state.schedules_total - state.schedules.length;
@@ -185,10 +186,12 @@ export function dead({ state, groups, query, actions, wrong }) {
     when(group.first, state.now),
     h("a", { href: `#/job?${new URLSearchParams({ id: group.example })}` }, when(group.last, state.now)),
     h("span", { class: "row-actions" },
-      actions.may("redrive-group") && h("button", { type: "button", onclick: () => actions.redriveGroup(group, groups.now) },
+      actions.may("redrive-group") && h("button", { type: "button",
+        onclick: () => actions.onGroup("redrive-group", group, groups.now) },
         "Queue again…", h("span", { class: "unseen" }, " ", foreign(group.pattern))),
       actions.may("remove-group") && h("button", { type: "button", class: "danger",
-        onclick: () => actions.removeGroup(group, groups.now) }, "Remove…", h("span", { class: "unseen" }, " ", foreign(group.pattern)))),
+        onclick: () => actions.onGroup("remove-group", group, groups.now) },
+        "Remove…", h("span", { class: "unseen" }, " ", foreign(group.pattern)))),
   ] }));
   const purge = () => actions.purge(null, groups.total, groups.now);
   return [
