@@ -154,6 +154,52 @@ async def test_a_segment_is_served_at_once_when_its_jobs_that_cannot_be_read_wer
     assert now() - begun < 2
 
 
+class SlowObjects(FaultyObjects):
+    """A store that takes its time to read an object."""
+
+    seconds = 0.0
+
+    async def read_object(self, *place):
+        await asyncio.sleep(self.seconds)
+        return await super().read_object(*place)
+
+
+@in_virtual_time
+async def test_rows_that_are_handed_back_while_their_segment_is_checked_are_read_too():
+    storage = SlowObjects(store := InMemoryStorage(clock=VirtualClock()))
+    name = await filled(store)
+    whole = await remove_segment(store, name)
+    await restore_segment(store, name, whole.replace(b'"39', b'"38'))
+    queue = direct_queue(storage, clock=VirtualClock())
+    claim = await queue.claim_range("a", JOBS)
+    with pytest.raises(SegmentDamagedError, match=name):
+        _ = [job async for job in queue.read_range(claim)]
+    await asyncio.sleep(61)
+    storage.seconds = 1.0
+    await queue.pause("nothing")  # begins to read the segment in the background
+    await asyncio.sleep(0.5)
+    await queue.end_range(claim, worked_on=0)
+    await asyncio.sleep(5)
+    assert [] == await queue.dequeue("a")
+    assert 1 == len((await queue.stats()).warnings)
+
+
+@in_virtual_time
+async def test_a_late_answer_of_a_slow_store_sets_no_large_segment_aside():
+    storage = SlowObjects(store := InMemoryStorage(clock=VirtualClock()))
+    deep: Any = tiny_queue(store, fewest_rows=80, most_rows=80)
+    await deep.enqueue_many([Enqueue("a", bytes(40_000)) for _ in range(80)])
+    await spilled(deep)
+    queue = direct_queue(storage, clock=VirtualClock())
+    claim = await queue.claim_range("a", 80)
+    storage.seconds = 3.0
+    with pytest.raises(SegmentDamagedError):
+        _ = [job async for job in queue.read_range(claim, deadline=1)]
+    await queue.end_range(claim, worked_on=0)
+    assert 1 == len(await queue.dequeue("a"))
+    assert () == (await queue.stats()).warnings
+
+
 @in_virtual_time
 async def test_a_listing_forgets_no_segment_that_is_set_aside():
     store = InMemoryStorage(clock=VirtualClock())

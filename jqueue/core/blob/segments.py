@@ -255,15 +255,21 @@ class SegmentLoader:
         load.error = await retried(math.inf, judged, self._entropy, what, streams=True)
 
     async def _check(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
-        """Read all rows of a segment that wait or are in progress, from the first on that could not be read."""
+        """Read all rows of a segment that wait or are in progress, from the first on that could not be read.
+
+        If it is not set aside, and only suspected, the first rows tell if the store answers: calls wait meanwhile.
+        """
         aside = load.check
         assert aside is not None
         load.index = index = load.index or await self._reader.index(name, segment)
         held = [each for each in rows.ranges.values() if each.segment == name]
+        segment = rows.segments.get(name, segment)  # as `held` is: rows may have been handed back meanwhile
         for numbers in pieces_of(segment, index, held):
             if numbers[-1] >= aside.checked:
                 await self._reader.chunks(name, segment, index, numbers)
                 aside.checked = numbers[-1] + 1
+            if name not in self._aside:
+                break
 
     async def _read_parts(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
         load.index = index = rows.indexes.get(name) or load.index or await self._reader.index(name, segment)
