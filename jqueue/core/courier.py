@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from math import ceil
 from typing import Any, NamedTuple
 
 import msgspec
@@ -441,7 +442,7 @@ class Courier:
             queue=self._engine.queue_id,
             operation=operation,
             seconds=round(left - (wait or 0.0), 3),
-            wait=None if wait is None else round(wait, 3),
+            wait=None if wait is None else ceil(wait * 1000) / 1000,  # else it may end early, and be sent again
             poll=self._longest_poll,
         )
         try:

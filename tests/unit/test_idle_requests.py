@@ -178,6 +178,26 @@ async def test_a_timer_that_fires_a_little_early_is_not_set_again_and_again():
     assert workers.until_due(early) >= 0.01
 
 
+@in_virtual_time
+async def test_a_wait_that_ends_is_not_sent_again():
+    memory, messages = SharedMemory(clock=VirtualClock()), []
+    async with BrokerQueue(memory, clock=VirtualClock()) as broker, BrokerQueue(memory, clock=VirtualClock()) as client:
+        await broker.apply(CreateQueue())
+        broker.offer()
+        while (handle := memory.handle) is None:
+            await asyncio.sleep(1)
+
+        async def noting(message):
+            messages.append(message)
+            await asyncio.sleep(len(messages) > 9)
+            return await handle(message)
+
+        memory.handle = noting
+        assert [] == await client.dequeue("work", wait=0.0004)
+        await asyncio.sleep(1)
+    assert len(messages) <= 2
+
+
 class Failing(Counted):
     """A way to a store that can be cut."""
 
