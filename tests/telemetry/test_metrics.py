@@ -122,12 +122,21 @@ async def test_a_queue_that_cannot_be_read_is_down_and_comes_back():
     metrics = PrometheusMetrics(every=None)
     async with metrics.watch(queue):
         await queue.enqueue("t", b"")
+        assert 1 == samples_of(await metrics.fresh_text())["jqueue_version",]
         content, etag = await storage.read()
         broken = await storage.write(b"no queue", if_match=etag)
         down = samples_of(await metrics.fresh_text())
         assert (0, False) == (down["jqueue_up",], ("jqueue_version",) in down)
         await storage.write(content, if_match=broken)
         assert 1 == samples_of(await metrics.fresh_text())["jqueue_up",]
+
+
+async def test_a_queue_that_is_watched_twice_has_each_sample_once():
+    storage, metrics = InMemoryStorage(), PrometheusMetrics(every=None)
+    first = DirectQueue(storage)
+    async with metrics.watch(first), metrics.watch(DirectQueue(storage)):
+        await first.enqueue("t", b"")
+        assert 1 == samples_of(await metrics.fresh_text())["jqueue_commits_total",]
 
 
 async def test_an_observer_that_fails_disturbs_no_commit(caplog):
