@@ -131,5 +131,10 @@ def test_a_purge_by_age_keeps_the_rows_of_a_segment_that_was_named_since():
     run_seed(7710168)
 
 
+def test_an_operation_whose_object_was_stored_too_long_ago_is_refused_by_the_commit_of_the_others():
+    """The auditor took the error for one of the store, which no commit has."""
+    run_seed(99410389)
+
+
 def test_segments_that_were_staged_too_long_ago_may_be_gone():
     run_seed(70012931)
