@@ -17,7 +17,6 @@ from jqueue.core.shown import instant as instant
 from jqueue.domain.printable import counted, printable
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -54,14 +53,12 @@ def note(message: str) -> None:
     typer.echo(f"jqueue: {printable(message)}", err=True)
 
 
-def show(*parts: Table | Text | str, console: Console | None = None) -> None:
+def show(*parts: Table | Text | str) -> None:
     """Print for people. No text is taken for markup."""
     from rich.console import Console
     from rich.text import Text
 
-    (console or Console(highlight=False)).print(
-        *(Text(part) if isinstance(part, str) else part for part in parts), sep="\n"
-    )
+    Console(highlight=False).print(*(Text(part) if isinstance(part, str) else part for part in parts), sep="\n")
 
 
 def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:

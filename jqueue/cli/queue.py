@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from io import StringIO
-from typing import TYPE_CHECKING, Annotated, Any
+from itertools import chain
+from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.columns import Terminal
+from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.options import duration
@@ -19,7 +19,6 @@ from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import (
     age,
     brief,
-    count,
     instant,
     length,
     moment,
@@ -28,7 +27,6 @@ from jqueue.cli.printing import (
     show,
     show_json,
     size,
-    table,
     tell,
 )
 from jqueue.core.shown import QueueInfo
@@ -42,11 +40,6 @@ from jqueue.domain.operations.rules import SetLimits
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings
 from jqueue.domain.stats import EntrypointStats
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
 
 LISTED = 20
 """Largest number of workers that are listed for people."""
@@ -80,22 +73,16 @@ def stats(
     if watch:
         return live(url, _draw, interval, instead="jqueue stats")
     info, holders = on_queue(url, _read, as_json=as_json)
-    tell(
-        {**info.values(), "workers_seen": [_holder_values(each, info.now) for each in holders]},
-        *_page(info, holders),
-        as_json=as_json,
-    )
+    if as_json:
+        show_json({**info.values(), "workers_seen": [_holder_values(each, info.now) for each in holders]})
+    else:
+        write_lines(_page(info, holders, Terminal.of_stdout()))
 
 
-async def _draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Sequence[str]:
+async def _draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
     """Return the lines of the live screen."""
-    from rich.console import Console
-
     info, holders = await _read(opened)
-    screen, colours = StringIO(), terminal.colours
-    console = Console(file=screen, width=terminal.width, force_terminal=colours, no_color=not colours, highlight=False)
-    show(f"{info.now.astimezone(UTC):%H:%M:%S} UTC", *_page(info, holders), console=console)
-    return screen.getvalue().splitlines()
+    return chain([f"{info.now.astimezone(UTC):%H:%M:%S} UTC"], _page(info, holders, terminal))
 
 
 async def _read(opened: OpenedQueue) -> tuple[QueueInfo, list[Holder]]:
@@ -105,59 +92,61 @@ async def _read(opened: OpenedQueue) -> tuple[QueueInfo, list[Holder]]:
     return info, _holders(opened.view)
 
 
-def _page(info: QueueInfo, holders: Sequence[Holder]) -> Iterator[Table | Text | str]:
-    """Yield the parts of the figures for people."""
-    from rich.text import Text
-
-    yield Text(info.name, "bold")
-    yield f"{_extent(info)}\n"
-    yield _jobs(info)
-    if info.why_waiting:
-        yield ""
-        yield from (Text(line, "yellow") for line in _reasons(info))
-    listed = _holders_table(holders, info.now) if holders else None
+def _page(info: QueueInfo, holders: Sequence[Holder], terminal: Terminal) -> Iterator[str]:
+    """Yield the lines of the figures for people."""
+    yield terminal.styled(printable(info.name), "bold")
+    yield from _extent(info)
     totals = info.stats.totals
-    for part in (_rates(totals), _times(info.entrypoints, totals), listed, _limits(info), _schedules(info)):
-        if part is not None:
-            yield ""
-            yield part
-    for line in _settings(info.settings):
-        yield f"\n{line}"
-    for warning in info.stats.warnings:
-        yield Text(f"\nwarning: {printable(warning)}", "yellow")
+    warnings = [f"warning: {printable(each)}" for each in info.stats.warnings]
+    for part in (
+        _jobs(info, terminal),
+        (terminal.styled(line, "yellow") for line in _reasons(info)),
+        _rates(totals, terminal),
+        _times(info.entrypoints, totals, terminal),
+        _workers(holders, info.now, terminal),
+        _limits(info, terminal),
+        _schedules(info, terminal),
+        _settings(info.settings),
+        (terminal.styled(line, "yellow") for line in warnings),
+    ):
+        if lines := [*part]:
+            yield from ("", *lines)
 
 
-def _extent(info: QueueInfo) -> str:
-    """Return the size of the queue. In the format of an older queue, only payloads count, and there are no versions."""
+def _columns(*titles: str, numbers: Collection[str]) -> Sequence[Column]:
+    return [Column(title, right=title in numbers, cut=title not in numbers) for title in titles]
+
+
+def _number(number: int, style: str = "") -> Cell:
+    return Cell(f"{number:,}", style if number else "dim")
+
+
+def _extent(info: QueueInfo) -> Iterator[str]:
+    """Yield the size of the queue. In the format of an older queue, only payloads count, and there are no versions."""
     figures = info.stats
-    if info.one_object:
-        said = f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
-        if figures.segments:
-            segments = counted(figures.segments, "segment")
-            jobs = counted(figures.segment_jobs, "waiting job")
-            said += f"\n{jobs} in {segments} beside it, {size(figures.segment_bytes)}"
-        if info.broker is not None:
-            said += f"\nserved at {printable(info.broker)}"
-        return said
-    return f"{size(figures.size)} of payloads"
+    if not info.one_object:
+        yield f"{size(figures.size)} of payloads"
+        return
+    yield f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
+    if figures.segments:
+        jobs, segments = counted(figures.segment_jobs, "waiting job"), counted(figures.segments, "segment")
+        yield f"{jobs} in {segments} beside it, {size(figures.segment_bytes)}"
+    if info.broker is not None:
+        yield f"served at {printable(info.broker)}"
 
 
-def _jobs(info: QueueInfo) -> Table | str:
+def _jobs(info: QueueInfo, terminal: Terminal) -> Iterator[str]:
     shown = {name: known for name, known in info.entrypoints.items() if name in info.rules or _has_jobs(known)}
     if not shown:
-        return "no jobs"
-    from rich.text import Text
-
-    made = table("entrypoint", *COUNTS, numbers=COUNTS)
-    for name, known in shown.items():
-        label = Text(printable(name))
-        if known.paused:
-            label.append(" (paused)", "yellow")
-        made.add_row(label, *_cells(known))
+        yield "no jobs"
+        return
+    rows = [
+        (Cell(f"{name} (paused)", "yellow") if known.paused else Cell(name), *_cells(known))
+        for name, known in shown.items()
+    ]
     if len(shown) > 1:
-        made.add_section()
-        made.add_row(Text("all", "bold"), *_cells(info.stats))
-    return made
+        rows.append((Cell("all", "bold"), *_cells(info.stats)))
+    yield from lines_of(_columns("entrypoint", *COUNTS, numbers=COUNTS), rows, terminal)
 
 
 def _reasons(info: QueueInfo) -> Iterator[str]:
@@ -172,99 +161,82 @@ def _has_jobs(figures: EntrypointStats) -> bool:
     return any((figures.ready, figures.scheduled, figures.in_progress, figures.dead, figures.completed))
 
 
-def _cells(figures: EntrypointStats) -> list[Text]:
-    from rich.text import Text
-
-    dead = Text(f"{figures.dead:,}", "red") if figures.dead else count(0)
-    oldest = figures.oldest_ready_age
-    numbers = [count(number) for number in (figures.ready, figures.scheduled, figures.in_progress)]
-    return [*numbers, dead, count(figures.completed), Text("" if oldest is None else length(oldest))]
+def _cells(figures: EntrypointStats) -> Sequence[Cell]:
+    waiting = (figures.ready, figures.scheduled, figures.in_progress)
+    oldest = "" if figures.oldest_ready_age is None else length(figures.oldest_ready_age)
+    return [*map(_number, waiting), _number(figures.dead, "red"), _number(figures.completed), Cell(oldest)]
 
 
-def _limits(info: QueueInfo) -> Table | None:
-    limited = {name: rules for name, rules in info.rules.items() if rules.max_running or rules.rate}
-    if not limited:
-        return None
-    from rich.text import Text
-
-    made = table("limits", "in progress", "claims", numbers=("in progress", "claims"))
-    for name, rules in sorted(limited.items()):
+def _limits(info: QueueInfo, terminal: Terminal) -> Iterator[str]:
+    limited = {name: rules for name, rules in sorted(info.rules.items()) if rules.max_running or rules.rate}
+    rows = []
+    for name, rules in limited.items():
         running = f"{info.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "no limit"
         rate = f"{rules.rate} in {rules.per:g} s" if rules.rate else "no limit"
-        made.add_row(Text(printable(name)), running, rate)
-    return made
+        rows.append((Cell(name), Cell(running), Cell(rate)))
+    if rows:
+        numbers = ("in progress", "claims")
+        yield from lines_of(_columns("limits", *numbers, numbers=numbers), rows, terminal)
 
 
-def _schedules(info: QueueInfo) -> Table | None:
-    if not info.schedules:
-        return None
-    from rich.text import Text
-
-    made = table("cron entry", "entrypoint", "when", "next (UTC)", "in", numbers=("next (UTC)", "in"))
-    for schedule in info.schedules:
-        made.add_row(
-            Text(printable(schedule.name)),
-            Text(printable(schedule.entrypoint)),
-            Text(printable(f"{schedule.cron} {schedule.timezone}")),
-            moment(schedule.next_at),
-            length(max(timedelta(), schedule.next_at - info.now)),
+def _schedules(info: QueueInfo, terminal: Terminal) -> Iterator[str]:
+    rows = [
+        (
+            Cell(each.name),
+            Cell(each.entrypoint),
+            Cell(f"{each.cron} {each.timezone}"),
+            Cell(moment(each.next_at)),
+            Cell(length(max(timedelta(), each.next_at - info.now))),
         )
-    return made
+        for each in info.schedules
+    ]
+    if rows:
+        numbers = ("next (UTC)", "in")
+        yield from lines_of(_columns("cron entry", "entrypoint", "when", *numbers, numbers=numbers), rows, terminal)
 
 
-def _settings(settings: QueueSettings) -> list[str]:
-    lines = []
+def _settings(settings: QueueSettings) -> Iterator[str]:
     if settings.dead_retention is not None:
-        lines.append(f"dead jobs are removed after {length(settings.dead_retention)}")
+        yield f"dead jobs are removed after {length(settings.dead_retention)}"
     if settings.blob_bytes is not None:
-        lines.append(f"the queue's own size limit: {size(settings.blob_bytes)}")
-    return lines
+        yield f"the queue's own size limit: {size(settings.blob_bytes)}"
 
 
 RATED = ("enqueued", "claimed", "done", "failed")
 WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
 
 
-def _rates(totals: Totals | None) -> Table | None:
-    """Return a table of the jobs of the last minute, hour and day, and of all; None if nothing has happened."""
-    from rich.text import Text
-
+def _rates(totals: Totals | None, terminal: Terminal) -> Iterator[str]:
+    """Yield a table of the jobs of the last minute, hour and day, and of all; nothing if nothing has happened."""
     if totals is None or not totals.enqueued:
-        return None
-    made = table("jobs", *RATED, numbers=RATED)
+        return
+    rows = []
     for name, seconds in WINDOWS.items():
         known = getattr(totals, name.replace(" ", "_"))
-        made.add_row(name, *(_count(round(getattr(known, kind) * seconds), kind) for kind in RATED))
-    made.add_row(Text("in all", "bold"), *(_count(getattr(totals, kind), kind) for kind in RATED))
-    return made
+        rows.append((Cell(name), *_rated([round(getattr(known, kind) * seconds) for kind in RATED])))
+    rows.append((Cell("in all", "bold"), *_rated([getattr(totals, kind) for kind in RATED])))
+    yield from lines_of(_columns("jobs", *RATED, numbers=RATED), rows, terminal)
 
 
-def _count(number: int, kind: str) -> Text:
-    from rich.text import Text
-
-    return Text(f"{number:,}", "dim" if not number else "red" if kind == "failed" else "")
+def _rated(numbers: Sequence[int]) -> Sequence[Cell]:
+    return [_number(number, "red" if kind == "failed" else "") for kind, number in zip(RATED, numbers, strict=True)]
 
 
-def _times(entrypoints: Mapping[str, EntrypointStats], totals: Totals | None) -> Table | None:
-    """Return a table of the times for which jobs waited and ran, by entrypoint; None if none was claimed."""
-    from rich.text import Text
-
+def _times(entrypoints: Mapping[str, EntrypointStats], totals: Totals | None, terminal: Terminal) -> Iterator[str]:
+    """Yield a table of the times for which jobs waited and ran, by entrypoint; nothing if none was claimed."""
     known = {name: each.totals for name, each in entrypoints.items() if each.totals and each.totals.waits.count}
     if totals is None or not known:
-        return None
-    columns = ("median wait", "95% wait", "median run", "95% run")
-    made = table("entrypoint", *columns, numbers=columns)
-    for name, each in known.items():
-        made.add_row(Text(printable(name)), *_time_cells(each))
+        return
+    rows = [(Cell(name), *_time_cells(each)) for name, each in known.items()]
     if len(known) > 1:
-        made.add_section()
-        made.add_row(Text("all", "bold"), *_time_cells(totals))
-    return made
+        rows.append((Cell("all", "bold"), *_time_cells(totals)))
+    titles = ("median wait", "95% wait", "median run", "95% run")
+    yield from lines_of(_columns("entrypoint", *titles, numbers=titles), rows, terminal)
 
 
-def _time_cells(totals: Totals) -> list[str]:
+def _time_cells(totals: Totals) -> Sequence[Cell]:
     bounds = [each.quantile(share) for each in (totals.waits, totals.runs) for share in (0.5, 0.95)]
-    return ["" if bound is None else brief(bound) for bound in bounds]
+    return [Cell("" if bound is None else brief(bound)) for bound in bounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,27 +286,29 @@ def _holder_values(holder: Holder, now: datetime) -> dict[str, Any]:
     }
 
 
-def _holders_table(holders: Sequence[Holder], now: datetime) -> Table:
-    from rich.text import Text
-
-    made = table("worker", "jobs", "oldest", "seen", "entrypoints", numbers=("jobs", "oldest", "seen"))
+def _workers(holders: Sequence[Holder], now: datetime, terminal: Terminal) -> Iterator[str]:
+    rows = []
     for each in holders[:LISTED]:
-        oldest = "" if each.oldest is None else age(now - each.oldest)
+        oldest = Cell("" if each.oldest is None else age(now - each.oldest))
         if each.record is None:
-            made.add_row(Text(printable(each.name)), str(each.jobs), oldest, "", Text("(no record of a worker)", "dim"))
+            last = (Cell(""), Cell("(no record of a worker)", "dim"))
+            rows.append((Cell(each.name), Cell(str(each.jobs)), oldest, *last))
             continue
         seen = f"{age(now.timestamp() - each.record.at)} ago"
-        lost = each.record.is_lost(now.timestamp())
-        made.add_row(
-            Text(printable(each.name)),
-            f"{each.jobs} of {each.record.slots}",
-            oldest,
-            Text(f"lost, {seen}", "red") if lost else Text(seen),
-            Text(printable(", ".join(each.record.entrypoints))),
+        rows.append(
+            (
+                Cell(each.name),
+                Cell(f"{each.jobs} of {each.record.slots}"),
+                oldest,
+                Cell(f"lost, {seen}", "red") if each.record.is_lost(now.timestamp()) else Cell(seen),
+                Cell(", ".join(each.record.entrypoints)),
+            )
         )
+    if rows:
+        numbers = ("jobs", "oldest", "seen")
+        yield from lines_of(_columns("worker", *numbers, "entrypoints", numbers=numbers), rows, terminal)
     if len(holders) > LISTED:
-        made.add_row(Text(f"{len(holders) - LISTED:,} more: see --json", "dim"))
-    return made
+        yield terminal.styled(f"{counted(len(holders) - LISTED, 'more worker')}: see --json", "dim")
 
 
 def init(url: URL, as_json: AsJSON = False) -> None:

@@ -253,7 +253,7 @@ def test_a_queue_of_an_older_program_is_looked_at_and_changed_and_what_it_lacks_
             assert f"the format of this queue has no {missing}" in refused(verb, url, *more)
     assert 1 == values("redrive", url, "--error", "address")["redriven"]
     assert 2 == values("cancel", url, "--all", "--yes")["cancelled"]
-    assert "no jobs" in text("stats", url), "an empty queue exists"
+    assert "no jobs" in run("stats", url).stdout, "an empty queue exists"
     doctor = run("doctor", url)
     assert (2, True) == (doctor.exit_code, "a queue of an older program" in doctor.output)
 

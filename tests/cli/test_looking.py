@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, text, values
+from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, values
 from tests.cli.hostile import HOSTILE, fill
 
 
@@ -119,7 +119,7 @@ def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
     assert (str(path), path.stat().st_size, []) == (figures["queue"], figures["size"], figures["warnings"])
     assert (5, 2) == (figures["totals"]["enqueued"], figures["totals"]["claimed"])
     assert figures["rates"]["last_hour"]["enqueued"] == pytest.approx(5 / 3600)
-    shown = text("stats", path)
+    shown = " ".join(run("stats", path).stdout.split())
     for part in ("boom (paused) 0 0 0 1 0", "mail 2 0 1 0 0", "all 2 1 1 1 0", "fetch 0 of 5 100 in 60 s"):
         assert part in shown
     assert "nightly clean 30 2 * * *" in shown
@@ -128,7 +128,7 @@ def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
     assert (1, False, None) == tuple(holder[name] for name in ("jobs", "worker", "entrypoints"))
     assert ["nightly"] == [entry["name"] for entry in figures["schedules"]]
     queue.pause("mail")
-    assert "mail: 2 ready jobs wait: paused" in text("stats", path)
+    assert "mail: 2 ready jobs wait: paused" in run("stats", path).stdout
 
 
 # The past
