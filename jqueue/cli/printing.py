@@ -1,24 +1,19 @@
-"""The output of the commands: lines that cannot control a terminal, tables that fit 80 columns.
-
-Commands that print JSON do not import rich, which takes as long as reading a thousand jobs.
-"""
+"""The output of the commands: lines that cannot control a terminal, times and sizes in words."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from jqueue.cli.columns import write_lines
 from jqueue.core.shown import instant as instant
 from jqueue.domain.printable import counted, printable
-
-if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
 
 UNUSABLE = 2
 """Exit code of a command that could not do its work."""
@@ -40,12 +35,12 @@ def show_json(values: Mapping[str, Any]) -> None:
     typer.echo(json.dumps(values, indent=2))
 
 
-def tell(values: Mapping[str, Any], *parts: Table | Text | str, as_json: bool) -> None:
+def tell(values: Mapping[str, Any], *lines: str, as_json: bool) -> None:
     """Print an answer: as JSON, or for people."""
     if as_json:
         show_json(values)
     else:
-        show(*parts)
+        show(*lines)
 
 
 def note(message: str) -> None:
@@ -53,31 +48,11 @@ def note(message: str) -> None:
     typer.echo(f"jqueue: {printable(message)}", err=True)
 
 
-def show(*parts: Table | Text | str) -> None:
-    """Print for people. No text is taken for markup."""
-    from rich.console import Console
-    from rich.text import Text
-
-    Console(highlight=False).print(*(Text(part) if isinstance(part, str) else part for part in parts), sep="\n")
-
-
-def table(*columns: str, numbers: tuple[str, ...] = ()) -> Table:
-    """Return a table that folds texts that are too long, and never folds numbers."""
-    from rich import box
-    from rich.table import Table
-
-    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for column in columns:
-        number = column in numbers
-        made.add_column(column, justify="right" if number else "left", no_wrap=number, overflow="fold")
-    return made
-
-
-def count(number: int) -> Text:
-    """Return a number, dimmed if it is zero."""
-    from rich.text import Text
-
-    return Text(f"{number:,}", "" if number else "dim")
+def show(*lines: str) -> None:
+    """Print lines for people. They are folded to the width of the terminal."""
+    width = shutil.get_terminal_size().columns
+    for line in lines:
+        write_lines(textwrap.wrap(line, width, break_on_hyphens=False) or [""])
 
 
 def jobs(number: int) -> str:

@@ -28,7 +28,7 @@ from jqueue.cli.on_queue import (
 )
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import jobs, show, show_json, table
+from jqueue.cli.printing import jobs, show, show_json
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.connect import connect_queue
 from jqueue.core.blob.lines import export_line, import_line
@@ -360,15 +360,11 @@ def as_values(report: MigrationReport, rules: list[str], source: str, dest: str,
 
 def _show(report: MigrationReport, rules: list[str], source: str, dest: str, *, dry_run: bool) -> None:
     """Print a report for people."""
-    from rich.text import Text
-
-    show(Text(f"{source} to {dest}", "bold"), f"{jobs(report.moved)} {'would be ' if dry_run else ''}moved")
+    show(f"{source} to {dest}", f"{jobs(report.moved)} {'would be ' if dry_run else ''}moved")
     if report.refused:
-        made = table("not moved: the reason", "jobs", "such as", numbers=("jobs",))
         for reason, ids in report.refused.items():
             some = ", ".join(map(printable, ids[:2])) + (", …" if len(ids) > 2 else "")
-            made.add_row(Text(printable(reason)), str(len(ids)), Text(some))
-        show("", made)
+            show(f"not moved: {jobs(len(ids))} ({some}): {printable(reason)}")
         if any("the format of this queue has no" in reason for reason in report.refused):
             show("add --lossy to move the jobs that would lose something")
     for suffix, why in report.damaged.items():

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
-from rich.text import Text
 
+from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import count, instant, jobs, length, refusal, show, show_json, table
+from jqueue.cli.printing import instant, jobs, length, refusal, show, show_json
 from jqueue.cli.spark.files import format_of
 from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, queues_here, spark_session, tasks_shown
 from jqueue.domain.job import JobStatus
@@ -141,37 +141,35 @@ def _show(counts: Counts, listed: Sequence[dict[str, Any]]) -> None:
     if not counts:
         show("no jobs")
         return
-    show(_counted(counts))
+    write_lines(_counted(counts, Terminal.of_stdout()))
     if listed:
-        show("", _listed(listed))
+        write_lines(chain([""], _listed(listed, Terminal.of_stdout())))
     more = sum(counts.values()) - len(listed)
     if listed and more:
-        show(f"\nand {more:,} more: --show N lists more, and OUT writes all")
+        show("", f"and {more:,} more: --show N lists more, and OUT writes all")
 
 
-def _counted(counts: Counts) -> Table:
+def _counted(counts: Counts, terminal: Terminal) -> Iterator[str]:
     fleet = any(queue for queue, _, _ in counts)
     statuses = [status for status in JobStatus if any(found == status for _, _, found in counts)]
-    words = [status.replace("_", " ") for status in statuses]
-    made = table(*(["queue"] if fleet else []), "entrypoint", *words, numbers=tuple(words))
+    rows = []
     for queue, entrypoint in sorted({(queue, entrypoint) for queue, entrypoint, _ in counts}):
         numbers = [counts.get((queue, entrypoint, status), 0) for status in statuses]
         names = [queue, entrypoint] if fleet else [entrypoint]
-        made.add_row(*(Text(printable(name)) for name in names), *map(count, numbers))
-    return made
+        rows.append([*map(Cell, names), *(Cell(f"{number:,}", "" if number else "dim") for number in numbers)])
+    columns = [Column(name, cut=True) for name in (["queue"] if fleet else []) + ["entrypoint"]]
+    columns += [Column(status.replace("_", " "), right=True) for status in statuses]
+    return lines_of(columns, rows, terminal)
 
 
-def _listed(listed: Sequence[dict[str, Any]]) -> Table:
+def _listed(listed: Sequence[dict[str, Any]], terminal: Terminal) -> Iterator[str]:
     now = SystemClock().now()
-    fleet = "queue" in listed[0]
-    made = table(
-        "id and queue" if fleet else "id", "entrypoint", "status", "attempt", "age", numbers=("attempt", "age")
-    )
+    names = ["id", *(["queue"] if "queue" in listed[0] else []), "entrypoint", "status"]
+    rows = []
     for job in listed:
-        about = Text(printable(job["id"]))
-        if fleet:
-            about.append(f"\n{printable(job['queue'])}", "dim")
         age = max(timedelta(), now - _in_utc(job["created_at"]))
-        status = job["status"].replace("_", " ")
-        made.add_row(about, Text(printable(job["entrypoint"])), status, str(job["attempt"]), length(age))
-    return made
+        texts = [str(job[name]) for name in names[:-1]]
+        rows.append([*map(Cell, (*texts, job["status"].replace("_", " "), str(job["attempt"]), length(age)))])
+    columns = [Column(name, cut=name in ("queue", "entrypoint")) for name in names]
+    columns += [Column(name, right=True) for name in ("attempt", "age")]
+    return lines_of(columns, rows, terminal)
