@@ -123,7 +123,8 @@ class ModelAudit:
             self._skip_places(record, before, after)
         self._replay.begin(record.applied.now, before, after)
         for applied, call in zip(record.applied.calls, record.calls, strict=True):
-            is_new = self._is_new(applied.operations[0], after)
+            first = applied.operations[0]
+            is_new = self._is_new(first, after)
             shares = self._shares(applied, call, after)
             for share, its in shares:
                 self._check_origin(share, its, after, is_new=is_new, travelled=share is not applied)
@@ -131,11 +132,12 @@ class ModelAudit:
                 self._replay.call(applied)
             except Difference as difference:
                 raise Violation(MODEL, str(difference), version=after, call=call) from difference
+            landed = not (isinstance(first, Carried) and self._is_idle(first, after))
             for share, its in shares:
                 if its is not None:
-                    self.answers[its].append(Answer(after, share, landed=True))
+                    self.answers[its].append(Answer(after, share, landed=landed))
                     self._note_claims(share, its, after)
-            if isinstance(applied.operations[0], Carried):
+            if isinstance(first, Carried):
                 self.seen["batch of a client landed" if is_new else "batch of a client recognised or idle"] += 1
         self._model.committed()
         self._adopt(before, after)
@@ -152,6 +154,11 @@ class ModelAudit:
         is_known = known is not None and known[0] == operation.sequence
         is_noted = noted is not None and (noted["sequence"], noted["version"]) == (operation.sequence, after.number)
         return is_noted and not is_known
+
+    def _is_idle(self, batch: Carried, after: Version) -> bool:
+        """Return True for a batch that has changed nothing. Sent again, it may be answered by what holds then."""
+        noted = after.clients.get(batch.client)
+        return noted is None or noted["sequence"] != batch.sequence
 
     def _shares(
         self, applied: AppliedCall, call: Call | None, version: Version

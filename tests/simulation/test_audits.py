@@ -13,7 +13,7 @@ from tests.simulation.chain import read_chain
 from tests.simulation.history import Call, Calls, Evidence, History, Record, Recorder, Violation
 from tests.simulation.model_audit import ModelAudit
 from tests.simulation.network import HonestStore, Network
-from tests.simulation.runner import run_seed
+from tests.simulation.runner import Settings, run_seed
 from tests.simulation.schedule import Schedule
 from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
@@ -138,3 +138,8 @@ def test_an_operation_whose_object_was_stored_too_long_ago_is_refused_by_the_com
 
 def test_segments_that_were_staged_too_long_ago_may_be_gone():
     run_seed(70012931)
+
+
+def test_a_batch_that_changed_nothing_may_be_answered_anew():
+    """A cancel that changed nothing, whose answer was lost, found its job gone when it was sent again."""
+    run_seed(8420008, Settings(rate=0.2, processes=6, shared=1.0))
