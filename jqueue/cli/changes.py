@@ -209,7 +209,8 @@ def _change_jobs(url: str, selection: Selection, change: JobChange, *, yes: bool
     counts_others = bool(change.others) or (bool(selection.phases) and selection.phases.isdisjoint(change.phases))
 
     async def find(opened: OpenedQueue) -> Chosen:
-        opened.queue.capabilities.require(*_needs(change, opened))
+        example = change.operation(_chosen(Job.new("any")))
+        opened.queue.capabilities.require(*example.needs(0.0))  # any job needs them: say so before a question
         now, able, others, last, damage = opened.now(), Counter[str](), 0, 0, None
         try:
             with reading(opened.view, "counting", names=selection.entrypoints) as (view, _):
@@ -251,12 +252,6 @@ def _check_choice(job_id: str | None, selection: Selection, every: bool, *, as_j
 
 def _chosen(job: Job) -> ChosenJob:
     return ChosenJob(job.id, job.status, job.sequence, sys.intern(job.entrypoint))
-
-
-def _needs(change: JobChange, opened: OpenedQueue) -> Sequence[str]:
-    """Return the capabilities that the change of any job needs, so that it is refused before a question."""
-    example = _chosen(Job.new("any"))
-    return tuple(change.operation(example).needs(0.0))
 
 
 async def _change_all(opened: OpenedQueue, chosen: Chosen, selection: Selection, change: JobChange) -> Tally:

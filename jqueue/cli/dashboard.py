@@ -53,11 +53,7 @@ def dashboard(
 
     Exits with 2 if the queue does not exist or cannot be read, or if an option is wrong.
     """
-    try:
-        import starlette  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError:
-        raise refusal('the dashboard needs more packages: pip install "jqueue[dashboard]"') from None
+    _check_packages("dashboard")
     if static:
         typer.echo(on_queue(url, _snapshot))
         return
@@ -175,7 +171,7 @@ def serve(
 
     Exits with 2 if the queue cannot be used, or if an option is wrong.
     """
-    _check_packages()
+    _check_packages("broker")
     if new_token is not None:
         typer.echo(_new_token(new_token, token_name, token_file))
         return
@@ -203,12 +199,12 @@ def serve(
         raise refusal(str(error)) from None
 
 
-def _check_packages() -> None:
+def _check_packages(what: str) -> None:
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise refusal('the broker needs more packages: pip install "jqueue[dashboard]"') from None
+        raise refusal(f'the {what} needs more packages: pip install "jqueue[dashboard]"') from None
 
 
 async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None, public_url: str | None) -> None:

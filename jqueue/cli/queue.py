@@ -470,25 +470,21 @@ def configure(
 
     Once a history was kept, versions of jqueue that know no history refuse the queue.
     """
-    texts = {"history": history, "dead_retention": dead_retention}
-    sizes = {"history_bytes": history_bytes, "blob_bytes": blob_bytes}
-    unset = {
-        "history": no_history,
-        "history_bytes": no_history_bytes,
-        "dead_retention": no_dead_retention,
-        "blob_bytes": no_blob_bytes,
-    }
-    try:
-        changes: dict[str, Any] = {
-            name: duration(_flag(name), text) for name, text in texts.items() if text is not None
-        }
-        changes |= {name: size_of(_flag(name), text) for name, text in sizes.items() if text is not None}
-    except ValueError as error:
-        raise refusal(str(error), as_json=as_json) from None
-    for name, wanted in unset.items():
-        if wanted and name in changes:
-            raise refusal(f"give {_flag(name)} or --no-{_flag(name)[2:]}, not both", as_json=as_json)
-        changes |= {name: None} if wanted else {}
+    changes: dict[str, Any] = {}
+    for name, text, unset, read in (
+        ("history", history, no_history, duration),
+        ("history-bytes", history_bytes, no_history_bytes, size_of),
+        ("dead-retention", dead_retention, no_dead_retention, duration),
+        ("blob-bytes", blob_bytes, no_blob_bytes, size_of),
+    ):
+        if unset and text is not None:
+            raise refusal(f"give --{name} or --no-{name}, not both", as_json=as_json)
+        try:
+            value = None if text is None else read(f"--{name}", text)
+        except ValueError as error:
+            raise refusal(str(error), as_json=as_json) from None
+        if unset or text is not None:
+            changes[name.replace("-", "_")] = value
     if history_payloads is not None:
         changes["history_payloads"] = history_payloads
 
@@ -498,10 +494,6 @@ def configure(
 
     settings = on_queue(url, change, as_json=as_json)
     tell({name: getattr(settings, name) for name in SETTINGS}, *_setting_lines(settings), as_json=as_json)
-
-
-def _flag(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _setting_lines(settings: QueueSettings) -> list[str]:
