@@ -484,6 +484,7 @@ class Courier:
                 self._lost_calls[operation.call] = request  # a late copy may claim for this call, which ends here
                 request.operations = (replace(operation, call=None),)
                 request.open_writes += 1  # until the claims are handed back
+                request.doubtful = True
             request.in_flight = False
             self._discovery.drop(link, error)
         finally:

@@ -106,6 +106,7 @@ class Request:
         seen_empty: True if a state read after the call gave an empty answer.
         open_writes: number of writes that carried it and whose fate is unknown.
         in_flight: True while a write that carries it is under way.
+        doubtful: True if a broker may still claim jobs for it, as its message may come late.
         last_error: the last error that kept it from being done.
         callers: wakes the caller.
         callback: called when it has ended.
@@ -115,7 +116,7 @@ class Request:
 
     context: contextvars.Context
     awaited = True
-    waits_for_jobs = seen_empty = in_flight = _asyncio_future_blocking = False
+    waits_for_jobs = seen_empty = in_flight = doubtful = _asyncio_future_blocking = False
     outcome: Outcome | None = None
     error: BaseException | None = None
     last_error: BaseException | None = None
@@ -189,7 +190,7 @@ class Request:
 
     def expire(self) -> None:
         """End the request, as its deadline has passed."""
-        if self.in_flight or self.open_writes:
+        if self.in_flight or self.open_writes or self.doubtful:
             self.fail(
                 self.unknown(
                     "the deadline passed before it was certain whether the operation was done", self.last_error

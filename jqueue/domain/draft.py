@@ -436,10 +436,10 @@ class Draft:
                 if segment.attempts + claims > self.header.attempt_floor:
                     self.note_floor(segment.attempts + claims)
             dropped += segment.waiting - after.waiting
-            if after.waiting or name in in_ranges:
-                self.name_segment(name, after)
-            else:
+            if not after.waiting and name not in in_ranges:
                 self.drop_segment(name)
+            elif after != segment:
+                self.name_segment(name, after)
         return dropped
 
     def note_floor(self, attempt: int) -> None:

@@ -135,7 +135,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/requests.py", '"""End the request, as its deadline has passed."""', "return"
         ),
         "A deadline that passes while a write is under way is reported as not done": Bug(
-            "core/requests.py", "if self.in_flight or self.open_writes:", "if False:"
+            "core/requests.py", "if self.in_flight or self.open_writes or self.doubtful:", "if False:"
         ),
         "The transitions of a refused operation are undone, and still counted": Bug(
             "domain/draft.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
-from jqueue.core.messages import Answer, Batch, encode, message_decoder
+from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
     DeadlineExceededError,
@@ -488,3 +488,23 @@ async def test_a_refusal_of_one_call_is_the_error_of_that_call_alone():
             client.enqueue("work"), client.pause("work"), client.enqueue("work"), return_exceptions=True
         )
         assert [type(each).__name__ for each in results] == ["Job", "StorageFatalError", "Job"]
+
+
+@in_virtual_time
+async def test_a_dequeue_whose_message_was_lost_may_have_claimed_until_its_deadline():
+    """A message that comes late claims jobs, although those of the call were looked for before."""
+    async with client_without_store() as (storage, client):
+        await client.enqueue("other")
+        handle, claims = storage.handle, []
+
+        async def deaf(message):
+            if isinstance(message_decoder().decode(message), Claim):
+                claims.append(message)
+                raise LinkError("cut", sent=len(claims) == 1)
+            return await handle(message)
+
+        storage.handle = deaf
+        for link in storage.links:
+            link.close()
+        with pytest.raises(UnknownOutcomeError):
+            await client.dequeue("work", deadline=7)

@@ -235,8 +235,10 @@ async def test_a_purge_counts_each_row_once_and_leaves_jobs_in_progress(storage)
         await queue.apply(Purge(WAITING), Cancel("unknown"))
     assert 7 == (await queue.stats()).depth, "it was undone"
     assert 7 == await queue.purge(status=WAITING)
+    version = (await queue.read_state()).version
     assert 0 == await queue.purge(status=WAITING)
     stats = await queue.stats()
+    assert version == stats.version, "nothing changed, and something was written"
     assert (0, 5) == (stats.depth, stats.in_progress)
     await queue.ack_many(jobs)
     await queue.end_range(claim, worked_on=0)
