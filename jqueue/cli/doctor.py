@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import partial
@@ -15,7 +14,6 @@ from typing import Annotated, Any
 import typer
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -23,8 +21,10 @@ from jqueue._version import __version__
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli import probes, segment_probe
-from jqueue.cli.on_queue import URL
+from jqueue.cli.on_queue import URL, AsJSON
+from jqueue.cli.printing import show_json
 from jqueue.cli.probes import NotTriedError, Outcome, ProbeContext, Result, noted
+from jqueue.cli.progress import jobs_counted
 from jqueue.cli.scratch import ScratchObject, ScratchSpace
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
@@ -224,7 +224,7 @@ class Examination:
 
 def doctor(
     url: URL,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
+    as_json: AsJSON = False,
     quick: Annotated[
         bool, typer.Option("--quick", help="Do not read the rows of segments, which takes long in a deep queue.")
     ] = False,
@@ -240,7 +240,7 @@ def doctor(
     """
     examination = run(url, quick=quick)
     if as_json:
-        typer.echo(json.dumps(as_values(examination), indent=2))
+        show_json(as_values(examination))
     else:
         show(examination)
     raise typer.Exit(examination.status)
@@ -280,33 +280,18 @@ async def _examine(storage: ObjectStoragePort, examination: Examination, *, quic
     try:
         if isinstance(storage, SupportsWriteCheck):
             await storage.check_writable()  # trials beside the queue's file do not show that it can be replaced
-        with _progress() as report:
+        with jobs_counted("", of_what="checks") as tell:
+
+            def started(check: Check, progress: str) -> None:
+                tell(CHECKS.index(check), len(CHECKS), f"{check.title} {progress}".rstrip())
+
             examination.space = ScratchSpace(storage, SystemEntropy())
             async with examination.space:
-                await examine(
-                    examination.space,
-                    SystemClock(),
-                    examination.findings,
-                    lambda check, progress: report(f"{check.title} {progress}".rstrip(), CHECKS.index(check)),
-                    quick=quick,
-                )
-                report("cleaning up", len(CHECKS))
+                await examine(examination.space, SystemClock(), examination.findings, started, quick=quick)
+                tell(len(CHECKS), len(CHECKS), "cleaning up")
     finally:
         if isinstance(storage, SupportsRelease):
             await storage.release()
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[str, int], None]]:
-    """Show the current check and the number of checks done, if a terminal can show them."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda doing, done: None
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=len(CHECKS))
-        yield lambda doing, done: progress.update(task, description=doing, completed=done)
 
 
 def _end_on_sigterm() -> None:

@@ -37,22 +37,16 @@ def metrics(
         async with exporter.watch(opened.queue):
             if listen is None:
                 return await exporter.fresh_text()
+            from jqueue.worker.signals import handle_signals
 
             async def page() -> Page:
                 return Page(await exporter.fresh_text(), kind=exporter.content_type)
 
             async with Listener(listen, {"/metrics": page}) as listener:
                 typer.echo(f"serving http://{listener.address}/metrics", err=True)
-                await _until_stopped()
+                stopped = asyncio.Event()  # by SIGTERM or Ctrl-C
+                with handle_signals(stopped.set):
+                    await stopped.wait()
             return b""
 
     typer.echo(on_queue(url, export).decode(), nl=False)
-
-
-async def _until_stopped() -> None:
-    """Wait for SIGTERM or Ctrl-C."""
-    from jqueue.worker.signals import handle_signals
-
-    stopped = asyncio.Event()
-    with handle_signals(stopped.set):
-        await stopped.wait()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ DEEP = 20_000
 class Counted:
     """The progress of some work, as a number of done jobs. It is called with that number, and the total if it is known.
 
+    A third argument says in a word or two what is done from now on.
+
     Args:
         bar: what shows it; None if no terminal does.
         doing: the work, in a word or two.
@@ -29,10 +31,20 @@ class Counted:
         self._bar = bar
         self._task = None if bar is None else bar.add_task(doing, total=None)
 
-    def __call__(self, done: int, of: int | None = None) -> None:
+    def __call__(self, done: int, of: int | None = None, doing: str | None = None) -> None:
         """Show a number of done jobs."""
         if self._bar is not None and self._task is not None:
-            self._bar.update(self._task, completed=done, total=None if of is None else max(done, of))
+            total = None if of is None else max(done, of)
+            self._bar.update(self._task, completed=done, total=total, description=doing)
+
+    def after(self, before: int) -> Callable[[int, int], None]:
+        """Return a function that shows numbers of done jobs, and totals, beyond those before."""
+        return lambda done, of: self(before + done, before + of)
+
+    @property
+    def is_shown(self) -> bool:
+        """True if a terminal shows it."""
+        return self._bar is not None
 
     @contextmanager
     def away(self) -> Iterator[None]:

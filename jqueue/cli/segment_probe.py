@@ -20,7 +20,7 @@ from jqueue.domain.header import Header
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, Range, Segment
 from jqueue.ports.clock import Entropy
-from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects
+from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 
 Answer = TypeVar("Answer")
 
@@ -93,9 +93,11 @@ async def segments(context: ProbeContext) -> Result | None:
     if damaged:
         return _failure(damaged)
     before = context.clock.now() - KEPT_FOR
-    orphans = [each for each in listed if _name(each) not in {*header.segments, *header.retired}]
+    known = {*header.segments, *header.retired}
+    orphans = [each for each in listed if each.suffix.removeprefix(FOLDER) not in known]
     old = [each for each in orphans if each.modified < before]
-    there = f"{counted(len(header.segments), 'segment')} with {_waiting(header)}"
+    waiting = counted(sum(segment.waiting for segment in header.segments.values()), "waiting job")
+    there = f"{counted(len(header.segments), 'segment')} with {waiting}"
     if context.quick and header.segments:
         there += "; their rows were not read"
     if old:
@@ -186,14 +188,6 @@ async def _limited(call: Awaitable[Answer]) -> Answer:
         if limit.expired():
             raise StorageError(f"the store did not answer a read within {CALL_LIMIT:g} s") from error
         raise
-
-
-def _waiting(header: Header) -> str:
-    return counted(sum(segment.waiting for segment in header.segments.values()), "waiting job")
-
-
-def _name(listed: Listed) -> str:
-    return listed.suffix.removeprefix(FOLDER)
 
 
 async def _header(storage: ObjectStoragePort, entropy: Entropy) -> Header:

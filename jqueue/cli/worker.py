@@ -196,8 +196,6 @@ def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TE
         logger.warning("--log-format json has no effect: the module of the worker sets up the log itself")
 
 
-logger = logger_of("jqueue.worker")
-
 NAMED = 5
 """Largest number of entrypoints without a handler to name."""
 
@@ -206,24 +204,6 @@ SOME_DIED = 1
 
 LAST_WAIT = 1.0
 """Seconds given to tasks that go on after the worker has ended."""
-
-
-PollInterval = Annotated[
-    float | None,
-    typer.Option(
-        min=0.001,
-        help="Most seconds between two reads of a queue in which nothing is ready; 1 by default.",
-        show_default=False,
-    ),
-]
-GiveUpAfter = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        help="Seconds to retry a queue that is gone or cannot be used; by default the worker's own.",
-        show_default=False,
-    ),
-]
 
 
 class Level(StrEnum):
@@ -239,16 +219,15 @@ def worker(
     target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
     url: URL,
     concurrency: Annotated[
-        int | None,
-        typer.Option(min=1, help="Number of jobs to run at once; by default the worker's own.", show_default=False),
+        int | None, option("NUMBER", "Jobs to run at once; by default the worker's own number.", min=1)
     ] = None,
     grace: Annotated[
-        float | None,
-        typer.Option(
-            min=0, help="Seconds for jobs to finish after SIGTERM; by default the worker's own.", show_default=False
-        ),
+        float | None, option("SECONDS", "Time for jobs to finish after SIGTERM; by default the worker's own.", min=0)
     ] = None,
-    give_up_after: GiveUpAfter = None,
+    give_up_after: Annotated[
+        float | None,
+        option("SECONDS", "Time to retry a queue that is gone or unusable; by default the worker's own.", min=0),
+    ] = None,
     show_errors: Annotated[
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
@@ -256,7 +235,9 @@ def worker(
         str | None, option("HOST:PORT", "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080.")
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
-    poll_interval: PollInterval = None,
+    poll_interval: Annotated[
+        float | None, option("SECONDS", "Longest time between two reads of an idle queue; 1 by default.", min=0.001)
+    ] = None,
     create: Create = False,
     log_level: Annotated[
         Level, typer.Option(case_sensitive=False, help="Lowest level of messages to log.")

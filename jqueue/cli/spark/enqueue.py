@@ -12,7 +12,7 @@ import typer
 
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.cli.on_queue import URL, AsJSON, Create
+from jqueue.cli.on_queue import IN_MEMORY, URL, AsJSON, Create
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import jobs, refusal, show_json
 from jqueue.cli.spark.files import format_of, is_missing, read_jobs
@@ -92,7 +92,9 @@ def enqueue(
     }
     options = {**{name: text for name, text in given.items() if text is not None}, **pairs("--option", option, as_json)}
     reading = pairs("--read-option", read_option, as_json)
-    _check_transaction(txn_app_id, txn_version, as_json)
+    if (txn_app_id is None) != (txn_version is None):
+        what = "give --txn-app-id and --txn-version together: the name of the writer, and the number of its write"
+        raise refusal(what, as_json=as_json)
     target = SparkTarget(master, tuple(conf or ()), spark_log, as_json)
     name, found = _checked(source, url, kind, target, create)
     with spark_session(target) as session, tasks_shown(session, "enqueuing"):
@@ -117,12 +119,6 @@ def _enqueue(jobs: DataFrame, url: str, options: dict[str, str]) -> tuple[dict[s
         return json.loads(receipt.read_bytes()), SystemClock().monotonic() - began
 
 
-def _check_transaction(app_id: str | None, version: int | None, as_json: bool) -> None:
-    if (app_id is None) != (version is None):
-        what = "give --txn-app-id and --txn-version together: the name of the writer, and the number of its write"
-        raise refusal(what, as_json=as_json)
-
-
 def _checked(source: str, url: str, kind: Format | None, target: SparkTarget, create: bool) -> tuple[str, str]:
     """Return the name of the queue and the format of the file. If they are wrong, refuse before Spark starts."""
     as_json = target.as_json
@@ -133,9 +129,7 @@ def _checked(source: str, url: str, kind: Format | None, target: SparkTarget, cr
     except (ValueError, ImportError, OSError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
     if isinstance(storage, InMemoryStorage):
-        raise refusal(
-            "an in-memory queue is visible only to its own process: give the URL of a file or a store", as_json=as_json
-        )
+        raise refusal(IN_MEMORY, as_json=as_json)
     if target.is_here and is_missing(source):
         raise refusal(f"there is no file or folder {printable(source)}", as_json=as_json)
     found = kind or format_of(source)

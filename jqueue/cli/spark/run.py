@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from jqueue.cli.on_queue import URL, AsJSON, on_queue
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import refusal, show_json
+from jqueue.cli.progress import jobs_counted
 from jqueue.cli.spark.files import is_missing
 from jqueue.cli.spark.session import Conf, Log, Master, SparkLog, SparkTarget, absolute, spark_session
 from jqueue.cli.worker import find_worker, log_to_stderr
@@ -57,11 +55,15 @@ def run(
     with log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0]):
         found = find_worker(target)
     _check_handlers(entrypoint or (), found, target, as_json)
-    _check_files(py_files or (), as_json)
+    if missing := [path for path in py_files or () if is_missing(path)]:
+        raise refusal(f"there is no file {printable(missing[0])}", as_json=as_json)
     name = on_queue(url, _name_of, as_json=as_json)
     _let_workers_import_from_here()
     reports: list[BatchReport] = []
-    with spark_session(SparkTarget(master, tuple(conf or ()), spark_log, as_json)) as session, _jobs_shown() as shown:
+    with (
+        spark_session(SparkTarget(master, tuple(conf or ()), spark_log, as_json)) as session,
+        jobs_counted("running") as tell,
+    ):
         from jqueue.spark.batch.run import run_batch
 
         for path in py_files or ():
@@ -70,7 +72,7 @@ def run(
             done = sum(report.claimed for report in reports)
             report = run_batch(
                 session, absolute(url), found, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
-                claim_timeout=claim_timeout, progress=shown(done),
+                claim_timeout=claim_timeout, progress=tell.after(done),
             )  # fmt: skip
             if not report.claimed and reports:
                 break
@@ -84,12 +86,6 @@ def _check_handlers(entrypoints: Sequence[str], worker: Worker, target: str, as_
     missing = sorted(set(entrypoints) - set(worker.handlers))
     if missing:
         raise refusal(f"{target} has no handler for {', '.join(map(repr, missing))}", as_json=as_json)
-
-
-def _check_files(paths: Sequence[str], as_json: bool) -> None:
-    for path in paths:
-        if is_missing(path):
-            raise refusal(f"there is no file {printable(path)}", as_json=as_json)
 
 
 async def _name_of(opened: Any) -> str:
@@ -121,19 +117,3 @@ def _total_of(reports: Sequence[BatchReport]) -> BatchReport:
 def _as_values(report: BatchReport) -> dict[str, Any]:
     values = {field.name: getattr(report, field.name) for field in fields(report)}
     return {**values, "seconds": round(report.seconds, 3)}
-
-
-@contextmanager
-def _jobs_shown() -> Iterator[Callable[[int], Callable[[int, int], object]]]:
-    """Show a progress bar. It yields a function from the number of jobs already done to a `progress` of `run_batch`."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda before: lambda done, total: None
-        return
-    columns = (
-        SpinnerColumn(), TextColumn("running"), BarColumn(20), MofNCompleteColumn(), TextColumn("jobs"),
-        TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("", total=None)
-        yield lambda before: lambda done, total: progress.update(task, completed=before + done, total=before + total)

@@ -13,14 +13,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from jqueue.cli.parameters import option
 from jqueue.cli.printing import refusal
+from jqueue.cli.progress import Counted, jobs_counted
 from jqueue.domain.errors import JQueueError
 from jqueue.spark.errors import one_line
 from jqueue.spark.noise import java_options, quiet_java, quiet_python
@@ -179,18 +178,12 @@ def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
         session: the session that runs them.
         doing: the work in a word or two.
     """
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield
-        return
-    columns = (
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn(), TextColumn("tasks"),
-        TimeElapsedColumn(),
-    )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(doing, total=None)
+    with jobs_counted(doing, of_what="tasks") as tell:
+        if not tell.is_shown:
+            yield
+            return
         over = threading.Event()
-        poller = threading.Thread(target=_poll_stages, args=(session, progress, task, over), daemon=True)
+        poller = threading.Thread(target=_poll_stages, args=(session, tell, over), daemon=True)
         poller.start()
         try:
             yield
@@ -199,7 +192,7 @@ def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
             poller.join()
 
 
-def _poll_stages(session: SparkSession, progress: Progress, task: Any, over: threading.Event) -> None:
+def _poll_stages(session: SparkSession, tell: Counted, over: threading.Event) -> None:
     """Poll the stages again and again. A stage that is no longer active counts as done."""
     seen: dict[int, tuple[int, int]] = {}
     tracker = session.sparkContext.statusTracker()
@@ -213,4 +206,4 @@ def _poll_stages(session: SparkSession, progress: Progress, task: Any, over: thr
                 seen[stage] = (seen[stage][1], seen[stage][1])
         if seen:
             done, total = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
-            progress.update(task, completed=done, total=total)
+            tell(done, total)
