@@ -145,6 +145,16 @@ def test_jobs_that_a_worker_claims_or_that_come_meanwhile_are_left_alone(path, j
     assert {"running", "dead", "m1", "r1", "new"} == jobs.jobs().keys()
 
 
+def test_a_job_that_no_longer_fits_the_filters_is_left_alone(path, queue, url_of):
+    async def happen(_):
+        await other(path).reschedule("later", delay=0)
+
+    queue.enqueue("mail", b"", job_id="later", delay=3600)
+    counts = values("update", url_of(Meanwhile(path, happen)), "--status", "scheduled", "-p", "5", status=1)
+    assert {"matched": 1, "updated": 0, "changed_meanwhile": 1, "refused": 0} == counts
+    assert 0 == queue.find("later").priority
+
+
 async def lose_the_store(storage):
     storage.on_read(*[Fault.LOST_REQUEST] * 10_000)
     storage.on_write(Fault.LOST_ANSWER)

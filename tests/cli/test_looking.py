@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from jqueue.operations import Enqueue
 from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, values
 from tests.cli.hostile import HOSTILE, fill
 
@@ -73,6 +74,13 @@ def test_a_limited_list_of_a_deep_queue_has_the_first_jobs_of_the_whole_list(pat
             for number, job in enumerate(rows("ls", path, *options, "--limit", limit))
         ]
     assert 1 + 2 <= len(run("ls", path, *options, "--limit", "2").stdout.splitlines()) <= 1 + 3
+
+
+@pytest.mark.parametrize("options", [[], ["--sort", "id"]])
+def test_a_list_that_is_written_piece_by_piece_has_every_job(path, queue, options):
+    queue.enqueue_many([Enqueue("mail")] * 1001)
+    assert 1001 == len({job["id"] for job in rows("ls", path, *options)})
+    assert 1 + 1001 == len(run("ls", path, *options).stdout.splitlines())
 
 
 def test_a_job_is_shown_with_its_life(filled):
