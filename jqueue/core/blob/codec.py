@@ -167,9 +167,17 @@ def encode_header(header: Header) -> bytes:
 
 def _has_extra(header: Header) -> bool:
     """Return True if a header has unknown fields. A search in its text would take longer than encoding it."""
-    records = [header, *(getattr(header, name) for name in _FIELDS)]
-    records += [row for name in _ROWS for row in getattr(header, name).values()]
-    return any(record is not None and record.extra is not None for record in records)
+    if header.extra is not None:
+        return True
+    for name in _FIELDS:
+        record = getattr(header, name)
+        if record is not None and record.extra is not None:
+            return True
+    for name in _ROWS:
+        for row in getattr(header, name).values():
+            if row.extra is not None:
+                return True
+    return False
 
 
 def _raw(record: Entry | None) -> Entry | msgspec.Raw | None:
