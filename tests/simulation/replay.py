@@ -93,9 +93,7 @@ class Replay:
         )
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
         same = before.schedules.items() if self._unsure else ()
-        self.model.not_fired = frozenset(
-            name for name, entry in same if after.schedules.get(name, {}).get("next_at") == entry["next_at"]
-        )
+        self.model.not_fired = frozenset(name for name, entry in same if after.schedules.get(name) == entry)
         self.model.stuck = frozenset(
             range_id for range_id, held in before.ranges.items() if held["segment"] in self._seed.damaged
         ) & frozenset(after.ranges)
