@@ -234,7 +234,7 @@ def milliseconds(text: str) -> float:
 
 
 def wait_until_ready(url: str, processes: int) -> None:
-    """Wait until every process of the application has answered: one that still starts takes processor time."""
+    """Wait until every process of the application has answered. A process that is starting takes processor time."""
     give_up, answered = time.monotonic() + STARTING, set[bytes]()
     while len(answered) < processes:
         if time.monotonic() > give_up:

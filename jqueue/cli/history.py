@@ -1,4 +1,4 @@
-"""What happened to the jobs of a queue, the newest event first. It only reads."""
+"""The command that lists the events of a queue, the newest first."""
 
 from __future__ import annotations
 
