@@ -205,7 +205,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
                 live = self.find(holder)
                 return self._completed(holder) if live is None else live
         created_at = self.now if created_at is None else created_at
-        floor = 0 if asked.job_id is None else self.attempt_floor
+        floor = 0 if asked.job_id is None else max(self.attempt_floor, self.begun.get(asked.job_id, 0))
         return self.add(
             id=new_id if asked.job_id is None else asked.job_id,
             attempt=floor,

@@ -6,6 +6,7 @@ Every limit is looked up in the list of all jobs and of all claims made; nothing
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 
 from jqueue import InvalidJobError
@@ -45,6 +46,9 @@ class PlainRules:
     crons: Mapping[str, tuple[int, int]] = CRONS
     not_fired: frozenset[str] = frozenset()
     """Names of entries that do not fire now, as it cannot be seen if their jobs are there."""
+
+    begun: Mapping[str, int] = MappingProxyType({})
+    """By id of a job that a cron entry adds: the attempts before it, if other calls of the commit raise them."""
 
     table: dict[str, JobFields]
     changes: int

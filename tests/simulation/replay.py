@@ -93,7 +93,16 @@ class Replay:
         )
         self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
         same = before.schedules.items() if self._unsure else ()
-        self.model.not_fired = frozenset(name for name, entry in same if after.schedules.get(name) == entry)
+        self.model.not_fired = frozenset(
+            name
+            for name, entry in same
+            if name in after.schedules and after.schedules[name].get("fired") == entry.get("fired")
+        )
+        self.model.begun = {
+            job_id: min(job.get("attempts_before", 0), after.floor)
+            for job_id, job in (after.jobs.items() if self._may_raise_floor else ())
+            if job_id not in before.jobs and job_id.startswith("cron:")
+        }
         self.model.stuck = frozenset(
             range_id for range_id, held in before.ranges.items() if held["segment"] in self._seed.damaged
         ) & frozenset(after.ranges)

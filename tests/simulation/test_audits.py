@@ -143,3 +143,13 @@ def test_segments_that_were_staged_too_long_ago_may_be_gone():
 def test_a_batch_that_changed_nothing_may_be_answered_anew():
     """A cancel that changed nothing, whose answer was lost, found its job gone when it was sent again."""
     run_seed(8420008, Settings(rate=0.2, processes=6, shared=1.0))
+
+
+def test_an_entry_that_is_set_anew_and_cannot_fire_stays_due():
+    """The model fired it: its segment was damaged, and a field other than its times changed in the same commit."""
+    run_seed(71003648)
+
+
+def test_a_cron_job_begins_above_the_attempts_that_its_commit_forgets():
+    """The model saw them only when the answer of a later call had the job."""
+    run_seed(71004437)
