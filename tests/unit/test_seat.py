@@ -356,6 +356,13 @@ async def client_without_store(**options):
             yield storage, client
 
 
+def answer_by(storage, handle):
+    """Let a function answer the messages of all clients, which connect anew."""
+    storage.handle = handle
+    for link in storage.links:
+        link.close()
+
+
 @in_virtual_time
 async def test_a_client_without_a_store_waits_for_its_broker_until_the_deadline():
     async with client_without_store() as (storage, client):
@@ -390,9 +397,7 @@ async def test_a_client_without_a_store_does_a_call_once_whose_answer_was_lost()
                     raise LinkError("cut", sent=True)
             return answer
 
-        storage.handle = cut_off
-        for link in storage.links:
-            link.close()
+        answer_by(storage, cut_off)
         await client.enqueue("work")
         assert (await client.stats()).ready == 2
         assert [(batches[0].sequence, False), (batches[0].sequence, True)] == [
@@ -411,9 +416,7 @@ async def test_a_call_that_a_dead_broker_may_have_done_has_an_unknown_outcome():
             storage.handle = None
             raise LinkError("silent", sent=True)
 
-        storage.handle = silent
-        for link in storage.links:
-            link.close()
+        answer_by(storage, silent)
         with pytest.raises(UnknownOutcomeError) as raised:
             await client.enqueue("work", deadline=3)
         storage.handle = handle
@@ -432,9 +435,7 @@ async def test_a_refused_dequeue_delays_no_other_call():
                 raise LinkRefusedError(StorageFatalError("a producer may not claim jobs"))
             return await handle(message)
 
-        storage.handle = for_producers
-        for link in storage.links:
-            link.close()
+        answer_by(storage, for_producers)
         for wait in (None, 5.0):
             begun = now()
             with pytest.raises(StorageFatalError, match="may not claim"):
@@ -458,9 +459,7 @@ async def test_a_lost_batch_that_is_refused_now_holds_up_no_later_call():
                 raise LinkRefusedError(StorageFatalError("an operator may, and no longer you"))
             return await handle(message)
 
-        storage.handle = strict
-        for link in storage.links:
-            link.close()
+        answer_by(storage, strict)
         with pytest.raises(UnknownOutcomeError):
             await client.pause("work")
         begun = now()
@@ -481,9 +480,7 @@ async def test_a_refusal_of_one_call_is_the_error_of_that_call_alone():
                 raise LinkRefusedError(StorageFatalError("a producer may not do Pause"))
             return await handle(message)
 
-        storage.handle = strict
-        for link in storage.links:
-            link.close()
+        answer_by(storage, strict)
         results = await asyncio.gather(
             client.enqueue("work"), client.pause("work"), client.enqueue("work"), return_exceptions=True
         )
@@ -503,8 +500,6 @@ async def test_a_dequeue_whose_message_was_lost_may_have_claimed_until_its_deadl
                 raise LinkError("cut", sent=len(claims) == 1)
             return await handle(message)
 
-        storage.handle = deaf
-        for link in storage.links:
-            link.close()
+        answer_by(storage, deaf)
         with pytest.raises(UnknownOutcomeError):
             await client.dequeue("work", deadline=7)
