@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
@@ -256,13 +257,16 @@ def worker(
     with log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0], log_format) as formatter:
         found = find_worker(target)
     if isinstance(formatter, JSONFormatter):
-        formatter.worker = f"{found.name}@{process_name()}"
-    found.concurrency = concurrency or found.concurrency
-    found.grace = found.grace if grace is None else grace
-    found.give_up_after = found.give_up_after if give_up_after is None else give_up_after
-    found.show_errors = found.show_errors or show_errors
-    found.health = health or found.health
+        formatter.worker = f"{found.settings.name}@{process_name()}"
+    given: dict[str, Any] = {
+        "concurrency": concurrency,
+        "grace": grace,
+        "give_up_after": give_up_after,
+        "health": health,
+        "show_errors": show_errors or None,
+    }
     try:
+        found.settings = replace(found.settings, **{name: value for name, value in given.items() if value is not None})
         queue = connect_queue(url, create=create, **({"poll_interval": poll_interval} if poll_interval else {}))
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None

@@ -1,12 +1,11 @@
 """The worker: handlers for jobs, and the loop that claims, runs, retries and finishes them, on any queue."""
 
-from jqueue.worker.calls import Middleware
 from jqueue.worker.context import BatchContext, Context
-from jqueue.worker.handler_options import HandlerOptions, Rate
+from jqueue.worker.handler_options import HandlerOptions, Lifespan, Middleware, Rate, WorkerSettings
 from jqueue.worker.handlers import BatchHandler, Handler
 from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
-from jqueue.worker.worker import Lifespan, Worker
+from jqueue.worker.worker import Worker
 
 __all__ = [
     "BatchContext",
@@ -23,4 +22,5 @@ __all__ = [
     "RunReport",
     "Snooze",
     "Worker",
+    "WorkerSettings",
 ]

@@ -14,6 +14,7 @@ from typing import Any
 from jqueue.domain.models import Job
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_errors import raisable
+from jqueue.worker.handler_options import Middleware
 from jqueue.worker.handlers import Handler
 from jqueue.worker.payloads import refuse_payload_apart
 from jqueue.worker.processes import Processes, Running
@@ -23,31 +24,16 @@ from jqueue.worker.threads import Threads
 Call = Callable[[Job, Context | None], Awaitable[Any]]
 """Parses a job's payload and runs the handler."""
 
-Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""Function called around every handler: `async def timed(ctx, call_next): return await call_next()`.
-
-It gets a `Context`, or a `BatchContext` around a batch handler.
-"""
-
-ThreadMiddleware = Callable[[Any, Callable[[], Any]], Any]
-"""Function called in the thread of a handler, around it: `def traced(ctx, call_next): return call_next()`."""
-
 Body = Callable[[Any, Any], Awaitable[Any]]
 """Runs the handler on a payload, or a list of them, that is already parsed."""
 
 
-def call_of(
-    handler: Handler[..., Any],
-    middlewares: Sequence[Middleware],
-    in_thread: Sequence[ThreadMiddleware],
-    threads: Threads,
-    processes: Processes,
-) -> Call | BatchCall | ProcessCall:
+def call_of(handler: Handler[..., Any], threads: Threads, processes: Processes) -> Call | BatchCall | ProcessCall:
     """Return the function that calls a handler through its middleware. The first middleware is the outermost."""
     if handler.home == "process":
-        return ProcessCall(handler, middlewares, processes)
-    signature, function = handler.signature, handler.function
-    parse, body = parser_of(signature), _body_of(handler, in_thread, threads)
+        return ProcessCall(handler, processes)
+    signature, function, middlewares = handler.signature, handler.function, handler.middlewares
+    parse, body = parser_of(signature), _body_of(handler, threads)
     if handler.options.batch is not None:
         return BatchCall(parse, middlewares, body)
     if handler.home == "loop" and not middlewares:
@@ -62,7 +48,7 @@ def call_of(
     return call
 
 
-def _body_of(handler: Handler[..., Any], middlewares: Sequence[ThreadMiddleware], threads: Threads) -> Body:
+def _body_of(handler: Handler[..., Any], threads: Threads) -> Body:
     """Return the function that runs a handler on the event loop, or in a thread with the middleware of threads."""
     bind, function = handler.signature.call, handler.function
     if handler.home == "loop":
@@ -70,7 +56,7 @@ def _body_of(handler: Handler[..., Any], middlewares: Sequence[ThreadMiddleware]
 
     def call(value: Any, ctx: Any) -> Any:
         innermost: Callable[[], Any] = partial(bind, function, value, ctx)
-        for middleware in reversed(middlewares):
+        for middleware in reversed(handler.thread_middlewares):
             innermost = partial(middleware, ctx, innermost)
         return innermost()
 
@@ -110,17 +96,15 @@ class ProcessCall:
 
     Args:
         handler: the handler to call.
-        middlewares: called around it, in the process of the worker.
         processes: the pool that runs the handler.
 
     Attributes:
         turn: semaphore to acquire before the call and to release after it.
     """
 
-    def __init__(self, handler: Handler[..., Any], middlewares: Sequence[Middleware], processes: Processes) -> None:
+    def __init__(self, handler: Handler[..., Any], processes: Processes) -> None:
         self.turn = processes.turn
         self._handler = handler
-        self._middlewares = middlewares
         self._processes = processes
 
     async def __call__(
@@ -128,7 +112,7 @@ class ProcessCall:
     ) -> Any:
         """Do a job or a batch. `running` gets False while it waits for a process, and True once one has begun."""
         innermost = lambda: self._processes.call(self._handler, jobs, running)  # noqa: E731 - as in the others
-        return await around(self._middlewares, ctx, innermost)
+        return await around(self._handler.middlewares, ctx, innermost)
 
 
 def around(

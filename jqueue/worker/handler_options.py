@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -26,6 +28,28 @@ MAX_BATCH = 10_000
 
 MAX_CONCURRENCY = 10_000
 """The largest concurrency: the number of jobs that one dequeue may claim."""
+
+
+Middleware = Callable[[Any, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Function called around every handler: `async def timed(ctx, call_next): return await call_next()`.
+
+It gets a `Context`, or a `BatchContext` around a batch handler.
+"""
+
+ThreadMiddleware = Callable[[Any, Callable[[], Any]], Any]
+"""Function called in the thread of a handler, around it: `def traced(ctx, call_next): return call_next()`."""
+
+Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
+"""Opens the resources that all handlers share. They stay open from before the first job until after the last."""
+
+
+def seconds_of(what: str, value: Duration | None) -> float | None:
+    """Return an optional duration in seconds.
+
+    Raises:
+        InvalidJobError: it is not a duration.
+    """
+    return None if value is None else to_seconds(what, value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +137,7 @@ class HandlerOptions:
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1, 2**31)
         for name in ("timeout", "keep_result", "batch_wait"):
-            if getattr(self, name) is not None:
-                to_seconds(name, getattr(self, name))
+            seconds_of(name, getattr(self, name))
         if self.batch is not None:
             check_integer("batch", self.batch, 1, MAX_BATCH)
         elif self.batch_wait:
@@ -138,70 +161,57 @@ class HandlerOptions:
     @property
     def seconds(self) -> float | None:
         """The timeout in seconds."""
-        return None if self.timeout is None else to_seconds("timeout", self.timeout)
+        return seconds_of("timeout", self.timeout)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """The settings of a worker. Durations are in seconds.
+    """The settings of a worker. Durations are timedeltas or seconds.
 
     Attributes:
         concurrency: number of jobs at a time. A batch counts as one.
         grace: time that running jobs get to finish when the worker is stopped.
-        claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default.
-        cancel_grace: time that a cancelled handler gets to end before its job is given back regardless.
-        settle: time to go on sending outcomes at the end.
-        give_up_after: time for which a worker that can do nothing goes on; None: for ever.
-        show_errors: True to log messages and tracebacks of failed handlers.
-        health: the address of the probes; None without them.
-        metrics: exports metrics; None without them.
-        tracing: traces the queue and the handlers; None: they are not traced.
+        cancel_grace: time that a handler gets to end after it was told to stop. A worker that ends waits no longer, and
+            gives the job back. One that goes on keeps the claim until the handler ends.
+        claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default. A job whose worker has
+            died is claimed by another worker after this time.
+        give_up_after: time that a worker goes on when it can do nothing, before `run` raises; None: for ever. It can do
+            nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do not stop take all slots.
+            A store that does not answer is waited for regardless.
+        name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
+        lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
+        show_errors: True to log the message and the traceback of each failure. They may quote the payload.
+        health: address of the probes, such as "127.0.0.1:8080", which serves `/healthz`, `/readyz` and `/metrics`.
+        metrics: an exporter of metrics, such as `PrometheusMetrics()`.
+        tracing: traces the queue and the handlers, such as `OpenTelemetryTracing()`.
     """
 
-    concurrency: int
-    grace: float
-    claim_timeout: float | None
-    cancel_grace: float
-    settle: float
-    give_up_after: float | None
-    show_errors: bool
-    health: str | None
-    metrics: Exporter | None
-    tracing: Tracing | None
+    concurrency: int = 50
+    grace: Duration = 30
+    cancel_grace: Duration = 5
+    claim_timeout: Duration | None = None
+    give_up_after: Duration | None = 300
+    name: str = "worker"
+    lifespan: Lifespan | None = None
+    show_errors: bool = False
+    health: str | None = None
+    metrics: Exporter | None = None
+    tracing: Tracing | None = None
 
-
-def settings_of(worker: Any) -> WorkerSettings:
-    """Return the settings of a worker, checked.
-
-    Raises:
-        InvalidJobError: a setting is invalid.
-    """
-    claim_timeout = worker.claim_timeout
-    if claim_timeout is not None and to_seconds("claim_timeout", claim_timeout) < MIN_CLAIM_TIMEOUT:
-        raise InvalidJobError(f"claim_timeout must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats")
-    return WorkerSettings(
-        concurrency=check_integer("concurrency", worker.concurrency, 1, MAX_CONCURRENCY),
-        grace=to_seconds("grace", worker.grace),
-        claim_timeout=None if claim_timeout is None else to_seconds("claim_timeout", claim_timeout),
-        cancel_grace=to_seconds("cancel_grace", worker.cancel_grace),
-        settle=to_seconds("settle_timeout", worker.settle_timeout),
-        give_up_after=None if worker.give_up_after is None else to_seconds("give_up_after", worker.give_up_after),
-        show_errors=bool(worker.show_errors),
-        health=_address("health", worker.health),
-        metrics=_instance("metrics", worker.metrics, Exporter, "PrometheusMetrics()"),
-        tracing=_instance("tracing", worker.tracing, Tracing, "OpenTelemetryTracing()"),
-    )
-
-
-def _address(name: str, value: str | None) -> str | None:
-    if value is not None:
-        if not isinstance(value, str):
-            raise InvalidJobError(f"{name} must be HOST:PORT, such as 127.0.0.1:8080, got {type(value).__name__}")
-        address_of(value)
-    return value
-
-
-def _instance(name: str, value: Any, kind: type, example: str) -> Any:
-    if value is not None and not isinstance(value, kind):
-        raise InvalidJobError(f"{name} must be {example} or the like, got {type(value).__name__}")
-    return value
+    def __post_init__(self) -> None:
+        check_integer("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
+        for name in ("grace", "cancel_grace", "claim_timeout", "give_up_after"):
+            seconds = seconds_of(name, getattr(self, name))
+            if name == "claim_timeout" and seconds is not None and seconds < MIN_CLAIM_TIMEOUT:
+                raise InvalidJobError(f"{name} must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats")
+        for name, kind, example in (
+            ("name", str, "a text"),
+            ("health", str, "HOST:PORT, such as 127.0.0.1:8080,"),
+            ("metrics", Exporter, "PrometheusMetrics() or the like"),
+            ("tracing", Tracing, "OpenTelemetryTracing() or the like"),
+        ):
+            value = getattr(self, name)
+            if not isinstance(value, kind) and (value is not None or name == "name"):
+                raise InvalidJobError(f"{name} must be {example}, got {type(value).__name__}")
+        if self.health is not None:
+            address_of(self.health)

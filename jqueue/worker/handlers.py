@@ -15,7 +15,9 @@ from jqueue.ports.queue import Producer
 from jqueue.worker.handler_options import (
     EnqueueArguments,
     HandlerOptions,
+    Middleware,
     OperationArguments,
+    ThreadMiddleware,
 )
 from jqueue.worker.payloads import parse_result
 from jqueue.worker.signatures import (
@@ -56,6 +58,8 @@ class Handler(Generic[P, R_co]):
         options: the options given to its decorator.
         signature: its parameters and its return type.
         home: the place where it runs: the event loop, a thread, or a process.
+        middlewares: the functions called around it, the outermost first.
+        thread_middlewares: the functions called around it in its thread, if it runs in one, the outermost first.
     """
 
     __name__: str
@@ -75,6 +79,8 @@ class Handler(Generic[P, R_co]):
         self.entrypoint = entrypoint
         self.options = options
         self.home = _home_of(function, options)
+        self.middlewares: tuple[Middleware, ...] = ()
+        self.thread_middlewares: tuple[ThreadMiddleware, ...] = ()
         self.signature = signature
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)

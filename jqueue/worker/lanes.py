@@ -226,11 +226,11 @@ def _checked(value: Any, count: int, lane: Lane) -> Sequence[Any] | None:
     return results if any(error_in(result) is not None for result in results) else None
 
 
-def fits(handler: Handler[..., Any], middlewares: Sequence[object], home: Home) -> bool:
+def fits(handler: Handler[..., Any], home: Home) -> bool:
     """Return True if lanes of this kind can do the jobs of a handler: there is no middleware and no result to keep."""
     options = handler.options
     return (
-        not middlewares
+        not (handler.middlewares or handler.thread_middlewares)
         and handler.home == home
         and options.keep_result is None
         and (options.batch is None or not handler.signature.wants_context)

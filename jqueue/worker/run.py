@@ -10,12 +10,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
-from dataclasses import dataclass
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Literal
 
 from jqueue._version import __version__
 from jqueue.core.queue_base import options_of
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.domain.printable import counted
@@ -23,11 +23,11 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.system import process_name
 from jqueue.telemetry.exporters import Exporter, observed
-from jqueue.worker.calls import Middleware, ThreadMiddleware, call_of
+from jqueue.worker.calls import call_of
 from jqueue.worker.claiming import Claimer, SingleClaims
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
 from jqueue.worker.gathering import Gatherer
-from jqueue.worker.handler_options import WorkerSettings
+from jqueue.worker.handler_options import WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import Heartbeats
 from jqueue.worker.job_runner import AnyCall, JobRunner
@@ -48,52 +48,45 @@ from jqueue.worker.threads import Threads
 
 logger = logger_of("jqueue.worker")
 
+SETTLE = 30.0
+"""Seconds that a worker that ends tries to send the outcomes of its last jobs."""
+
 HURRIED_SETTLE = 5.0
 """Seconds that a worker gets to send its last outcomes when it was told to stop at once."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerConfig:
-    """Handlers and settings of a worker, as they were when it was started.
-
-    Attributes:
-        name: name of the worker in the log.
-        settings: its settings.
-        handlers: its handlers, by entrypoint.
-        crons: its cron entries.
-        middlewares: the functions called around every handler, the outermost first.
-        thread_middlewares: the functions called in the thread of each handler without async, the outermost first.
-        lifespan: opens the resources that handlers share.
-    """
-
-    name: str
-    settings: WorkerSettings
-    handlers: Mapping[str, Handler[..., Any]]
-    crons: Sequence[Cron]
-    middlewares: Sequence[Middleware]
-    thread_middlewares: Sequence[ThreadMiddleware]
-    lifespan: Callable[[], AbstractAsyncContextManager[Any]] | None
 
 
 class Run:
     """One run of a worker.
 
     Args:
-        config: the handlers and settings of the worker.
+        settings: the settings of the worker.
+        handlers: its handlers, by entrypoint.
+        crons: its cron entries.
         queue: the queue whose jobs it does.
         drain: True to end when nothing is left to do.
         signals: True to stop at signals.
     """
 
-    def __init__(self, config: WorkerConfig, queue: JobQueue, *, drain: bool, signals: bool) -> None:
-        self._config = config
-        self._settings = config.settings
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        handlers: Mapping[str, Handler[..., Any]],
+        crons: Sequence[Cron],
+        queue: JobQueue,
+        *,
+        drain: bool,
+        signals: bool,
+    ) -> None:
+        self._settings = settings
+        self._handlers = handlers
+        self._crons = crons
         self._queue = queue
         self._drain = drain
         self._signals = signals
         self._loop = asyncio.get_running_loop()
-        self._state = RunState(config.settings.concurrency)
-        self._health = QueueHealth(name_of(queue), config.settings.give_up_after)
+        self._state = RunState(settings.concurrency)
+        self._claim_timeout = seconds_of("claim_timeout", settings.claim_timeout)
+        self._health = QueueHealth(name_of(queue), seconds_of("give_up_after", settings.give_up_after))
         self._stopping = asyncio.Event()
         self._hurried = False
         self._phase: Literal["opening", "working", "closing"] = "opening"
@@ -172,14 +165,13 @@ class Run:
 
     async def _perform(self) -> RunReport:
         """Open everything, work, end in order, and log the report."""
-        config = self._config
         self._health.expect_answer()
         try:
             await self._open_and_work()
         finally:
             failing = self._health.close()
         report = self._report()
-        logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", config.name, report, failing)
+        logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", self._settings.name, report, failing)
         return report
 
     def _report(self) -> RunReport:
@@ -187,23 +179,22 @@ class Run:
 
     async def _open_and_work(self) -> None:
         """Open everything, work, and close everything."""
-        config = self._config
-        if any(handler.home == "process" for handler in config.handlers.values()):
+        if any(handler.home == "process" for handler in self._handlers.values()):
             check_processes()
         async with AsyncExitStack() as stack:
             if self._signals:
                 self._handles_signals = stack.enter_context(handle_signals(self.stop))
             exporter = await self._open_probes(stack)
-            await open_queue(self._queue, stack, tuple(config.handlers))
+            await open_queue(self._queue, stack, tuple(self._handlers))
             await check_writable(self._queue)
             if self._settings.tracing is not None:
                 self._settings.tracing.instrument(self._queue)
             if exporter is not None:
-                await stack.enter_async_context(exporter.watch(self._queue, Figures(config.name, self._state)))
+                await stack.enter_async_context(exporter.watch(self._queue, Figures(self._settings.name, self._state)))
             resources = None
-            if config.lifespan is not None:
-                resources = await stack.enter_async_context(config.lifespan())
-            threads, processes = Threads(config.settings.concurrency), Processes(config.settings.concurrency)
+            if self._settings.lifespan is not None:
+                resources = await stack.enter_async_context(self._settings.lifespan())
+            threads, processes = Threads(self._settings.concurrency), Processes(self._settings.concurrency)
             stack.push_async_callback(processes.close)
             stack.callback(threads.shutdown)
             if not self._stopping.is_set():
@@ -219,20 +210,19 @@ class Run:
         from jqueue.worker.probes import Probes, exporter_for, open_probes  # loads an HTTP server
 
         exporter = exporter_for(settings.metrics)
-        probes = Probes(self._config.name, self._queue, self, self._state, self._health)
+        probes = Probes(self._settings.name, self._queue, self, self._state, self._health)
         await open_probes(stack, settings.health, probes, exporter)
         stack.enter_context(observed(self._queue, probes))
         return exporter
 
     def _job_runner(self, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
-        config = self._config
         calls: dict[str, tuple[Handler[..., Any], AnyCall, bool]] = {
             name: (
                 handler,
-                call_of(handler, config.middlewares, config.thread_middlewares, threads, processes),
-                handler.signature.wants_context or bool(config.middlewares or config.thread_middlewares),
+                call_of(handler, threads, processes),
+                handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares),
             )
-            for name, handler in config.handlers.items()
+            for name, handler in self._handlers.items()
         }
         return JobRunner(
             self._queue,
@@ -241,16 +231,16 @@ class Run:
             clock=options_of(self._queue).clock,
             entropy=options_of(self._queue).entropy,
             resources=resources,
-            cancel_grace=self._settings.cancel_grace,
+            cancel_grace=to_seconds("cancel_grace", self._settings.cancel_grace),
             interrupt=self.interrupt,
             show_errors=self._settings.show_errors,
         )
 
     async def _work(self, job_runner: JobRunner, threads: Threads) -> None:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
-        config, queue, state, health = self._config, self._queue, self._state, self._health
+        queue, state, health = self._queue, self._state, self._health
         entropy = options_of(queue).entropy
-        source = RangeClaims(queue, self._settings.claim_timeout, config.name, config.handlers, state)
+        source = RangeClaims(queue, self._claim_timeout, self._settings.name, self._handlers, state)
         job_runner.gatherer = Gatherer(source, job_runner.add, waits=not self._drain)
         claimer = self._claimer(source, job_runner, threads)
         if isinstance(queue, SupportsWorkers):
@@ -260,16 +250,16 @@ class Run:
         claiming = self._task(self._claim(claimer), "claims")
         sender = OutcomeSender(queue, state, job_runner, entropy, health)
         sending = self._task(sender.run(), "outcomes")
-        checks = PeriodicChecks(queue, state, health, None if self._drain else config.handlers)
+        checks = PeriodicChecks(queue, state, health, None if self._drain else self._handlers)
         others = [sending, self._task(checks.run(), "checks")]
         if queue.capabilities.heartbeat:
-            heartbeats = Heartbeats(queue, state, job_runner, entropy, health, self._settings.claim_timeout)
+            heartbeats = Heartbeats(queue, state, job_runner, entropy, health, self._claim_timeout)
             others.append(self._task(heartbeats.run(), "heartbeats"))
         logger.info(
             "%s started: up to %s at a time of %s",
-            config.name,
+            self._settings.name,
             counted(self._settings.concurrency, "job"),
-            ", ".join(config.handlers),
+            ", ".join(self._handlers),
         )
         try:
             await self._until_stopped([claiming, *others])
@@ -292,13 +282,12 @@ class Run:
 
     def _claimer(self, source: SingleClaims, job_runner: JobRunner, threads: Threads) -> Claimer | Lanes:
         """Return what begins jobs: lanes if the jobs are in memory and fit into them, and otherwise claims."""
-        handlers, queue, state = self._config.handlers, self._queue, self._state
-        middlewares = (*self._config.middlewares, *self._config.thread_middlewares)
+        handlers, queue, state = self._handlers, self._queue, self._state
         if isinstance(queue, RowQueue):
             present = [handlers[name] for name in set(queue.rows.names) if name in handlers]
-            if all(fits(handler, middlewares, "loop") for handler in present):
+            if all(fits(handler, "loop") for handler in present):
                 return LoopLanes(queue, state, job_runner, handlers)
-            if all(fits(handler, middlewares, "thread") for handler in present):
+            if all(fits(handler, "thread") for handler in present):
                 return ThreadLanes(queue, state, job_runner, handlers, threads)
         batches = {name: handler.options.batch for name, handler in handlers.items()}
         entropy = options_of(queue).entropy
@@ -308,26 +297,22 @@ class Run:
 
     def _record(self, at: float) -> WorkerRecord:
         """Return the record of this worker at a time, in seconds since 1970."""
-        config = self._config
         host, _, pid = process_name().rpartition(":")
         return WorkerRecord(
-            name=config.name,
+            name=self._settings.name,
             host=host,
             pid=int(pid),
             started=round(self._started, 3),
             at=round(at, 3),
             slots=self._settings.concurrency,
-            entrypoints=tuple(config.handlers)[:ENTRYPOINTS_SHOWN],
+            entrypoints=tuple(self._handlers)[:ENTRYPOINTS_SHOWN],
             version=__version__,
         )
 
     async def _claim(self, claimer: Claimer | Lanes) -> None:
         """Set the limits and schedules that the handlers declare, then claim."""
-        config = self._config
-        await declare(
-            self._queue, config.handlers.values(), config.crons, options_of(self._queue).entropy, self._health
-        )
-        await warn_of_unhandled_crons(self._queue, config.handlers)
+        await declare(self._queue, self._handlers.values(), self._crons, options_of(self._queue).entropy, self._health)
+        await warn_of_unhandled_crons(self._queue, self._handlers)
         await claimer.run()
 
     async def _until_stopped(self, tasks: Sequence[asyncio.Task[None]]) -> None:
@@ -359,24 +344,24 @@ class Run:
     async def _settle(self, source: SingleClaims, claiming: asyncio.Task[None]) -> None:
         """Wait for jobs that the last claim may still make, and that the queue then hands back."""
         if claiming.cancelled():
-            await source.settle(tuple(self._config.handlers), min(self._settings.settle, HURRIED_SETTLE))
+            await source.settle(tuple(self._handlers), HURRIED_SETTLE)
 
     async def _end_handlers(self, job_runner: JobRunner) -> None:
         """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run.
 
         Stuck handlers are not waited for: they have had their time.
         """
-        state, grace = self._state, self._settings.grace
+        state, grace = self._state, to_seconds("grace", self._settings.grace)
         if state.running and not self._hurried:
             jobs = counted(sum(len(work.jobs) for work in state.running), "job")
-            logger.info("%s is stopping: waiting for %s, up to %g s", self._config.name, jobs, grace)
+            logger.info("%s is stopping: waiting for %s, up to %g s", self._settings.name, jobs, grace)
         await self._wait_until(lambda: not state.running or self._hurried, grace)
         if not state.running and not state.stuck:
             return
         for work in list(state.running):
             job_runner.stop_work(work, "stop")
         if not self._hurried:
-            await self._wait_until(lambda: not state.running or self._hurried, self._settings.cancel_grace)
+            await self._wait_until(lambda: not state.running or self._hurried, job_runner.cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
         for work in {held.work for held in state.held}:
@@ -385,15 +370,14 @@ class Run:
     async def _end_outcomes(self, sending: asyncio.Task[None]) -> None:
         """Wait until all outcomes are in the queue, or until the time for that is over."""
         state = self._state
-        settle = self._settings.settle
-        await self._wait_until(lambda: state.is_idle or sending.done() or self._hurried, settle)
+        await self._wait_until(lambda: state.is_idle or sending.done() or self._hurried, SETTLE)
         if self._hurried:
-            await self._wait_until(lambda: state.is_idle or sending.done(), min(settle, HURRIED_SETTLE))
+            await self._wait_until(lambda: state.is_idle or sending.done(), HURRIED_SETTLE)
         if not state.is_idle:
             logger.error(
                 "%s ends, and the queue has not confirmed the outcomes of %s: unless they arrived, the claims become"
                 " stale and run again",
-                self._config.name,
+                self._settings.name,
                 counted(len(state.held), "job"),
             )
 
@@ -401,7 +385,7 @@ class Run:
         """Remove the record of this worker, if the store answers. Otherwise the worker is shown as lost for an hour."""
         if isinstance(self._queue, SupportsWorkers) and not self._hurried and not self._health.trouble:
             with suppress(JQueueError):
-                await self._queue.remove_left(min(self._settings.settle, HURRIED_SETTLE))
+                await self._queue.remove_left(HURRIED_SETTLE)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         try:

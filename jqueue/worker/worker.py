@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import inspect
 import sys
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
+from dataclasses import replace
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, cast, overload
 
 from jqueue.domain.cron import check_cron
-from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.queue import JobQueue
-from jqueue.telemetry.exporters import Exporter, Tracing
-from jqueue.worker.calls import Middleware, ThreadMiddleware
 from jqueue.worker.declaring import Cron
 from jqueue.worker.handler_options import (
     HandlerArguments,
     HandlerOptions,
+    Lifespan,
+    Middleware,
     OtherArguments,
-    settings_of,
+    ThreadMiddleware,
+    WorkerSettings,
 )
 from jqueue.worker.handlers import NO_PAYLOAD, BatchHandler, Handler
 from jqueue.worker.report import RunReport
-from jqueue.worker.run import Run, WorkerConfig
+from jqueue.worker.run import Run
 from jqueue.worker.signatures import is_async, name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
-"""Opens the resources that all handlers share. They stay open from before the first job until after the last."""
 
 LifespanT = TypeVar("LifespanT", bound=Lifespan)
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
@@ -53,6 +52,18 @@ def _checks_first_argument(name: str, hint: str) -> Callable[[MethodT], MethodT]
     return decorate
 
 
+def _takes(settings: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Give a method the keyword arguments of the settings: for type checkers, editors and `help`."""
+
+    def decorate(method: Any) -> Callable[Concatenate[Any, P], None]:
+        own = inspect.signature(method).parameters["self"]
+        parameters = [own, *inspect.signature(settings).parameters.values()]
+        method.__signature__ = inspect.Signature(parameters, return_annotation=None)
+        return cast(Callable[Concatenate[Any, P], None], method)
+
+    return decorate
+
+
 class Worker:
     """Handlers for jobs, and the loop that claims, runs, retries and finishes them.
 
@@ -64,58 +75,22 @@ class Worker:
         await worker.run(queue)
 
     Args:
-        concurrency: number of jobs at a time. A batch counts as one.
-        grace: time that running jobs get to finish when the worker is stopped: a timedelta or seconds.
-        claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default. A job whose worker has
-            died is claimed by another worker after this time.
-        name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
-        lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
-        cancel_grace: time that a handler gets to end after it was told to stop. A worker that ends waits no longer, and
-            gives the job back. One that goes on keeps the claim until the handler ends.
-        settle_timeout: time that a worker that ends tries to send the outcomes of its last jobs to the queue.
-        give_up_after: time that a worker goes on when it can do nothing, before `run` raises; None: for ever. It can do
-            nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do not stop take all slots.
-            A store that does not answer is waited for regardless.
-        show_errors: log the message and the traceback of each failure. They may quote the payload.
-        health: address of the probes, such as "127.0.0.1:8080", which serves `/healthz`, `/readyz` and `/metrics`.
-        metrics: an exporter of metrics, such as `PrometheusMetrics()`.
-        tracing: traces the queue and the handlers, such as `OpenTelemetryTracing()`.
+        settings: see `WorkerSettings`.
+
+    Attributes:
+        settings: the settings, as a frozen `WorkerSettings`. `dataclasses.replace` makes others.
+        handlers: the handlers, by entrypoint.
+        crons: the cron entries of the handlers.
     """
 
-    def __init__(
-        self,
-        *,
-        concurrency: int = 50,
-        grace: Duration = 30,
-        claim_timeout: Duration | None = None,
-        name: str | None = None,
-        lifespan: Lifespan | None = None,
-        cancel_grace: Duration = 5,
-        settle_timeout: Duration = 30,
-        give_up_after: Duration | None = 300,
-        show_errors: bool = False,
-        health: str | None = None,
-        metrics: Exporter | None = None,
-        tracing: Tracing | None = None,
-    ) -> None:
-        self.concurrency = concurrency
-        self.grace = grace
-        self.claim_timeout = claim_timeout
-        self.name = name or "worker"
-        self.cancel_grace = cancel_grace
-        self.settle_timeout = settle_timeout
-        self.give_up_after = give_up_after
-        self.show_errors = show_errors
-        self.health = health
-        self.metrics = metrics
-        self.tracing = tracing
+    @_takes(WorkerSettings)
+    def __init__(self, **settings: Any) -> None:
+        self.settings = WorkerSettings(**settings)
         self.handlers: dict[str, Handler[..., Any]] = {}
         self.crons: list[Cron] = []
         self._middlewares: list[Middleware] = []
         self._thread_middlewares: list[ThreadMiddleware] = []
-        self._lifespan = lifespan
         self._run: Run | None = None
-        settings_of(self)
 
     @overload
     def handler(
@@ -226,9 +201,9 @@ class Worker:
         Raises:
             InvalidJobError: the worker has a lifespan already.
         """
-        if self._lifespan is not None:
+        if self.settings.lifespan is not None:
             raise InvalidJobError("this worker already has a lifespan: open everything in that one")
-        self._lifespan = function
+        self.settings = replace(self.settings, lifespan=function)
         return function
 
     async def run(self, queue: JobQueue, *, drain: bool = False, signals: bool = True) -> RunReport:
@@ -247,7 +222,7 @@ class Worker:
 
         Raises:
             RuntimeError: the worker runs already, or has no handlers.
-            InvalidJobError: a setting is invalid, or the queue does not support what a handler declares.
+            InvalidJobError: the queue does not support what a handler declares.
             StorageFatalError: the queue cannot be used, and could not since the start, or for `give_up_after`.
             JQueueError: handlers that do not stop have taken all slots for `give_up_after`.
             QueueClosedError: the queue was closed meanwhile.
@@ -258,16 +233,8 @@ class Worker:
             raise RuntimeError("this worker is already running: stop it first, or make another one")
         if not self.handlers:
             raise RuntimeError('this worker has no handlers: register one with @worker.handler("name")')
-        config = WorkerConfig(
-            name=self.name,
-            settings=settings_of(self),
-            handlers=dict(self.handlers),
-            crons=tuple(self.crons),
-            middlewares=(*([] if self.tracing is None else [self.tracing.middleware]), *self._middlewares),
-            thread_middlewares=tuple(self._thread_middlewares),
-            lifespan=self._lifespan,
-        )
-        self._run = run = Run(config, queue, drain=drain, signals=signals)
+        handlers = {name: self._wrapped(handler) for name, handler in self.handlers.items()}
+        self._run = run = Run(self.settings, handlers, tuple(self.crons), queue, drain=drain, signals=signals)
         try:
             return await run.perform()
         finally:
@@ -285,5 +252,14 @@ class Worker:
         self.handlers[handler.entrypoint] = handler
         return handler
 
+    def _wrapped(self, handler: Handler[..., Any]) -> Handler[..., Any]:
+        """Return a handler with the middleware of this worker around it."""
+        wrapped, tracing = copy.copy(handler), self.settings.tracing
+        traced = () if tracing is None else (tracing.middleware,)
+        wrapped.middlewares = (*traced, *self._middlewares, *handler.middlewares)
+        wrapped.thread_middlewares = (*self._thread_middlewares, *handler.thread_middlewares)
+        return wrapped
+
     def __repr__(self) -> str:
-        return f"Worker(name={self.name!r}, concurrency={self.concurrency}, handlers={sorted(self.handlers)})"
+        name, concurrency = self.settings.name, self.settings.concurrency
+        return f"Worker(name={name!r}, concurrency={concurrency}, handlers={sorted(self.handlers)})"

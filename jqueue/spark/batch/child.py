@@ -156,7 +156,7 @@ async def _run(
 
     worker.stop = note_stop  # type: ignore[method-assign] # handlers may have had enough; nobody else is there to call it
     if instructions.concurrency is not None:
-        worker.concurrency = instructions.concurrency
+        worker.settings = replace(worker.settings, concurrency=instructions.concurrency)
     try:
         with report_blocked_loop(lambda job_id: send("blocked", job_id), lambda: _current(rows)):
             await worker.run(queue, drain=True, signals=False)
@@ -195,7 +195,7 @@ def _stop_limit(worker: Worker, name: str) -> float | None:
     handler = worker.handlers[name]
     if handler.options.seconds is None or handler.home == "process":
         return None
-    return handler.options.seconds + to_seconds("cancel_grace", worker.cancel_grace)
+    return handler.options.seconds + to_seconds("cancel_grace", worker.settings.cancel_grace)
 
 
 def _error_text(error: BaseException) -> str:

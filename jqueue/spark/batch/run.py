@@ -109,12 +109,12 @@ def run_batch(
         check_integer("partitions", partitions, 1, MOST)
     parts = parts_of(spark, partitions)  # raises before any job is claimed
     limit = None if timeout is None else to_seconds("timeout", timeout)
-    lasts = worker.claim_timeout if claim_timeout is None else claim_timeout
+    lasts = worker.settings.claim_timeout if claim_timeout is None else claim_timeout
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     seconds = None if lasts is None else to_seconds("claim_timeout", lasts)
     staging, place = Staging(url, DEADLINE), None if results is None else os.fspath(results).rstrip("/")
     task = BatchTask(WorkerPickle.of(worker), url, staging, write_id, limit, place is not None)
-    holder = f"{worker.name}@{process_name()} {write_id}"
+    holder = f"{worker.settings.name}@{process_name()} {write_id}"
     claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder, parts)
     return _run(spark, _Batch(worker, claims, task, place), partitions, progress)
 

@@ -92,7 +92,10 @@ def _culprit(worker: Worker, error: Exception) -> tuple[str, Exception]:
         (f"the handler {name!r}", handler.function) for name, handler in worker.handlers.items()
     ]
     parts += [(f"the handler {name!r}", handler) for name, handler in worker.handlers.items()]
-    parts += [("the lifespan", worker._lifespan), ("a middleware", [*worker._middlewares, *worker._thread_middlewares])]
+    parts += [
+        ("its settings, such as the lifespan", worker.settings),
+        ("a middleware", [*worker._middlewares, *worker._thread_middlewares]),
+    ]
     for what, part in parts:
         try:
             cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
