@@ -14,16 +14,14 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jqueue.core.queue_base import options_of
 from jqueue.core.values import NotLoadedError
-from jqueue.domain.errors import CASConflictError, JQueueError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
-from jqueue.ports.queue import Consumer
-from jqueue.runtime.system import process_name
 from jqueue.telemetry.exporters import observed
+from jqueue.worker.claims import Claims
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
 from jqueue.worker.run_state import RunState, Signal
 
@@ -36,52 +34,6 @@ begun anew, as the first, when a call to the store fails; and none is on a queue
 
 POLL_INTERVAL = 1.0
 """Seconds between two dequeues of a queue that has no long poll."""
-
-
-class SingleClaims:
-    """A source of jobs that claims each job of a queue by itself: see `jqueue.worker.gathering.JobSource`.
-
-    Args:
-        queue: the queue to claim from.
-        claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
-        name: name of the worker, kept with its claims.
-
-    Attributes:
-        limit: largest number of jobs in one call.
-        waits: True if the queue has a long poll.
-        queue: the queue to claim from.
-    """
-
-    def __init__(self, queue: Consumer, claim_timeout: float | None, name: str) -> None:
-        self.limit = options_of(queue).limits.batch_size
-        self.waits = queue.capabilities.wait
-        self.queue = queue
-        self._options: dict[str, Any] = {}
-        if claim_timeout is not None and queue.capabilities.claim_timeout:
-            self._options["claim_timeout"] = claim_timeout
-        if queue.capabilities.holders:
-            self._options["holder"] = f"{name}@{process_name()}"
-
-    async def claim(self, entrypoints: str | Sequence[str], count: int) -> list[Job]:
-        """See `jqueue.worker.gathering.JobSource`."""
-        return await self.queue.dequeue(entrypoints, batch_size=count, **self._options)
-
-    async def wait(self, entrypoints: str | Sequence[str], count: int, seconds: float) -> list[Job]:
-        """Claim up to `count` jobs as soon as there are any, by a long poll."""
-        return await self.queue.dequeue(entrypoints, batch_size=count, wait=seconds, **self._options)
-
-    async def settle(self, entrypoints: Sequence[str], seconds: float) -> None:
-        """Wait until the jobs that a cancelled call may have claimed are handed back, but no longer than `seconds`.
-
-        A queue hands them back behind the calls that it has when the cancelled call ends. The first call here waits for
-        that end, and the second one for the jobs.
-        """
-        try:
-            async with asyncio.timeout(seconds):
-                for _ in range(2):
-                    await self.queue.dequeue(entrypoints, batch_size=0, deadline=seconds)
-        except (TimeoutError, JQueueError) as error:
-            logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
 
 
 class Claimer(Observer):
@@ -99,7 +51,7 @@ class Claimer(Observer):
 
     def __init__(
         self,
-        source: SingleClaims,
+        source: Claims,
         state: RunState,
         begin: Callable[[list[Job], bool], None],
         batches: Mapping[str, int | None],

@@ -9,29 +9,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from jqueue.domain.models import Job
 from jqueue.ports.log import logger_of
+from jqueue.worker.claims import Claims
 from jqueue.worker.held_jobs import Work
 
 logger = logger_of("jqueue.worker")
 
 CLAIMS_PER_WAIT = 10
 """Number of claims by which a batch looks for more jobs within its `batch_wait`."""
-
-
-class JobSource(Protocol):
-    """A source of claimed jobs for batches.
-
-    Attributes:
-        limit: largest number of jobs in one call.
-    """
-
-    limit: int
-
-    async def claim(self, entrypoints: str | Sequence[str], count: int) -> Sequence[Job]:
-        """Claim up to `count` jobs that are ready now. Fewer than that only if no more are ready."""
 
 
 class Gatherer:
@@ -43,7 +30,7 @@ class Gatherer:
         waits: True if batches wait for jobs as their handlers say; False to take only jobs that are ready.
     """
 
-    def __init__(self, source: JobSource, add: Callable[[Work, Sequence[Job]], None], *, waits: bool) -> None:
+    def __init__(self, source: Claims, add: Callable[[Work, Sequence[Job]], None], *, waits: bool) -> None:
         self._source = source
         self._add = add
         self._waits = waits

@@ -22,11 +22,12 @@ from jqueue.ports.log import Lines, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.worker.batch_results import error_in, results_of
 from jqueue.worker.calls import BatchCall, Call, ProcessCall
+from jqueue.worker.claims import Claims
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.gathering import Gatherer
 from jqueue.worker.handler_errors import check_awaited, frames_of, place_of, stack_of, tail_of, traceback_of
 from jqueue.worker.handlers import Handler
-from jqueue.worker.held_jobs import HeldJob, HeldRange, Outcome, Reason, Work
+from jqueue.worker.held_jobs import HeldJob, Outcome, Reason, Work
 from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.processes import PoolBroke
@@ -65,6 +66,7 @@ class JobRunner:
     Args:
         queue: the queue of the jobs.
         state: the state of the run.
+        claims: the claims of the run.
         calls: by entrypoint: the handler, its call, and True if it needs a context.
         clock: gives the time for deadlines.
         entropy: draws backoffs.
@@ -82,6 +84,7 @@ class JobRunner:
         self,
         queue: JobQueue,
         state: RunState,
+        claims: Claims,
         calls: Mapping[str, tuple[Handler[..., Any], AnyCall, bool]],
         *,
         clock: Clock,
@@ -95,6 +98,7 @@ class JobRunner:
         self.gatherer: Gatherer | None = None
         self._queue = queue
         self._state = state
+        self._claims = claims
         self._calls = calls
         self._clock = clock
         self._entropy = entropy
@@ -147,9 +151,8 @@ class JobRunner:
 
     def _take(self, work: Work, job: Job, now: float) -> HeldJob:
         """Hold a job. If it has no attempts left, it is dead without being run. If it was cancelled, it is not run."""
-        held = HeldJob(job, work, now)
+        held = HeldJob(job, work, self._claims.confirmed(job, now))
         self._state.held.add(held)
-        self._state.ranges.hold(held)
         work.holds += 1  # until its outcome is sent; its handler holds the slot already
         if job.failures > 1 and is_spent(job, work.handler.options.max_attempts):
             times = counted(job.failures, "time")
@@ -160,8 +163,6 @@ class JobRunner:
         else:
             work.jobs.append(held)
             work.unstopped += 1
-            if held.range is not None and job.id in held.range.cancelled:
-                self._mark(held, "cancelled")
         return held
 
     def adopt(self, handler: Handler[..., Any], jobs: Sequence[Job], began: float, context: Context | None) -> Work:
@@ -236,21 +237,10 @@ class JobRunner:
             work.task.cancel()
         work.timer = self._loop.call_later(self.cancel_grace, self._note_stuck, work)
 
-    def lose_range(self, held: HeldRange) -> None:
-        """Stop the work on the jobs of a range whose claim is lost. Nothing more is sent for them."""
-        state = self._state
-        outcomes, undecided = held.lose()
-        state.ranges.remove(held)
-        for outcome in outcomes:
-            state.finish(outcome.held, outcome.kind if held.uncertain else "lost")
-        state.sending -= len(outcomes)
-        for each in undecided:
-            self.lose(each)
-        state.wake_waiting()
-
     def lose(self, held: HeldJob) -> None:
         """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
         if not held.decided:
+            self._claims.lose(held.job)
             self.stop(held, "lost")
             held.reason = "lost"
             self._conclude(held, HAND_BACK)
@@ -492,7 +482,7 @@ class JobRunner:
         if work.batch is not None and work.began is not None:
             slots = min(self._state.concurrency, len(self._state.running) + 1)
             seconds = (self._loop.time() - work.began) / slots
-            self._state.ranges.note_speed(work.handler.entrypoint, len(work.jobs), seconds)
+            self._claims.note_speed(work.handler.entrypoint, len(work.jobs), seconds)
         if work.gathering:
             self._state.end_gathering(work)
         if work in self._state.running:

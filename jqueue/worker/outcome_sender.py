@@ -7,10 +7,8 @@ meanwhile make the next one, so a slow store gets few and large commits.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from jqueue.core.queue_base import options_of
 from jqueue.domain.errors import (
     ClaimLostError,
     InvalidJobError,
@@ -18,18 +16,16 @@ from jqueue.domain.errors import (
     JobNotFoundError,
     JQueueError,
     QueueClosedError,
-    SegmentDamagedError,
     UnknownOutcomeError,
 )
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
-from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import SupportsApply
-from jqueue.worker.held_jobs import HeldJob, HeldRange, Outcome
+from jqueue.worker.claims import Claims
+from jqueue.worker.held_jobs import HeldJob, Outcome
 from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
-from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
+from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures
 from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")
@@ -37,42 +33,35 @@ logger = logger_of("jqueue.worker")
 MAX_BATCH = 1000
 """Largest number of outcomes in one call, unless the queue takes fewer."""
 
-RESOLVE_TIMEOUT = 300.0
-"""Seconds to find out if an outcome that must not be done twice was done, if its claim has no timeout."""
-
 
 class OutcomeSender:
     """Sends the outcomes of a run.
 
     Args:
-        queue: the queue to send them to.
+        claims: the claims that they end.
         state: the state of the run, with the outcomes.
         job_runner: decides again what becomes of a job whose outcome was refused.
-        entropy: draws the pauses after failures.
-        health: is told of failed and answered calls.
+        failures: the failed calls that send outcomes.
     """
 
-    def __init__(
-        self, queue: SupportsApply, state: RunState, job_runner: JobRunner, entropy: Entropy, health: QueueHealth
-    ) -> None:
-        self._queue = queue
+    def __init__(self, claims: Claims, state: RunState, job_runner: JobRunner, failures: CallFailures) -> None:
+        self._claims = claims
         self._state = state
         self._job_runner = job_runner
-        self._batch_limit = min(MAX_BATCH, options_of(queue).limits.batch_size)
-        self._failures = CallFailures("sending outcomes of jobs", entropy, health)
+        self._batch_limit = min(MAX_BATCH, claims.limit)
+        self._failures = failures
         self._own_tasks: set[asyncio.Task[None]] = set()
-        self._failure: Exception | None = None
 
     async def run(self) -> None:
         """Send outcomes as they come, until cancelled."""
         state = self._state
         try:
             while True:
-                while not state.outcomes and not state.ranges.due:
+                while not state.outcomes:
                     await state.has_outcomes.wait()
-                    if self._failure is not None:
-                        raise self._failure
-                taken = self._single(state.take_outcomes())
+                    if state.failure is not None:
+                        raise state.failure
+                taken = [outcome for outcome in state.take_outcomes() if not self._claims.collect(outcome)]
                 try:
                     again, error = await self._send(taken)
                 except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
@@ -80,9 +69,6 @@ class OutcomeSender:
                     raise
                 if again:
                     state.put_back(again)
-                for held in state.ranges.due:
-                    held.ending = True
-                    self._begin(self._end_range(held))
                 state.wake_waiting()
                 if error is None:
                     self._failures.clear()
@@ -91,67 +77,6 @@ class OutcomeSender:
         finally:
             for task in self._own_tasks:
                 task.cancel()
-
-    def _single(self, taken: list[Outcome]) -> list[Outcome]:
-        """Return the outcomes of jobs that are claimed by themselves. Note the others with their ranges."""
-        if not self._state.ranges:
-            return taken
-        single = []
-        for outcome in taken:
-            if outcome.held.range is None:
-                single.append(outcome)
-            else:
-                outcome.held.range.outcomes[outcome.held.place] = outcome
-        return single
-
-    async def _end_range(self, held: HeldRange) -> None:
-        """Send the end of a range until the queue has answered, or the claim is lost."""
-        state, claim = self._state, held.claim
-        state.ranges.added[claim.entrypoint] = len(held.companions) / claim.rows
-        try:
-            while held in state.ranges:
-                try:
-                    await self._commit_once(held, claim.held.claim_timeout)
-                except QueueClosedError as error:
-                    self._failure = error
-                    state.has_outcomes.set()
-                    return
-                except JQueueError as error:
-                    self._refused_end(held, error)
-                else:
-                    self._failures.clear()
-                    self._settle_end(held)
-        except asyncio.CancelledError:
-            held.uncertain = True
-            held.refused = held.refused or "the worker ended before the queue answered"
-            raise
-        finally:
-            held.ending = False
-
-    def _refused_end(self, held: HeldRange, error: JQueueError) -> None:
-        """Decide how a range ends whose end the queue refused: the jobs that it may be for are given back."""
-        if held not in self._state.ranges:
-            return
-        is_lost = isinstance(error, JobNotFoundError) and error.job_id == held.claim.id
-        if not is_lost and held.companions:
-            held.refused = f"{type(error).__name__}: {error}"
-        elif isinstance(error, SegmentDamagedError) and not held.spoiled:
-            held.spoiled = True
-        elif not isinstance(error, UnknownOutcomeError):
-            jobs = counted(held.claim.rows, "job")
-            logger.warning("%s of %s are no longer claimed here: %s", jobs, held.claim.entrypoint, error)
-            self._job_runner.lose_range(held)
-
-    def _settle_end(self, held: HeldRange) -> None:
-        """Note that the queue has done the end of a range."""
-        state = self._state
-        if held in state.ranges:
-            for outcome in held.outcomes.values():
-                is_back = held.spoiled or (held.refused is not None and outcome.companions)
-                state.finish(outcome.held, "handed_back" if is_back else outcome.kind)
-            state.sending -= len(held.outcomes)
-            state.ranges.remove(held)
-        state.wake_waiting()
 
     def _take_back(self, taken: Sequence[Outcome]) -> None:
         """Take back outcomes that were on their way. It is unknown if they have arrived."""
@@ -184,20 +109,16 @@ class OutcomeSender:
 
         It must not be done twice, so it may take long to find out if it was done.
         """
-        self._begin(self._send_until_answered(outcome))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work, name="jqueue-worker-outcome")
+        task = asyncio.create_task(self._send_until_answered(outcome), name="jqueue-worker-outcome")
         self._own_tasks.add(task)
         task.add_done_callback(self._own_tasks.discard)
 
     async def _send_until_answered(self, outcome: Outcome) -> None:
         state = self._state
         try:
-            dropped = await self._commit_once(outcome, outcome.held.job.claim_timeout)
+            dropped = await self._claims.commit_once(outcome, outcome.held.job.claim_timeout)
         except QueueClosedError as error:
-            self._failure = error
-            state.has_outcomes.set()
+            state.fail(error)
         except JQueueError as error:
             self._refused(outcome, error)
         except asyncio.CancelledError:
@@ -213,38 +134,10 @@ class OutcomeSender:
             state.sending -= 1
             state.wake_waiting()
 
-    async def _commit_once(self, outcome: Outcome | HeldRange, claim_timeout: float | None) -> object:
-        """Have an outcome and its companions done in one commit, and not twice. Return the answer to the outcome.
-
-        Raises:
-            UnknownOutcomeError: it cannot be found out if they were done, and sent again they could be done twice. The
-                caller sends a nack instead, which finds the claim lost if they were done.
-            JQueueError: the queue refused them.
-        """
-        loop = asyncio.get_running_loop()
-        until = loop.time() + (claim_timeout or RESOLVE_TIMEOUT)
-        unknown: UnknownOutcomeError | None = None
-        while True:
-            last_error: Exception
-            try:
-                if unknown is None:
-                    results = await self._queue.apply(*outcome.companions, outcome.operation)
-                else:
-                    results = await unknown.resolve()
-                return results[-1]
-            except UnknownOutcomeError as error:
-                outcome.uncertain = True
-                if loop.time() >= until:
-                    raise
-                last_error = unknown = error
-            except RETRIED_ERRORS as error:  # it was certainly not done
-                last_error, unknown = error, None
-            await asyncio.sleep(self._failures.add(last_error))
-
     async def _send_each(self, outcomes: list[Outcome]) -> tuple[list[Outcome], Exception | None]:
         """Send outcomes without companions in one call. Return the ones to send again, and the reason."""
         try:
-            results = await self._queue.apply_each(*[outcome.operation for outcome in outcomes])
+            results = await self._claims.queue.apply_each(*[outcome.operation for outcome in outcomes])
         except RETRIED_ERRORS as error:
             if isinstance(error, UnknownOutcomeError):
                 for outcome in outcomes:

@@ -24,7 +24,8 @@ from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.system import process_name
 from jqueue.telemetry.exporters import Exporter, observed
 from jqueue.worker.calls import call_of
-from jqueue.worker.claiming import Claimer, SingleClaims
+from jqueue.worker.claiming import Claimer
+from jqueue.worker.claims import Claims
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
 from jqueue.worker.gathering import Gatherer
 from jqueue.worker.handler_options import WorkerSettings, seconds_of
@@ -37,8 +38,7 @@ from jqueue.worker.opening import check_writable, name_of, open_queue
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
 from jqueue.worker.processes import Processes, check_processes
-from jqueue.worker.queue_health import QueueHealth
-from jqueue.worker.range_claims import RangeClaims
+from jqueue.worker.queue_health import CallFailures, QueueHealth
 from jqueue.worker.report import Figures, RunReport, report_of
 from jqueue.worker.rows import RowQueue
 from jqueue.worker.run_state import RunState
@@ -199,7 +199,7 @@ class Run:
             stack.callback(threads.shutdown)
             if not self._stopping.is_set():
                 self._phase = "working"
-                await self._work(self._job_runner(resources, threads, processes), threads)
+                await self._work(resources, threads, processes)
             self._phase = "closing"
 
     async def _open_probes(self, stack: AsyncExitStack) -> Exporter | None:
@@ -215,7 +215,7 @@ class Run:
         stack.enter_context(observed(self._queue, probes))
         return exporter
 
-    def _job_runner(self, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
+    def _job_runner(self, claims: Claims, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
         calls: dict[str, tuple[Handler[..., Any], AnyCall, bool]] = {
             name: (
                 handler,
@@ -227,6 +227,7 @@ class Run:
         return JobRunner(
             self._queue,
             self._state,
+            claims,
             calls,
             clock=options_of(self._queue).clock,
             entropy=options_of(self._queue).entropy,
@@ -236,24 +237,26 @@ class Run:
             show_errors=self._settings.show_errors,
         )
 
-    async def _work(self, job_runner: JobRunner, threads: Threads) -> None:
+    async def _work(self, resources: Any, threads: Threads, processes: Processes) -> None:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
         queue, state, health = self._queue, self._state, self._health
         entropy = options_of(queue).entropy
-        source = RangeClaims(queue, self._claim_timeout, self._settings.name, self._handlers, state)
-        job_runner.gatherer = Gatherer(source, job_runner.add, waits=not self._drain)
-        claimer = self._claimer(source, job_runner, threads)
+        failures = CallFailures("sending outcomes of jobs", entropy, health)
+        claims = Claims(queue, self._claim_timeout, self._settings.name, self._handlers, state, failures)
+        job_runner = self._job_runner(claims, resources, threads, processes)
+        job_runner.gatherer = Gatherer(claims, job_runner.add, waits=not self._drain)
+        claimer = self._claimer(claims, job_runner, threads)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record)
         if isinstance(queue, SupportsOffering):
             queue.offer()
         claiming = self._task(self._claim(claimer), "claims")
-        sender = OutcomeSender(queue, state, job_runner, entropy, health)
+        sender = OutcomeSender(claims, state, job_runner, failures)
         sending = self._task(sender.run(), "outcomes")
         checks = PeriodicChecks(queue, state, health, None if self._drain else self._handlers)
         others = [sending, self._task(checks.run(), "checks")]
         if queue.capabilities.heartbeat:
-            heartbeats = Heartbeats(queue, state, job_runner, entropy, health, self._claim_timeout)
+            heartbeats = Heartbeats(claims, state, job_runner, entropy, health)
             others.append(self._task(heartbeats.run(), "heartbeats"))
         logger.info(
             "%s started: up to %s at a time of %s",
@@ -267,8 +270,8 @@ class Run:
             self._hurried = True
             raise
         finally:
-            await self._end_claims(claiming, job_runner)
-            settling = self._task(self._settle(source, claiming), "last-claim")
+            await self._end_claims(claiming, claims, job_runner)
+            settling = self._task(self._settle(claims, claiming), "last-claim")
             await self._end_handlers(job_runner)
             if isinstance(queue, SupportsWorkers):
                 queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
@@ -278,9 +281,10 @@ class Run:
             await self._end_outcomes(sending)
             await self._remove_record()
             await asyncio.wait([settling])
+            claims.abandon()
             await _cancelled(others)
 
-    def _claimer(self, source: SingleClaims, job_runner: JobRunner, threads: Threads) -> Claimer | Lanes:
+    def _claimer(self, claims: Claims, job_runner: JobRunner, threads: Threads) -> Claimer | Lanes:
         """Return what begins jobs: lanes if the jobs are in memory and fit into them, and otherwise claims."""
         handlers, queue, state = self._handlers, self._queue, self._state
         if isinstance(queue, RowQueue):
@@ -292,7 +296,7 @@ class Run:
         batches = {name: handler.options.batch for name, handler in handlers.items()}
         entropy = options_of(queue).entropy
         return Claimer(
-            source, state, job_runner.begin, batches, entropy=entropy, health=self._health, drain=self._drain
+            claims, state, job_runner.begin, batches, entropy=entropy, health=self._health, drain=self._drain
         )
 
     def _record(self, at: float) -> WorkerRecord:
@@ -332,19 +336,18 @@ class Run:
                 self._hurried = task.exception() is not None
                 task.result()
 
-    async def _end_claims(self, claiming: asyncio.Task[None], job_runner: JobRunner) -> None:
+    async def _end_claims(self, claiming: asyncio.Task[None], claims: Claims, job_runner: JobRunner) -> None:
         """Claim no more jobs, and give back batches whose handlers have not begun because they wait for more."""
         self._state.wake_claimer = _do_nothing
         for work in [each for each in self._state.running if each.gathering]:
             job_runner.stop_work(work, "stop")
         await _cancelled([claiming])
-        self._state.ranges.close()
-        self._state.has_outcomes.set()
+        claims.close()
 
-    async def _settle(self, source: SingleClaims, claiming: asyncio.Task[None]) -> None:
+    async def _settle(self, claims: Claims, claiming: asyncio.Task[None]) -> None:
         """Wait for jobs that the last claim may still make, and that the queue then hands back."""
         if claiming.cancelled():
-            await source.settle(tuple(self._handlers), HURRIED_SETTLE)
+            await claims.settle(tuple(self._handlers), HURRIED_SETTLE)
 
     async def _end_handlers(self, job_runner: JobRunner) -> None:
         """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run.

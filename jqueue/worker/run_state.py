@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from jqueue.worker.held_jobs import HeldJob, HeldRanges, Outcome, Work
+from jqueue.worker.held_jobs import HeldJob, Outcome, Work
 from jqueue.worker.retries import OutcomeKind
 
 
@@ -22,11 +22,12 @@ class RunState:
         held: jobs whose claims are kept alive, until their outcome is in the queue.
         running: calls of handlers for claims of this worker, until they end or are stuck.
         gathering: the entrypoints for which a batch claims more jobs by itself.
-        ranges: the ranges that are claimed.
+        open_claims: number of claims whose jobs are handed out, and ended, bit by bit.
         counts: number of jobs so far, by kind of outcome.
         outcomes: outcomes that are not on their way yet.
         sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
+        failure: error by which the run ends; None while it goes on.
         claimed: set when jobs were claimed.
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their claims are kept.
@@ -41,13 +42,14 @@ class RunState:
         self.held: set[HeldJob] = set()
         self.running: set[Work] = set()
         self.gathering: set[str] = set()
-        self.ranges = HeldRanges()
+        self.open_claims = 0
         self.counts: Counter[OutcomeKind] = Counter()
         self.outcomes: list[Outcome] = []
         self.sending = 0
         self.stuck: dict[Work, float] = {}
         self.stuck_changed: Callable[[], None] = _do_nothing
         self.has_outcomes = Signal()
+        self.failure: Exception | None = None
         self.claimed = Signal()
         self.progress = Signal()
         self.wake_claimer: Callable[[], None] = _do_nothing
@@ -55,7 +57,7 @@ class RunState:
     @property
     def is_idle(self) -> bool:
         """True if all outcomes are in the queue and no handler runs, stuck ones aside."""
-        return not self.running and not self.outcomes and not self.sending and not self.ranges
+        return not self.running and not self.outcomes and not self.sending and not self.open_claims
 
     def add_outcome(self, outcome: Outcome) -> None:
         """Add an outcome that must be sent to the queue."""
@@ -63,6 +65,11 @@ class RunState:
         self.has_outcomes.set()
         if not self.running:
             self.progress.set()
+
+    def fail(self, error: Exception) -> None:
+        """End the run by an error."""
+        self.failure = error
+        self.has_outcomes.set()
 
     def release(self, slots: int) -> None:
         """Make slots free to claim jobs for."""

@@ -4,13 +4,14 @@ import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, Limits
+from jqueue import BrokerQueue, InMemoryStorage, Limits, SegmentDamagedError
+from jqueue.domain.operations.ranges import EndRange
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import BatchContext, Discard, Retry, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import COMPLETED, LONG, QUEUED, broker, direct, drained, until, working
+from tests.worker.scenes import COMPLETED, IN_PROGRESS, LONG, QUEUED, broker, direct, drained, until, working
 
 
 def recording(worker, entrypoint="work", **options):
@@ -290,4 +291,94 @@ async def test_faults_of_the_store_change_no_outcome_of_a_range(fault):
         report = await drained(worker, queue)
         assert (NUMBER, RunReport(succeeded=NUMBER)) == (len(seen), report)
         assert sorted(seen) == list(range(NUMBER))
+        assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
+
+
+@in_virtual_time
+async def test_a_range_is_kept_by_heartbeats_as_long_as_its_handler_runs():
+    storage, worker = InMemoryStorage(clock=VirtualClock()), Worker(claim_timeout=30)
+
+    @worker.handler("work", batch=1000)
+    async def work(numbers: list[int]) -> None:
+        await asyncio.sleep(300 if 2999 in numbers else 0.1)
+
+    async with await filled(storage) as queue, working(worker, queue) as task:
+        await asyncio.sleep(60)
+        async with broker(storage, limits=LIMITS) as other:
+            assert [] == await other.dequeue("work", wait=200)
+        await asyncio.sleep(60)
+        worker.stop()
+        assert RunReport(succeeded=NUMBER) == await task
+
+
+@in_virtual_time
+async def test_the_work_on_a_lost_range_is_stopped_and_nothing_of_it_is_committed():
+    worker, begun, stopped = Worker(concurrency=2, claim_timeout=30), list[int](), list[int]()
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int], ctx: BatchContext) -> None:
+        ctx[0].on_ack(Enqueue("next", b""))
+        waits = 1700 in numbers and not begun
+        begun.extend([1700] * waits)
+        try:
+            await asyncio.sleep(3600 * waits)
+        except asyncio.CancelledError:
+            stopped.append(len(numbers))
+            raise
+
+    async with await filled() as queue:
+        async with working(worker, queue) as task:
+            await asyncio.sleep(1)
+            in_progress = (await counts(queue))[3]
+            given_back = await queue.requeue_stale(0)
+            assert 100 < given_back <= in_progress, "the jobs of the handler that goes on are in a range"
+            await asyncio.sleep(60)
+        report = await task
+        assert ([100], given_back, NUMBER) == (stopped, report.lost, report.succeeded)
+        assert NUMBER // 100 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
+
+
+@in_virtual_time
+async def test_a_job_cancelled_in_a_range_is_not_begun_and_the_others_are_done():
+    worker, seen = Worker(concurrency=1, claim_timeout=30), []
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int], ctx: BatchContext) -> None:
+        seen.extend(numbers)
+        if 1500 in numbers:
+            later = [job.id async for job in queue.iterate_jobs(IN_PROGRESS) if int(job.payload) not in seen]
+            for job_id in (ctx[0].job.id, later[0]):
+                await queue.cancel(job_id, running=True)
+            await asyncio.sleep(20)
+            assert [True, *[False] * 99] == [each.is_cancelled for each in ctx]
+
+    async with await filled() as queue:
+        assert RunReport(succeeded=NUMBER - 2, cancelled=2) == await drained(worker, queue)
+        assert NUMBER - 1 == len(seen), "the other job was not begun"
+        assert (NUMBER - 2, 0, 0, 0, 0) == await counts(queue)
+
+
+class DamagedQueue(BrokerQueue):
+    """A queue whose segments cannot be read when a range ends with a failed job."""
+
+    async def apply(self, *operations, **options):
+        if isinstance(operations[-1], EndRange) and operations[-1].failed:
+            raise SegmentDamagedError("the segment", "it is missing")
+        return await super().apply(*operations, **options)
+
+
+@in_virtual_time
+async def test_a_range_with_a_failed_job_is_handed_back_if_its_segment_was_damaged_meanwhile():
+    storage, worker, failed = InMemoryStorage(clock=VirtualClock()), Worker(concurrency=1), list[int]()
+    await filled(storage)
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> list[Exception | None]:
+        bad = {1999} & {*numbers} - {*failed}
+        failed.extend(bad)
+        return [ValueError("bad") if number in bad else None for number in numbers]
+
+    async with broker(storage, DamagedQueue, limits=LIMITS) as queue:
+        report = await drained(worker, queue)
+        assert (NUMBER, 0, True) == (report.succeeded, report.failed, report.handed_back >= 100)
         assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
