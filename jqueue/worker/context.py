@@ -211,11 +211,6 @@ class Context(Surroundings):
         if self._companions:
             self._companions = [change(operation) for operation in self._companions]
 
-    @property
-    def has_companions(self) -> bool:
-        """True if operations were given to `on_ack`."""
-        return bool(self._companions)
-
     def taken(self) -> tuple[Operation, ...]:
         """The operations that were given to `on_ack`."""
         return tuple(self._companions) if self._companions else ()

@@ -128,7 +128,7 @@ class JobRunner:
             held = self._take(work, job, now)
             if size is None:
                 if wants_context and not held.decided:
-                    held.context = work.context = self.context_of(job, handler)
+                    held.context = work.context = self._context(job, self._deadline(handler))
                 self._start(work)
             elif len(work.jobs) < size:
                 batches[job.entrypoint] = work
@@ -164,32 +164,6 @@ class JobRunner:
             work.jobs.append(held)
             work.unstopped += 1
         return held
-
-    def adopt(self, handler: Handler[..., Any], jobs: Sequence[Job], began: float, context: Context | None) -> Work:
-        """Hold jobs whose handler was called elsewhere, and watch over its timeout.
-
-        The caller then tells how the call ends, by `finish` or `fail_all`, or calls `go_on`.
-
-        Args:
-            handler: the handler.
-            jobs: the jobs.
-            began: the time of the call, on the loop's clock.
-            context: the context of a single job, if it was made.
-        """
-        work, now, seconds = Work(handler, None, handler.options.batch), self._loop.time(), handler.options.seconds
-        self._state.hold(work)
-        for job in jobs:
-            held = HeldJob(job, work, now)
-            held.context = work.context = context
-            self._state.held.add(held)
-            work.jobs.append(held)
-        work.holds += len(jobs)
-        work.unstopped, work.started, work.began = len(jobs), True, began
-        if seconds is not None:
-            work.timer = self._loop.call_later(max(0.0, began + seconds - now), self.stop_work, work, "timeout")
-        self._state.running.add(work)
-        self._state.claimed.set()
-        return work
 
     def _start(self, work: Work) -> None:
         """Start the task of a call, unless no job is left for it."""
@@ -305,21 +279,6 @@ class JobRunner:
             self.fail_all(work, error)
             return
         self.finish(work, results)
-
-    async def go_on(self, work: Work, rest: Awaitable[Any]) -> None:
-        """Wait for the end of an adopted call, and report it. The task of the caller is that of the call."""
-        try:
-            value = await rest
-            self._check_value(work, value)
-            results = (value,) if work.batch is None else results_of(value, len(work.jobs))
-        except BaseException as error:
-            self.fail_all(work, error)
-            return
-        self.finish(work, results)
-
-    def takes_interrupt(self, error: BaseException) -> bool:
-        """Return True if an error of a handler is a KeyboardInterrupt that ends the run: see `Run.interrupt`."""
-        return isinstance(error, KeyboardInterrupt) and self._interrupt(error)
 
     def _call(self, work: Work, payload: Any) -> Awaitable[Any]:
         """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
@@ -447,7 +406,7 @@ class JobRunner:
     def fail_all(self, work: Work, error: BaseException) -> None:
         """Report the outcomes of a handler that raised an error or was stopped."""
         error = decisive(error)
-        interrupted = self.takes_interrupt(error)
+        interrupted = isinstance(error, KeyboardInterrupt) and self._interrupt(error)
         late = self._note_end(work)
         is_stopped = isinstance(error, asyncio.CancelledError)
         program_ends = interrupted or (is_stopped and self._program_ends())
@@ -561,10 +520,6 @@ class JobRunner:
             self._state.wake_waiting()
             return
         self._state.add_outcome(Outcome(held, decision.kind, nack_of(held.job, decision, self._capabilities)))
-
-    def context_of(self, job: Job, handler: Handler[..., Any]) -> Context:
-        """Return the context of a job whose handler is called now."""
-        return self._context(job, self._deadline(handler))
 
     def _context(self, job: Job, deadline: datetime | None) -> Context:
         return Context(job, queue=self._queue, resources=self._resources, deadline=deadline)

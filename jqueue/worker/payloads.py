@@ -75,17 +75,13 @@ class Codec:
     Attributes:
         parse: converts a payload to a value; raises PayloadError.
         encode: converts a value to a payload; raises InvalidJobError.
-        is_identity: True if the value is the payload itself.
     """
 
-    __slots__ = ("encode", "is_identity", "parse")
+    __slots__ = ("encode", "parse")
 
-    def __init__(
-        self, parse: Callable[[bytes], Any], encode: Callable[[Any], bytes], *, is_identity: bool = False
-    ) -> None:
+    def __init__(self, parse: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> None:
         self.parse = parse
         self.encode = encode
-        self.is_identity = is_identity
 
 
 def codec_of(annotation: Any, name: str = "payload") -> Codec:
@@ -99,7 +95,7 @@ def codec_of(annotation: Any, name: str = "payload") -> Codec:
         TypeError: pydantic cannot validate the type.
     """
     if annotation is bytes:
-        return Codec(lambda payload: payload, _encode_bytes, is_identity=True)
+        return Codec(lambda payload: payload, _encode_bytes)
     if annotation is str:
         return Codec(_parse_text, lambda value: _encode_text(value, name))
     adapter = adapter_of(annotation)

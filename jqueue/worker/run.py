@@ -32,18 +32,14 @@ from jqueue.worker.handler_options import WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import Heartbeats
 from jqueue.worker.job_runner import AnyCall, JobRunner
-from jqueue.worker.lanes import Lanes, fits
-from jqueue.worker.loop_lanes import LoopLanes
 from jqueue.worker.opening import check_writable, name_of, open_queue
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
 from jqueue.worker.processes import Processes, check_processes
 from jqueue.worker.queue_health import CallFailures, QueueHealth
 from jqueue.worker.report import Figures, RunReport, report_of
-from jqueue.worker.rows import RowQueue
 from jqueue.worker.run_state import RunState
 from jqueue.worker.signals import handle_signals
-from jqueue.worker.thread_lanes import ThreadLanes
 from jqueue.worker.threads import Threads
 
 logger = logger_of("jqueue.worker")
@@ -126,14 +122,9 @@ class Run:
         """Take a KeyboardInterrupt of a handler. Return True if it may come from the terminal, and so ends the run.
 
         It may in the main thread, unless signals are handled. `perform` raises it when the other jobs are handed back.
-
-        Raises:
-            KeyboardInterrupt: it ends a child process whose jobs its parent hands back.
         """
         if self._handles_signals or threading.current_thread() is not threading.main_thread():
             return False
-        if isinstance(self._queue, RowQueue):
-            raise error
         self._interrupt = error
         self._hurried = True
         self._stopping.set()
@@ -245,7 +236,8 @@ class Run:
         claims = Claims(queue, self._claim_timeout, self._settings.name, self._handlers, state, failures)
         job_runner = self._job_runner(claims, resources, threads, processes)
         job_runner.gatherer = Gatherer(claims, job_runner.add, waits=not self._drain)
-        claimer = self._claimer(claims, job_runner, threads)
+        batches = {name: handler.options.batch for name, handler in self._handlers.items()}
+        claimer = Claimer(claims, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record)
         if isinstance(queue, SupportsOffering):
@@ -284,21 +276,6 @@ class Run:
             claims.abandon()
             await _cancelled(others)
 
-    def _claimer(self, claims: Claims, job_runner: JobRunner, threads: Threads) -> Claimer | Lanes:
-        """Return what begins jobs: lanes if the jobs are in memory and fit into them, and otherwise claims."""
-        handlers, queue, state = self._handlers, self._queue, self._state
-        if isinstance(queue, RowQueue):
-            present = [handlers[name] for name in set(queue.rows.names) if name in handlers]
-            if all(fits(handler, "loop") for handler in present):
-                return LoopLanes(queue, state, job_runner, handlers)
-            if all(fits(handler, "thread") for handler in present):
-                return ThreadLanes(queue, state, job_runner, handlers, threads)
-        batches = {name: handler.options.batch for name, handler in handlers.items()}
-        entropy = options_of(queue).entropy
-        return Claimer(
-            claims, state, job_runner.begin, batches, entropy=entropy, health=self._health, drain=self._drain
-        )
-
     def _record(self, at: float) -> WorkerRecord:
         """Return the record of this worker at a time, in seconds since 1970."""
         host, _, pid = process_name().rpartition(":")
@@ -313,7 +290,7 @@ class Run:
             version=__version__,
         )
 
-    async def _claim(self, claimer: Claimer | Lanes) -> None:
+    async def _claim(self, claimer: Claimer) -> None:
         """Set the limits and schedules that the handlers declare, then claim."""
         await declare(self._queue, self._handlers.values(), self._crons, options_of(self._queue).entropy, self._health)
         await warn_of_unhandled_crons(self._queue, self._handlers)

@@ -35,7 +35,6 @@ class Signature:
         call: calls the function.
         returns: validates the value that it returns, or each result of a batch.
         default: payload of a job that is enqueued without one; `Parameter.empty` if a payload must be given.
-        takes_bytes_first: True if it takes the payload as it is stored, by position, and nothing else.
     """
 
     codec: Codec | None
@@ -43,16 +42,6 @@ class Signature:
     call: Bind
     returns: TypeAdapter[Any]
     default: Any = inspect.Parameter.empty
-    takes_bytes_first: bool = False
-
-    def on_payload(self, function: Callable[..., Any]) -> Callable[[bytes], Any]:
-        """Return the quickest call of a function of this signature, without a context, on a payload as it is stored."""
-        if self.takes_bytes_first:
-            return function
-        call, parse = self.call, None if self.codec is None else self.codec.parse
-        if parse is None:
-            return lambda payload: call(function, None, None)
-        return lambda payload: call(function, parse(payload), None)
 
 
 def read_signature(
@@ -114,10 +103,8 @@ def read_signature(
                 f"{named} takes a batch: it must return None, or a list with one result for each job, as in"
                 " `-> list[int | Exception]`"
             )
-    bind, first = _bind(parameters, others[:1], context), parameters[:1]
-    is_first = context is None and first == others[:1] != [] and first[0].kind is not inspect.Parameter.KEYWORD_ONLY
-    as_stored = codec is not None and codec.is_identity and not takes_batch
-    return Signature(codec, context is not None, bind, adapter_of(returned), default, is_first and as_stored)
+    bind = _bind(parameters, others[:1], context)
+    return Signature(codec, context is not None, bind, adapter_of(returned), default)
 
 
 _KINDS = {
@@ -180,12 +167,6 @@ def routine_of(function: Callable[..., Any]) -> Callable[..., Any]:
 def is_async(function: Callable[..., Any]) -> bool:
     """True if a call of the function gives a coroutine. A decorator is assumed to pass that on."""
     return inspect.iscoroutinefunction(_decisive(function))
-
-
-def gives_coroutine(function: Callable[..., Any]) -> bool:
-    """True if each call of a function certainly gives a coroutine: it is `async`, and no decorator is around it."""
-    inner = function.__func__ if isinstance(function, types.MethodType) else function
-    return isinstance(inner, types.FunctionType) and bool(inner.__code__.co_flags & inspect.CO_COROUTINE)
 
 
 def _decisive(function: Callable[..., Any]) -> Callable[..., Any]:

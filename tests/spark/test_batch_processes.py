@@ -50,12 +50,18 @@ def diary(tmp_path):
     return Diary(tmp_path / "diary")
 
 
+def interrupt():
+    raise KeyboardInterrupt
+
+
 ENDS = {
     "exits as if all was well": (lambda: os._exit(0), "ended with exit code 0"),
     "kills itself": (lambda: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL"),
     "crashes": (lambda: ctypes.string_at(0), "was ended by SIGSEGV: it crashed"),
     "closes all files": (lambda: os.closerange(3, 4096), "ended"),
     "kills its group": (lambda: os.killpg(0, signal.SIGKILL), "was ended by SIGKILL"),
+    "interrupts itself": (lambda: signal.raise_signal(signal.SIGINT), "was ended by SIGINT"),
+    "raises KeyboardInterrupt": (interrupt, "ended with exit code 130"),
 }
 
 

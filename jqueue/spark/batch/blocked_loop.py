@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from jqueue.worker.job_runner import JOB_TASK
-from jqueue.worker.loop_lanes import LANE_TASK
 
 CHECK_INTERVAL = 0.25
 """Seconds between two checks. A loop that has not moved between two checks is blocked."""
@@ -21,7 +20,6 @@ CHECK_INTERVAL = 0.25
 @contextmanager
 def report_blocked_loop(
     report: Callable[[str | None], object],
-    in_lane: Callable[[], str | None] = lambda: None,
     every: float = CHECK_INTERVAL,
 ) -> Iterator[None]:
     """Report which job's handler blocks the running event loop, until the end of a `with` block.
@@ -30,10 +28,9 @@ def report_blocked_loop(
 
     Args:
         report: called in a thread with the id of a job that begins to block the loop, and with None once it is free.
-        in_lane: returns the id of the job that a lane does: see `jqueue.worker.loop_lanes`.
         every: seconds between two checks.
     """
-    watch = _Watch(asyncio.get_running_loop(), report, in_lane, every)
+    watch = _Watch(asyncio.get_running_loop(), report, every)
     thread = threading.Thread(target=watch.watch_loop, name="jqueue-loop-watch", daemon=True)
     thread.start()
     try:
@@ -49,13 +46,11 @@ class _Watch:
         self,
         loop: asyncio.AbstractEventLoop,
         report: Callable[[str | None], object],
-        in_lane: Callable[[], str | None],
         every: float,
     ) -> None:
         self.over = threading.Event()
         self._loop = loop
         self._report = report
-        self._in_lane = in_lane
         self._every = every
         self._moved = True
 
@@ -81,6 +76,4 @@ class _Watch:
         """Return the id of the job whose handler is running; None if something else runs, or nothing."""
         task = asyncio.current_task(self._loop)
         name = "" if task is None else task.get_name()
-        if name == LANE_TASK:
-            return self._in_lane()
         return name.removeprefix(JOB_TASK) if name.startswith(JOB_TASK) else None

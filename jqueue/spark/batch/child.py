@@ -32,10 +32,10 @@ from jqueue.spark.batch.partition_queue import PartitionQueue
 from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.worker import Worker
 
-MessageKind = Literal["ready", "begun", "ended", "blocked", "failed", "over"]
+MessageKind = Literal["ready", "ended", "blocked", "failed", "over"]
 """The kind of a message. It says what else the message holds.
 
-`ready`: for each entrypoint, seconds after which a job should have ended; `begun`: ids of jobs; `ended`: outcomes;
+`ready`: for each entrypoint, seconds after which a job should have ended; `ended`: outcomes;
 `blocked`: the id of the job whose handler blocks the event loop, or null when it is free again; `failed`: why no more
 jobs are done; `over`, the last message: true if a handler stopped the worker.
 """
@@ -142,7 +142,6 @@ async def _run(
 ) -> None:
     queue: Any = PartitionQueue(
         rows,
-        lambda begun: send("begun", [job.id for job in begun]),
         lambda ended: send("ended", msgspec.to_builtins(ended)),
         make_queue=instructions.make_queue,
         told_only=told_only,
@@ -158,7 +157,7 @@ async def _run(
     if instructions.concurrency is not None:
         worker.settings = replace(worker.settings, concurrency=instructions.concurrency)
     try:
-        with report_blocked_loop(lambda job_id: send("blocked", job_id), lambda: _current(rows)):
+        with report_blocked_loop(lambda job_id: send("blocked", job_id)):
             await worker.run(queue, drain=True, signals=False)
     except Exception as error:
         traceback.print_exc()
@@ -166,11 +165,6 @@ async def _run(
     finally:
         await queue.aclose()
     send("over", bool(stops))  # now: tasks that handlers left behind may delay the end of the loop
-
-
-def _current(rows: PartitionRows) -> str | None:
-    """Return the id of the job that a lane does."""
-    return None if rows.current is None else rows.ids[rows.current]
 
 
 def with_timeouts(worker: Worker, seconds: float | None) -> Worker:

@@ -22,7 +22,7 @@ from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.batch.child import LENGTH, WorkInstructions, run_as_child
 from jqueue.spark.batch.outcomes import Outcome
-from jqueue.spark.batch.partition_rows import PartitionRows
+from jqueue.spark.batch.partition_rows import BEGUN, NEW, PartitionRows
 
 logger = logger_of("jqueue.spark")
 
@@ -56,7 +56,6 @@ class ChildReport:
     """Report of a child about its jobs, and how it ended.
 
     Attributes:
-        begun: the ids of the jobs that the job runner has begun. Marks tell of all jobs that have begun.
         outcomes: what became of jobs, by id.
         failure: why it does no more jobs.
         is_over: True if it has done all that it will do.
@@ -68,7 +67,6 @@ class ChildReport:
         limits: for each entrypoint, seconds after which its jobs must have ended.
     """
 
-    begun: set[str] = field(default_factory=set)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
     failure: str | None = None
     is_over: bool = False
@@ -92,8 +90,6 @@ class ChildReport:
         """
         if kind == "ready":
             self.limits = dict(content)
-        elif kind == "begun":
-            self.begun.update(content)
         elif kind == "ended":
             self.outcomes.update((outcome.job_id, outcome) for outcome in msgspec.convert(content, list[Outcome]))
         elif kind == "blocked":
@@ -116,7 +112,7 @@ def run_child(
     """Have a child process do the jobs in these places, wait until it has ended, and return its report."""
     rows.begin(places)
     pid, reader = _fork_child(instructions, rows)
-    listener = _Listener(pid, reader, rows, len(places), timeouts, SystemClock() if clock is None else clock)
+    listener = _Listener(pid, reader, rows, timeouts, SystemClock() if clock is None else clock)
     try:
         listener.listen()
     finally:
@@ -152,7 +148,6 @@ class _Listener:
         pid: the process id of the child, which leads its process group.
         reader: the end of the pipe to read from.
         rows: the jobs of the partition.
-        count: number of them that it does.
         timeouts: seconds that it may take.
         clock: measures the time.
 
@@ -160,18 +155,15 @@ class _Listener:
         report: everything received so far.
     """
 
-    def __init__(
-        self, pid: int, reader: int, rows: PartitionRows, count: int, timeouts: ChildTimeouts, clock: Clock
-    ) -> None:
+    def __init__(self, pid: int, reader: int, rows: PartitionRows, timeouts: ChildTimeouts, clock: Clock) -> None:
         self.report = ChildReport()
         self._pid = pid
         self._reader = reader
         self._rows = rows
-        self._all = rows.done + count
         self._timeouts = timeouts
         self._clock = clock
         self._buffer = bytearray()
-        self._due: dict[str, float] = {}
+        self._due: dict[int, float] = {}
         self._blocked_until: float | None = None
         self._end_by: float | None = None
         self._code: int | None = None
@@ -225,7 +217,9 @@ class _Listener:
                     break
                 kind, content = json.loads(buffer[begin:end])
                 self.report.receive(kind, content)
-                self._note(kind, content)
+                if kind == "blocked":
+                    limit = None if content is None else self._limit_of(self._rows.place_of(content))
+                    self._blocked_until = None if limit is None else self._clock.monotonic() + limit
                 start = end
         except (LookupError, TypeError, ValueError):
             self.report.death = "the process of the handlers wrote to a pipe of jqueue"
@@ -233,25 +227,19 @@ class _Listener:
         del buffer[:start]
         return True
 
-    def _note(self, kind: str, content: Any) -> None:
-        """Note the time by which a job that has begun must have ended."""
-        report = self.report
-        if kind == "blocked":
-            limit = None if content is None else self._limit_of(content)
-            self._blocked_until = None if limit is None else self._clock.monotonic() + limit
-        if kind == "begun" and report.limits:
-            now = self._clock.monotonic()
-            for job_id in content:
-                limit = self._limit_of(job_id)
-                if limit is not None:
-                    self._due[job_id] = now + limit + self._timeouts.late
-        elif kind == "ended":
-            for outcome in content:
-                self._due.pop(outcome["job_id"], None)
-
-    def _limit_of(self, job_id: str) -> float | None:
+    def _limit_of(self, place: int) -> float | None:
         """Return the seconds after which a job must have ended; None if there is no limit."""
-        return self.report.limits.get(self._rows.names[self._rows.place_of(job_id)])
+        return self.report.limits.get(self._rows.names[place])
+
+    def _note_begun(self, marks: bytes | bytearray, now: float) -> None:
+        """Note the time by which each job that is marked as begun must have ended."""
+        due, place = dict[int, float](), marks.find(BEGUN)
+        while place >= 0:
+            limit = self._limit_of(place)
+            if limit is not None:
+                due[place] = self._due.get(place, now + limit + self._timeouts.late)
+            place = marks.find(BEGUN, place + 1)
+        self._due = due
 
     def _seconds_to_check(self) -> float:
         """Return the seconds until the next check, if nothing is received."""
@@ -260,16 +248,18 @@ class _Listener:
 
     def _is_too_late(self) -> bool:
         """Return True if its jobs are done and it goes on. If handlers do not stop in time, kill it, and read on."""
-        now = self._clock.monotonic()
-        late = [job_id for job_id, due in self._due.items() if now >= due]
-        if self._blocked_until is not None and now >= self._blocked_until and self.report.blocking is not None:
-            late, self.report.is_sure, self._blocked_until = [self.report.blocking], True, None
-        if late:
+        now, marks = self._clock.monotonic(), self._rows.marks[:]
+        self._note_begun(marks, now)
+        late = [self._rows.ids[place] for place, due in self._due.items() if now >= due]
+        is_blocked = self._blocked_until is not None and now >= self._blocked_until
+        if is_blocked and self.report.blocking is not None:
+            late = [self.report.blocking]
+        if late and not self.report.overdue:
+            self.report.is_sure = is_blocked
             logger.warning("a process of handlers is ended: %s did not stop in time", counted(len(late), "handler"))
             self.report.overdue.update(late)
-            self._due.clear()
             os.killpg(self._pid, signal.SIGKILL)
-        if self._end_by is None and self._rows.done + len(self.report.outcomes) >= self._all:
+        if self._end_by is None and NEW not in marks and BEGUN not in marks:
             self._end_by = now + self._timeouts.end
         if self._end_by is not None and now >= self._end_by:
             logger.warning("a process of handlers is ended: it still runs although all of its jobs are done")

@@ -20,8 +20,7 @@ from jqueue.ports.log import logger_of
 from jqueue.spark.batch.child import WorkInstructions, work
 from jqueue.spark.batch.child_listener import ChildReport, ChildTimeouts, run_child
 from jqueue.spark.batch.outcomes import Outcome
-from jqueue.spark.batch.partition_rows import PartitionRows
-from jqueue.worker.rows import DONE, NEW
+from jqueue.spark.batch.partition_rows import DONE, NEW, PartitionRows
 
 logger = logger_of("jqueue.spark")
 

@@ -27,35 +27,31 @@ from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.spark.batch.outcomes import NOT_KEPT, Outcome, outcome_of
-from jqueue.spark.batch.partition_rows import PartitionRows
-from jqueue.worker.rows import RowQueue
+from jqueue.spark.batch.partition_rows import BEGUN, DONE, TOLD, PartitionRows
 
 
-class PartitionQueue(RowQueue):
+class PartitionQueue:
     """A queue of jobs that are claimed already. One run of a worker uses it, on one event loop.
 
     Args:
         rows: the jobs, in the order in which they are handed out.
-        begun: called with the jobs that are handed out.
-        ended: called with the outcomes of jobs.
+        ended: called with the outcomes of jobs, but for those of jobs that are simply done or handed back: marks tell
+            of them.
         make_queue: makes a queue object for calls that only the queue itself can answer.
         options: settings, as of a queue.
         told_only: entrypoints whose results are passed on, and not kept by the queue unless their jobs say so.
 
     Attributes:
-        rows: as given. A worker that can do them in lanes marks there what is done, and `ended` is not called for it.
-        options: as given.
+        rows, options: as given.
         store, storage: None, so that a worker that looks at them does not open the queue in each task.
     """
 
-    rows: PartitionRows
     store = None
     storage = None
 
     def __init__(
         self,
         rows: PartitionRows,
-        begun: Callable[[Sequence[Job]], None],
         ended: Callable[[Sequence[Outcome]], None],
         *,
         make_queue: Callable[[], JobQueue],
@@ -66,10 +62,8 @@ class PartitionQueue(RowQueue):
         self._told_only = told_only
         self.options = QueueOptions() if options is None else options
         self._passed: list[int] = []
-        self._ours: set[Claim] = set()
-        self._begun = begun
+        self._ours: dict[Claim, int] = {}
         self._ended = ended
-        self._fresh: list[Job] = []
         self._make_queue = make_queue
         self._real_queue: JobQueue | None = None
         self._declaring = True
@@ -105,7 +99,7 @@ class PartitionQueue(RowQueue):
         self, entrypoint: Any = None, *, batch_size: int = 1, wait: Any = None, **options: Any
     ) -> list[Job]:
         """Hand out jobs of these entrypoints. Once all are handed out, no others will come."""
-        self.begin_lanes()
+        self._declaring = False
         taken = self._take({entrypoint} if isinstance(entrypoint, str) else set(entrypoint or ()), batch_size)
         if not taken and wait is not None and batch_size:
             await asyncio.sleep(to_seconds("wait", wait))
@@ -128,23 +122,6 @@ class PartitionQueue(RowQueue):
                 errors.append(JobCancelledError(*claim))
         return errors
 
-    def begin_lanes(self) -> None:
-        """Note that limits and schedules that are set from now on are new to the queue."""
-        self._declaring = False
-
-    def hand_over(self, place: int, job: Job) -> None:
-        """Note that the outcome of a job will be told here. The jobs of one moment are reported together."""
-        super().hand_over(place, job)
-        self._ours.add(job.claim)
-        if not self._fresh:
-            asyncio.get_running_loop().call_soon(self._report_begun)
-        self._fresh.append(job)
-
-    def _report_begun(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        if fresh:
-            self._begun(fresh)
-
     def _take(self, entrypoints: set[str], count: int) -> list[Job]:
         """Take the first jobs of these entrypoints, or of any, out of those that are left."""
         taken: list[Job] = []
@@ -156,22 +133,37 @@ class PartitionQueue(RowQueue):
                 passed.append(place)
                 continue
             job = self.rows.job(place)
-            self.hand_over(place, job)
+            if place in self.rows.cancelled:
+                job = job.evolve(cancel_requested=True)
+            self._ours[job.claim] = place
+            self.rows.marks[place] = BEGUN
             taken.append(job)
         self._passed = [*passed, *before]
-        self._report_begun()
         return taken
 
     async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
-        """Pass on what became of jobs. Any other call goes to the queue itself."""
-        if not all(map(self._is_outcome, operations)):
+        """Note what became of jobs, each by itself. Any other call goes to the queue itself."""
+        places = [self._place_of(operation) for operation in operations]
+        marks, told, results = self.rows.marks, list[Outcome](), list[JQueueError | None]()
+        if None in places:
             return list(await self.__getattr__("apply_each")(*operations, **options))
-        results: list[Outcome | JQueueError] = [self._outcome_of(operation) for operation in operations]
-        outcomes = [result for result in results if isinstance(result, Outcome)]
-        if outcomes:
-            self._report_begun()
-            self._ended(outcomes)
-        return [None if isinstance(result, Outcome) else result for result in results]
+        for place, operation in zip(places, operations, strict=True):
+            assert place is not None
+            refusal = None
+            if isinstance(operation, Ack) and operation.result is None and operation.keep_result is None:
+                marks[place] = DONE
+            elif _hands_back(operation):
+                marks[place] = TOLD
+            else:
+                try:
+                    told.append(self._told(outcome_of([operation.prepared(self._preparation)])))
+                    marks[place] = TOLD
+                except JQueueError as error:
+                    refusal = error
+            results.append(refusal)
+        if told:
+            self._ended(told)
+        return results
 
     async def apply(self, *operations: Operation, **options: Any) -> list[Any]:
         """Pass on what became of a job, with the jobs to enqueue. Any other call goes to the queue itself.
@@ -179,15 +171,16 @@ class PartitionQueue(RowQueue):
         Raises:
             InvalidJobError: an operation beside the ack does not enqueue a job, or the ack is not the last.
         """
-        if not any(map(self._is_outcome, operations)):
+        if all(self._place_of(operation) is None for operation in operations):
             return list(await self.__getattr__("apply")(*operations, **options))
         for operation in operations:
             operation.prepared(self._preparation)
         last = operations[-1]
-        if not self._is_outcome(last):
+        if (place := self._place_of(last)) is None:
             raise InvalidJobError("the ack of a job must be the last operation")
-        self._report_begun()
-        self._ended([self._told(outcome_of([*operations[:-1], last.prepared(self._preparation)]))])
+        outcome = self._told(outcome_of([*operations[:-1], last.prepared(self._preparation)]))
+        self.rows.marks[place] = TOLD
+        self._ended([outcome])
         return [None] * len(operations)
 
     async def limit(self, entrypoint: str, **options: Any) -> None:
@@ -209,13 +202,6 @@ class PartitionQueue(RowQueue):
         if close is not None:
             await close()
 
-    def _outcome_of(self, operation: Operation) -> Outcome | JQueueError:
-        """Return the outcome that one operation describes, or its refusal, which affects no other operation."""
-        try:
-            return self._told(outcome_of([operation.prepared(self._preparation)]))
-        except JQueueError as error:
-            return error
-
     def _told(self, outcome: Outcome) -> Outcome:
         """Return an outcome with a note if its result is not to be kept by the queue."""
         if not self._told_only or outcome.kind != "done":
@@ -225,12 +211,22 @@ class PartitionQueue(RowQueue):
             return outcome
         return replace(outcome, keep_result=NOT_KEPT)
 
-    def _is_outcome(self, operation: Operation) -> bool:
-        """Return True if an operation ends a claim on one of these jobs."""
-        if not isinstance(operation, Ack | Nack):
-            return False
-        job = operation.job
-        return (job.claim if isinstance(job, Job) else job) in self._ours if isinstance(job, Job | Claim) else False
+    def _place_of(self, operation: Operation) -> int | None:
+        """Return the place of the job whose claim an operation ends; None if it ends none of these."""
+        job = operation.job if isinstance(operation, Ack | Nack) else None
+        claim = job.claim if isinstance(job, Job) else job
+        return self._ours.get(claim) if isinstance(claim, Claim) else None
+
+
+def _hands_back(operation: Operation) -> bool:
+    """Return True if an operation hands a job back unharmed. It needs no message: see `partition_rows.TOLD`."""
+    return (
+        isinstance(operation, Nack)
+        and not operation.charge
+        and not operation.dead
+        and operation.delay is None
+        and operation.error is None
+    )
 
 
 def found_in(view: QueueView, rows: PartitionRows) -> tuple[Callable[[Claim], bool], Collection[str]]:

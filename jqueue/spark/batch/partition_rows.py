@@ -1,6 +1,6 @@
-"""The jobs of a partition as rows, made into models only if somebody asks for one.
+"""The jobs of a partition, made into models only if somebody asks for one, each with a mark of its progress.
 
-Their marks are in memory that the process of the handlers shares with its parent. So the parent knows which jobs are
+The marks are in memory that the process of the handlers shares with its parent. So the parent knows which jobs are
 done, and which have begun, at whatever instruction that process ends.
 """
 
@@ -8,82 +8,76 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Callable, Sequence
-from collections.abc import Set as AnySet
+from collections.abc import Callable, Iterator, Sequence
 
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.segments import RangeClaim, in_progress
-from jqueue.worker.rows import Marks, Rows
+
+NEW, BEGUN, TOLD, DONE = range(4)
+"""The marks of a job: not begun; handed to the worker; ended in another way than done; and done, with no more to tell.
+
+An outcome of a job that is told is in a message of its process. Without one, the job is handed back.
+"""
+
+_ANEW = bytes.maketrans(bytes([BEGUN, TOLD]), bytes([NEW, NEW]))
 
 
-class PartitionRows(Rows):
-    """The jobs of a partition.
+class PartitionRows:
+    """The jobs of a partition, in the order in which to do them.
 
     Args:
         ids: their ids.
         names: their entrypoints.
-        payloads: as in `Rows`.
-        job: as in `Rows`.
-        doubtful: as in `Rows`.
+        job: makes the job of a place.
         claim: the claim of their range; None if each is claimed by itself.
 
     Attributes:
-        ids, claim: as given.
+        ids, names, job, claim: as given.
+        marks: a mark for each job. All are new at first.
+        places: yields the places of the jobs that nobody has taken.
+        cancelled: the places of jobs that were cancelled since they were claimed.
     """
 
     def __init__(
-        self,
-        ids: Sequence[str],
-        names: Sequence[str],
-        payloads: Sequence[bytes | None],
-        job: Callable[[int], Job],
-        doubtful: AnySet[int],
-        claim: RangeClaim | None = None,
+        self, ids: Sequence[str], names: Sequence[str], job: Callable[[int], Job], claim: RangeClaim | None = None
     ) -> None:
-        super().__init__(names, payloads, job, doubtful=doubtful, marks=_shared_marks(len(ids)))
         self.ids = ids
+        self.names = names
+        self.job = job
         self.claim = claim
+        is_shared = ids and hasattr(os, "fork")
+        self.marks: bytearray | mmap.mmap = mmap.mmap(-1, len(ids)) if is_shared else bytearray(len(ids))
+        self.places: Iterator[int] = iter(range(len(ids)))
+        self.cancelled: set[int] = set()
         self._places: dict[str, int] | None = None
 
     @classmethod
     def of_jobs(cls, jobs: Sequence[Job]) -> PartitionRows:
         """Return the rows of jobs that are claimed one by one."""
-        return cls(
-            [job.id for job in jobs],
-            [job.entrypoint for job in jobs],
-            [None if _is_special(job) else job.payload for job in jobs],
-            jobs.__getitem__,
-            {place for place, job in enumerate(jobs) if job.failures > 1},
-        )
+        return cls([job.id for job in jobs], [job.entrypoint for job in jobs], jobs.__getitem__)
 
     @classmethod
     def of_range(cls, claim: RangeClaim, jobs: Sequence[JobRecord]) -> PartitionRows:
         """Return the rows of a range, given its jobs as before the claim. None has its payload in an object."""
-        held = claim.held
-        return cls(
-            [job.id for job in jobs],
-            [claim.entrypoint] * len(jobs),
-            [job.payload for job in jobs],
-            lambda place: job_of(in_progress(jobs[place], held)),
-            {place for place, job in enumerate(jobs) if job.failures + held.failures > 1},
-            claim,
-        )
+        held, ids = claim.held, [job.id for job in jobs]
+        return cls(ids, [claim.entrypoint] * len(ids), lambda place: job_of(in_progress(jobs[place], held)), claim)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def done(self) -> int:
+        """Number of jobs that are marked as done."""
+        return self.marks[:].count(DONE)
+
+    def begin(self, places: Sequence[int]) -> None:
+        """Have `places` yield these jobs, and take all that are not done for new."""
+        self.marks[:] = self.marks[:].translate(_ANEW)
+        self.places = iter(places)
 
     def place_of(self, job_id: str) -> int:
         """Return the place of a job."""
         if self._places is None:
             self._places = {each: place for place, each in enumerate(self.ids)}
         return self._places[job_id]
-
-
-def _is_special(job: Job) -> bool:
-    """Return True if only the job runner can do a job: its result is kept, or its payload is not here."""
-    return job.keep_result is not None or job.payload_object is not None or job.cancel_requested
-
-
-def _shared_marks(count: int) -> Marks:
-    """Return the marks of new jobs, in memory that a fork shares."""
-    if not count or not hasattr(os, "fork"):
-        return bytearray(count)
-    return mmap.mmap(-1, count)

@@ -22,8 +22,7 @@ from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome, enqueue_of_plain
-from jqueue.spark.batch.partition_rows import PartitionRows
-from jqueue.worker.rows import DONE
+from jqueue.spark.batch.partition_rows import DONE, PartitionRows
 
 logger = logger_of("jqueue.spark")
 
