@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from jqueue.ports.queue import JobQueue
     from jqueue.ports.storage import ObjectStoragePort
     from jqueue.sync import SyncQueue
-    from jqueue.worker import BatchContext, Context, Discard, Exponential, Rate, Retry, Snooze, Worker
+    from jqueue.worker import BatchContext, Context, Discard, Exponential, Rate, Retry, Router, Snooze, Worker
 
 __all__ = [
     "Ack",
@@ -116,6 +116,7 @@ __all__ = [
     "ResultTimeoutError",
     "Resume",
     "Retry",
+    "Router",
     "SegmentDamagedError",
     "SetLimits",
     "SetSchedule",
@@ -155,7 +156,7 @@ _HOMES = {
         "jqueue.ports.queue": "JobQueue",
         "jqueue.ports.storage": "ObjectStoragePort",
         "jqueue.sync": "SyncQueue",
-        "jqueue.worker": "BatchContext Context Discard Exponential Rate Retry Snooze Worker",
+        "jqueue.worker": "BatchContext Context Discard Exponential Rate Retry Router Snooze Worker",
     }.items()
     for name in names.split()
 }

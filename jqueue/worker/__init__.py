@@ -5,6 +5,7 @@ from jqueue.worker.handler_options import HandlerOptions, Lifespan, Middleware, 
 from jqueue.worker.handlers import BatchHandler, Handler
 from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
+from jqueue.worker.router import Router
 from jqueue.worker.worker import Worker
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Middleware",
     "Rate",
     "Retry",
+    "Router",
     "RunReport",
     "Snooze",
     "Worker",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, TypedDict
@@ -83,6 +83,7 @@ class OtherArguments(TypedDict, total=False):
     priority: int
     keep_result: Duration | None
     batch_wait: Duration
+    middleware: Sequence[Middleware | ThreadMiddleware]
 
 
 class HandlerArguments(OtherArguments, total=False):
@@ -118,6 +119,8 @@ class HandlerOptions:
         batch: largest number of jobs in one call of the handler, which then takes a list of payloads; None: each call
             takes one payload.
         batch_wait: time to wait for more jobs if a batch is not full. By default, it takes the jobs that are ready.
+        middleware: functions called around this handler, inside those of its worker, the outermost first. A function
+            without `async` is called in the thread of the handler.
     """
 
     max_attempts: int | None = MAX_ATTEMPTS
@@ -131,6 +134,7 @@ class HandlerOptions:
     keep_result: Duration | None = None
     batch: int | None = None
     batch_wait: Duration = 0
+    middleware: Sequence[Middleware | ThreadMiddleware] = ()
 
     def __post_init__(self) -> None:
         for name in ("max_attempts", "max_running", "concurrency_limit"):
@@ -143,6 +147,8 @@ class HandlerOptions:
         elif self.batch_wait:
             raise InvalidJobError("batch_wait is the time to fill a batch: give the handler batch=... too")
         check_priority(self.priority)
+        if not isinstance(self.middleware, list | tuple) or not all(map(callable, self.middleware)):
+            raise InvalidJobError("middleware must be a list of functions, as in middleware=[timing]")
         if not isinstance(self.backoff, Backoff):
             raise InvalidJobError(f"backoff must be an Exponential(...), got {type(self.backoff).__name__}")
         if self.rate is not None and not isinstance(self.rate, Rate):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
@@ -79,12 +80,22 @@ class Handler(Generic[P, R_co]):
         self.entrypoint = entrypoint
         self.options = options
         self.home = _home_of(function, options)
-        self.middlewares: tuple[Middleware, ...] = ()
-        self.thread_middlewares: tuple[ThreadMiddleware, ...] = ()
+        self.middlewares: tuple[Middleware, ...] = tuple(filter(is_async, options.middleware))
+        self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(is_async, options.middleware))
         self.signature = signature
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)
         self.__wrapped__ = function
+        if self.thread_middlewares and self.home != "thread":
+            wrong = name_of(self.thread_middlewares[0])
+            raise TypeError(f"handler {self.__name__!r} runs in no thread: its middleware {wrong!r} must be async")
+
+    @property
+    def place(self) -> str:
+        """The module and name of the function, and its line, for errors."""
+        code = getattr(routine_of(self.function), "__code__", None)
+        line = "" if code is None else f", line {code.co_firstlineno}"
+        return f"{self.__module__}.{self.__qualname__}{line}"
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call the function itself, as in a test of it."""

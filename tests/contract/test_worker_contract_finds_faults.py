@@ -89,7 +89,7 @@ class RunsTooMany(Worker):
 class HasNoBatches(Worker):
     """Calls batch handlers with one job at a time."""
 
-    def handler(self, entrypoint, **options):
+    def handler(self, entrypoint=None, **options):
         return super().handler(entrypoint, **{**options, **({"batch": 1} if "batch" in options else {})})
 
 

@@ -1,6 +1,9 @@
 """Handlers are declared by decorators, can be called, and enqueue jobs; whatever is wrong is refused with advice."""
 
 import functools
+import inspect
+from dataclasses import FrozenInstanceError, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -8,13 +11,15 @@ from pydantic import BaseModel
 
 from jqueue import InvalidJobError, Job
 from jqueue.operations import Enqueue
-from jqueue.worker import BatchContext, Context, Exponential, Rate, Retry, RunReport, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Exponential, Rate, Retry, Router, RunReport, Snooze, Worker
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, drained, only_job
 
 worker = Worker()
 AnyWorker: Any = Worker
 """Accepts wrong arguments."""
+
+AnyRouter: Any = Router
 
 
 class Email(BaseModel):
@@ -48,6 +53,42 @@ async def test_jobs_have_the_options_of_their_handler_unless_enqueue_overrides_t
     assert ("a", 2, True) == (job.concurrency_key, job.concurrency_limit, job.run_at is not None)
 
 
+@in_virtual_time
+async def test_a_handler_without_a_name_has_that_of_its_function():
+    own = Worker()
+
+    @own.handler
+    async def plain(message: Email) -> None: ...
+
+    @own.handler()
+    async def with_parentheses() -> None: ...
+
+    @own.handler(max_attempts=3)
+    async def with_options(number: int, ctx: Context) -> None: ...
+
+    @own.handler("another")
+    async def named() -> None: ...
+
+    async with broker() as queue:
+        names = [(await plain.enqueue(queue, Email(to="a"))).entrypoint, (await named.enqueue(queue)).entrypoint]
+        assert RunReport(succeeded=2) == await drained(own, queue)
+    assert ["plain", "another"] == names
+    assert ["plain", "with_parentheses", "with_options", "another"] == list(own.handlers)
+    assert 3 == own.handlers["with_options"].options.max_attempts
+
+
+def test_the_settings_of_a_worker_are_checked_frozen_and_replaced():
+    own = Worker(concurrency=3, grace=timedelta(minutes=1))
+    assert (3, timedelta(minutes=1), "worker") == (own.settings.concurrency, own.settings.grace, own.settings.name)
+    own.settings = replace(own.settings, concurrency=4)
+    assert (4, timedelta(minutes=1)) == (own.settings.concurrency, own.settings.grace)
+    with pytest.raises(FrozenInstanceError):
+        own.settings.concurrency = 5  # type: ignore[misc]
+    with pytest.raises(InvalidJobError, match="concurrency"):
+        replace(own.settings, concurrency=0)
+    assert {"concurrency", "cancel_grace", "lifespan"} < set(inspect.signature(Worker).parameters)
+
+
 # Wrong options
 
 
@@ -57,7 +98,13 @@ def handler(**options):
 
 @pytest.mark.parametrize(
     "declare",
-    [handler, functools.partial(AnyWorker().cron, "0 3 * * *"), functools.partial(send.operation, Email(to="a"))],
+    [
+        handler,
+        functools.partial(AnyWorker().cron, "0 3 * * *"),
+        functools.partial(send.operation, Email(to="a")),
+        AnyWorker,
+        AnyRouter,
+    ],
 )
 def test_an_unknown_option_is_named(declare):
     with pytest.raises(TypeError, match="'xyz'"):
@@ -73,8 +120,15 @@ def test_an_unknown_option_is_named(declare):
         (handler, {"backoff": 5}),
         (handler, {"batch": 10_001}),
         (handler, {"batch_wait": 3}),
+        (handler, {"middleware": print}),
         (AnyWorker, {"concurrency": 0}),
+        (AnyWorker, {"grace": -1}),
+        (AnyWorker, {"claim_timeout": 0.01}),
+        (AnyWorker, {"give_up_after": "soon"}),
+        (AnyWorker, {"name": None}),
         (AnyWorker, {"health": "8080"}),
+        (AnyWorker, {"metrics": print}),
+        (AnyRouter, {"max_attempts": 0}),
         (Exponential, {"base": 5, "cap": 1}),
         (Rate, {"count": 0, "per": 1}),
         (Retry, {"after": -1}),
@@ -143,13 +197,14 @@ def test_a_function_that_cannot_be_a_handler_is_refused_with_the_right_form(func
         handler(**options)(function)
 
 
-def test_decorating_without_a_name_or_twice_with_one_is_refused():
-    for wrong in (lambda: AnyWorker().handler(print), lambda: AnyWorker().handler(max_attempts=3)):
-        with pytest.raises(TypeError, match=r'write @worker.handler\("name"\)'):
-            wrong()
+def test_what_is_no_function_no_name_or_a_name_twice_is_refused():
+    with pytest.raises(TypeError, match=r'write @worker.handler or @worker.handler\("name"\), got int'):
+        AnyWorker().handler(5)
+    with pytest.raises(TypeError, match="must be a function"):
+        AnyWorker().handler(Email)
     with pytest.raises(TypeError, match=r'write @worker.cron\("0 3 \* \* \*"\)'):
-        AnyWorker().cron()
-    with pytest.raises(InvalidJobError, match="already has a handler"):
+        AnyWorker().cron(takes_one)
+    with pytest.raises(InvalidJobError, match=rf"{__name__}.send_email, line \d+. Give {__name__}.is_async, line \d+"):
         worker.handler("send_email")(is_async)
     with pytest.raises(InvalidJobError, match="not a cron expression"):
         Worker().cron("at three")(is_async)

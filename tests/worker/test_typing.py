@@ -10,17 +10,24 @@ ROOT = Path(__file__).parents[2]
 ERROR = re.compile(r"^[^:]+:(\d+): error: .*\[([\w-]+)\]$", re.MULTILINE)
 
 PROGRAM = """
+from datetime import timedelta
 from functools import wraps
-from typing import Callable, ParamSpec, TypeVar, assert_type
+from typing import Awaitable, Callable, ParamSpec, TypeVar, assert_type
 
 from jqueue import BrokerQueue, Job
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.worker import BatchContext, Context, Worker
+from jqueue.worker import BatchContext, Context, Router, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
-worker = Worker()
+worker, router = Worker(concurrency=5, grace=timedelta(seconds=3)), Router(prefix="mail.", max_attempts=3)
+Worker(concurency=5)  # expect-error: call-arg
+Worker(grace="soon")  # expect-error: arg-type
+Router(retries=3)  # expect-error: call-arg
+
+
+async def around(ctx: Context, call_next: Callable[[], Awaitable[object]]) -> object: ...
 
 
 class Email: ...
@@ -41,8 +48,14 @@ async def nothing(ctx: Context) -> str: ...
 async def defaulted(ctx: Context, n: int = 3) -> None: ...
 @worker.handler("a", retries=3)  # expect-error: call-overload
 async def misspelled() -> None: ...
-@worker.handler()  # expect-error: call-overload
-async def nameless() -> None: ...
+@worker.handler
+async def nameless(email: Email) -> int: ...
+@worker.handler()
+async def with_parentheses(email: Email) -> int: ...
+@router.handler(middleware=[around], timeout=timedelta(seconds=3))
+async def routed(email: Email) -> int: ...
+worker.handler(5)  # expect-error: call-overload
+worker.include(worker.handlers)  # expect-error: arg-type
 @worker.handler("batch", batch=500, batch_wait=2, max_attempts=8)
 async def in_batches(emails: list[Email], ctx: BatchContext) -> list[int | Exception] | None: ...
 
@@ -59,6 +72,10 @@ async def payloads(queue: BrokerQueue) -> list[Enqueue]:
     assert_type(await defaulted.enqueue(queue), Job)
     await defaulted.enqueue(queue, "3")  # expect-error: arg-type
     assert_type(await in_batches.enqueue(queue, Email(), priority=3), Job)
+    assert_type(await nameless.enqueue(queue, Email()), Job)
+    await nameless.enqueue(queue, "x")  # expect-error: arg-type
+    await with_parentheses.enqueue(queue, "x")  # expect-error: arg-type
+    await routed.enqueue(queue, "x")  # expect-error: arg-type
     await in_batches.enqueue(queue, [Email()])  # expect-error: arg-type
     return [send.operation(Email(), job_id="a"), nothing.operation(), defaulted.operation(3)]
 

@@ -1,0 +1,159 @@
+"""Routers: handlers, cron entries and middleware of a module, which workers include."""
+
+import threading
+from typing import Any
+
+import pytest
+
+from jqueue import InvalidJobError
+from jqueue.worker import Router, RunReport, Worker
+from tests.virtual_world import in_virtual_time
+from tests.worker.scenes import broker, drained
+
+AnyRouter: Any = Router
+
+
+def around(name, events):
+    """Middleware that notes its name."""
+
+    async def noting(ctx, call_next):
+        events.append(name)
+        return await call_next()
+
+    return noting
+
+
+@in_virtual_time
+async def test_a_worker_does_the_jobs_of_its_routers_with_their_prefix_options_and_cron_entries():
+    router, plain, worker, seen = Router(prefix="mail.", max_attempts=3, timeout=30), Router(), Worker(), []
+
+    @router.handler
+    async def send(to: str) -> None:
+        seen.append(to)
+
+    @router.handler("answer", max_attempts=8)
+    async def other(to: str) -> None: ...
+
+    @router.cron("0 3 * * *", priority=4)
+    async def nightly() -> None: ...
+
+    @plain.handler
+    async def resize(path: str) -> None:
+        seen.append(path)
+
+    worker.include(router)
+    worker.include(plain)
+    options = {name: (each.options.max_attempts, each.options.timeout) for name, each in worker.handlers.items()}
+    assert {"mail.send": (3, 30), "mail.answer": (8, 30), "mail.nightly": (3, 30), "resize": (20, None)} == options
+    async with broker() as queue:
+        assert "mail.send" == (await send.enqueue(queue, "ada")).entrypoint
+        await resize.enqueue(queue, "a.png")
+        assert RunReport(succeeded=2) == await drained(worker, queue)
+        [entry] = await queue.schedules()
+    assert (["a.png", "ada"], "mail.nightly", "mail.nightly", 4) == (
+        sorted(seen),
+        entry.name,
+        entry.entrypoint,
+        entry.priority,
+    )
+
+
+@in_virtual_time
+async def test_middleware_is_around_by_worker_then_router_then_handler_and_touches_no_other():
+    worker, events = Worker(concurrency=1), list[Any]()
+    router = Router(middleware=[around("of the router", events)])
+    worker.middleware(around("of the worker", events))
+    router.middleware(around("of the router too", events))
+
+    @router.handler(middleware=[around("its own", events), around("inner", events)])
+    async def mine() -> None:
+        events.append("mine")
+
+    @worker.handler(middleware=[around("of the other", events)])
+    async def other() -> None:
+        events.append("other")
+
+    worker.include(router)
+    for handler in (mine, other):
+        events.clear()
+        async with broker() as queue:
+            await handler.enqueue(queue)
+            assert RunReport(succeeded=1) == await drained(worker, queue)
+        if handler is mine:
+            assert ["of the worker", "of the router", "of the router too", "its own", "inner", "mine"] == events
+    assert ["of the worker", "of the other", "other"] == events
+
+
+@in_virtual_time
+async def test_middleware_without_async_runs_in_the_thread_of_its_handler():
+    worker, threads = Worker(), list[Any]()
+
+    def noting(ctx, call_next):
+        threads.append((ctx.entrypoint, threading.current_thread()))
+        return call_next()
+
+    router = Router(middleware=[noting])
+
+    @router.handler(middleware=[noting])
+    def work() -> None:
+        threads.append(("work", threading.current_thread()))
+
+    @router.handler
+    async def on_the_loop() -> None: ...
+
+    worker.include(router)
+    async with broker() as queue:
+        await work.enqueue(queue)
+        await on_the_loop.enqueue(queue)
+        assert RunReport(succeeded=2) == await drained(worker, queue)
+    assert 3 == len(threads)
+    assert 1 == len(set(threads))
+    assert threading.current_thread() not in dict(threads).values()
+    with pytest.raises(TypeError, match="'on_the_loop' runs in no thread: its middleware 'noting' must be async"):
+        Worker().handler(middleware=[noting])(on_the_loop)
+
+
+def test_a_name_that_two_routers_have_is_refused_and_both_places_are_named():
+    first, second, worker = Router(), Router(), Worker()
+
+    @first.handler("send")
+    async def one() -> None: ...
+
+    @second.handler
+    async def fine() -> None: ...
+
+    @second.handler
+    async def send() -> None: ...
+
+    worker.include(first)
+    with pytest.raises(InvalidJobError, match=r"'send' already has a handler: .*one, line \d+\. Give .*send, line \d+"):
+        worker.include(second)
+    assert ["send"] == list(worker.handlers)
+
+
+@in_virtual_time
+async def test_a_router_is_included_once_in_a_worker_and_in_any_number_of_workers():
+    router, workers, seen = Router(), [Worker(), Worker()], []
+
+    @router.handler
+    async def send(to: str) -> None:
+        seen.append(to)
+
+    for worker in workers:
+        worker.include(router)
+        async with broker() as queue:
+            await send.enqueue(queue, "ada")
+            assert RunReport(succeeded=1) == await drained(worker, queue)
+    assert ["ada", "ada"] == seen
+    with pytest.raises(InvalidJobError, match="included in this worker already"):
+        workers[0].include(router)
+    register: Any = router
+    for late in (register.handler("late"), register.middleware, register.thread_middleware):
+        with pytest.raises(InvalidJobError, match="before `include`"):
+            late(lambda: None)
+
+
+def test_only_routers_can_be_included():
+    for wrong in (Worker(), Router, "app.mail"):
+        with pytest.raises(TypeError, match="takes a Router, got"):
+            Worker().include(wrong)  # type: ignore[arg-type]
