@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.cron import check_cron
 from jqueue.domain.errors import InvalidJobError
@@ -19,9 +19,6 @@ from jqueue.worker.handler_options import (
 )
 from jqueue.worker.handlers import NO_PAYLOAD, BatchHandler, Handler
 from jqueue.worker.signatures import is_async, name_of
-
-if TYPE_CHECKING:
-    from jqueue.worker.worker import Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,7 +50,7 @@ class Router:
         HandlerOptions(**defaults)  # checks them
         self.handlers: dict[str, Handler[..., Any]] = {}
         self.crons: list[Cron] = []
-        self.workers: list[Worker] = []
+        self.workers: list[Router] = []
         self._prefix = prefix
         self._middlewares = [each for each in defaults.get("middleware", ()) if is_async(each)]
         self._thread_middlewares = [each for each in defaults.pop("middleware", ()) if not is_async(each)]
