@@ -26,8 +26,6 @@ from jqueue.domain.selection import QUEUED, Phase, Selection
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.threads import in_a_thread
 
-AGE = "takes a number with a unit: 90s, 15m, 12h, 30d or 2w"
-
 STATUSES: Mapping[str, frozenset[Phase]] = {
     **{str(phase): frozenset({phase}) for phase in Phase},
     "queued": QUEUED,
@@ -53,19 +51,22 @@ FILTERS: Mapping[str, Any] = {
     "holder": Annotated[str | None, option("TEXT", "Only running jobs whose holder has this text in its name.")],
     "key": Annotated[str | None, option("KEY", "Only jobs with this unique key or concurrency key.")],
     "error": Annotated[str | None, option("TEXT", "Only jobs whose last error has this text in it.")],
+    "payload": Annotated[
+        str | None, option("TEXT", "Only jobs whose payload has this text in it. Payloads in objects are not read.")
+    ],
     "id": Annotated[str | None, option("PREFIX", "Only jobs whose id begins like this.")],
 }
-"""The type of each option, by the name of its parameter. None means that it was not given."""
+"""The type of each option that chooses jobs, by the name of its parameter. None means that it was not given."""
 
 
-def _expanding(
+def expanding(
     parameter: str, types: Mapping[str, Any], read: Callable[[dict[str, Any]], Any]
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Replace a parameter of a command by several options. A wrong value ends the command before it has done anything.
 
     Args:
         parameter: name of the parameter.
-        types: the type of each option, by its name.
+        types: the type of each option, by its name. An option that is not given is None.
         read: returns the value of the parameter, given the options. It raises `ValueError` if one of them is wrong.
     """
 
@@ -77,11 +78,11 @@ def _expanding(
 
         @functools.wraps(command)
         def with_options(**given: Any) -> None:
-            options = {name: given.pop(name) for name in types}
+            as_json = bool(given.get("as_json"))
             try:
-                value = read(options)
+                value = read({name: given.pop(name) for name in types})
             except ValueError as error:
-                raise refusal(str(error), as_json=bool(given.get("as_json"))) from None
+                raise refusal(str(error), as_json=as_json) from None
             command(**given, **{parameter: value})
 
         with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -97,57 +98,41 @@ def selecting(*without: str) -> Callable[[Callable[..., None]], Callable[..., No
     Args:
         without: names of options that this command does not take, such as "status".
     """
-    types = {name: kind for name, kind in FILTERS.items() if name not in without}
-    return _expanding("selection", types, lambda given: selection_of(**given))
+    return expanding("selection", {name: FILTERS[name] for name in FILTERS if name not in without}, selection_of)
 
 
-def selection_of(
-    *,
-    status: Sequence[str] | None = None,
-    entrypoint: Sequence[str] | None = None,
-    older_than: str | None = None,
-    newer_than: str | None = None,
-    holder: str | None = None,
-    key: str | None = None,
-    error: str | None = None,
-    id: str | None = None,
-) -> Selection:
+def selection_of(given: Mapping[str, Any]) -> Selection:
     """Return the selection that the options mean.
 
     Raises:
         ValueError: an option has a wrong value. The message names the option, but does not repeat the value.
     """
-    for name, texts in (("entrypoint", entrypoint or ()), ("holder", [holder]), ("key", [key]), ("error", [error])):
-        if "" in texts:
+    for name in ("entrypoint", "holder", "key", "error", "payload", "id"):
+        texts = given.get(name)
+        if "" in (texts if isinstance(texts, list) else [texts]):
             raise ValueError(f"--{name} is empty: give a text, or leave it out")
-    if id == "":
-        raise ValueError("--id is empty: give the beginning of an id, or leave it out")
-    return Selection(
-        phases=_phases(status or ()),
-        entrypoints=frozenset(entrypoint or ()),
-        older_than=_age("--older-than", older_than),
-        newer_than=_age("--newer-than", newer_than),
-        holder=holder,
-        key=key,
-        error=error,
-        id_prefix=id,
-    )
-
-
-def _phases(status: Sequence[str]) -> frozenset[Phase]:
-    found: set[Phase] = set()
-    for word in ",".join(status).split(",") if status else ():
-        name = word.strip().lower().replace("-", "_").replace(" ", "_")
-        if name not in STATUSES:
+    if any("\ud800" <= char <= "\udfff" for char in given.get("payload") or ""):
+        raise ValueError("--payload takes text in UTF-8")
+    phases: set[Phase] = set()
+    for word in ",".join(given.get("status") or ()).split(",") if given.get("status") else ():
+        status = word.strip().lower().replace("-", "_").replace(" ", "_")
+        if status not in STATUSES:
             raise ValueError("--status takes ready, scheduled, queued (both), running, dead, completed or expired")
-        found |= STATUSES[name]
-    return frozenset(found)
+        phases |= STATUSES[status]
+    return Selection(
+        phases=frozenset(phases),
+        entrypoints=frozenset(given.get("entrypoint") or ()),
+        older_than=_age("--older-than", given.get("older_than")),
+        newer_than=_age("--newer-than", given.get("newer_than")),
+        id_prefix=given.get("id"),
+        **{name: given.get(name) for name in ("holder", "key", "error", "payload")},
+    )
 
 
 def _age(option: str, text: str | None) -> float | None:
     seconds = None if text is None else parse_duration(text)
     if text is not None and seconds is None:
-        raise ValueError(f"{option} {AGE}")
+        raise ValueError(f"{option} takes a number with a unit: 90s, 15m, 12h, 30d or 2w")
     return seconds
 
 
@@ -321,7 +306,7 @@ def with_job_flags(listed: type) -> Callable[[Callable[..., None]], Callable[...
         given = {name: text for name, text in texts.items() if text not in (None, [])}
         return {name: _READERS[_kind(flags[name])](flag_of(name, flags[name]), text) for name, text in given.items()}
 
-    return _expanding("options", {name: _annotation(flag) for name, flag in flags.items()}, read)
+    return expanding("options", {name: _annotation(flag) for name, flag in flags.items()}, read)
 
 
 def flag_of(name: str, option: Option) -> str:

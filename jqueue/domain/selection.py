@@ -89,6 +89,7 @@ class Selection(msgspec.Struct, frozen=True):
         error: a part of the last error, in any case of letters.
         id_prefix: the beginning of the ids.
         text: a part of the id, the entrypoint, the holder, a key or the last error, in any case of letters.
+        payload: a part of the payload, as UTF-8. A payload in an object of its own is not read, and does not fit.
     """
 
     phases: frozenset[Phase] = frozenset()
@@ -100,6 +101,7 @@ class Selection(msgspec.Struct, frozen=True):
     error: str | None = None
     id_prefix: str | None = None
     text: str | None = None
+    payload: str | None = None
 
     def __bool__(self) -> bool:
         """True if any field is set."""
@@ -125,6 +127,7 @@ class Selection(msgspec.Struct, frozen=True):
             and _contains(job.holder, self.holder)
             and _contains(job.error, self.error)
             and (self.text is None or self._has_the_text(job, self.text))
+            and (self.payload is None or self.payload.encode() in job.payload)
             and self._has_the_age(job, now)
         )
 
