@@ -528,7 +528,9 @@ def _purge_waiting(url: str, choice: Choice, change: JobChange) -> None:
 
     async def count(opened: OpenedQueue) -> Counter[str]:
         figures = (await opened.stats()).entrypoints or {}
-        return +Counter({each: figures[each].ready + figures[each].scheduled for each in names or figures if each in figures})
+        return +Counter(
+            {each: figures[each].ready + figures[each].scheduled for each in names or figures if each in figures}
+        )
 
     async def remove(opened: OpenedQueue) -> int:
         wanted: list[str | None] = [*sorted(names)] or [None]

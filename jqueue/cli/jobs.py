@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import json
+import pickle
 from base64 import b64encode
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import chain
-from tempfile import gettempdir
 from typing import Annotated, Any
 
 import typer
 
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, lines_of, write_lines
 from jqueue.cli.history import outcome
-from jqueue.cli.live import Draw, Interval, live
+from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OneALine, OpenedQueue, RefusedError, on_queue
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import age, ago, length, moment, refusal, show_json, size
-from jqueue.cli.progress import DEEP, Counted, number_in_segments, reading
+from jqueue.cli.progress import DEEP, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import ShownLife, event_values, job_values
 from jqueue.core.verbs.producer import payload_of
@@ -33,7 +32,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, place_of, since
+from jqueue.domain.selection import Phase, Selection, phase_of, place_of, since
 
 NAMED = 3
 """Largest number of ids to name in an error about an id that is not clear."""
@@ -41,11 +40,6 @@ NAMED = 3
 
 async def one_job(view: QueueView, now: datetime, job_id: str) -> Job:
     """Return the job with an id, or the only job whose id begins with it.
-
-    Args:
-        view: the queue.
-        now: the time by its clock.
-        job_id: an id, or the beginning of one.
 
     Raises:
         JobNotFoundError: no id begins like this.
@@ -57,108 +51,58 @@ async def one_job(view: QueueView, now: datetime, job_id: str) -> Job:
     prefix = job_id.removesuffix("…")  # of an id that was cut to fit a terminal
     if (whole := await view.find(prefix)) is not None:
         return whole
-    first: list[Job] = []
-    number = 0
+    found: list[Job] = []
     with reading(view, "looking") as (told, _):
-        async for job in told.jobs(now, Selection(id_prefix=prefix)):
-            number += 1
-            if number <= NAMED:
-                first.append(job)
-    if not first:
+        async with aclosing(told.jobs(now, Selection(id_prefix=prefix))) as jobs:
+            async for job in jobs:
+                found.append(job)
+                if len(found) > NAMED:
+                    break
+    if not found:
         raise JobNotFoundError(prefix)
-    if number > 1:
-        shown = ", ".join(printable(job.id) for job in first)
+    if len(found) > 1:
+        several = counted(len(found), "job") if len(found) <= NAMED else f"more than {NAMED} jobs"
         raise InvalidJobError(
-            f"{counted(number, 'job')} have ids that begin like this: give more of the id. "
-            f"{'They are' if number <= NAMED else 'The first are'} {shown}"
+            f"{several} have ids that begin like this: give more of the id. Among them are "
+            f"{', '.join(printable(job.id) for job in found[:NAMED])}"
         )
-    return first[0]
+    return found[0]
 
 
 SHORTEST = 8
 """Smallest number of characters of a short id."""
 
-
-class ShortIds:
-    """Finds a short id for each of some ids: a beginning that no other id of the queue has, of 8 characters at least.
-
-    Memory grows with the ids to shorten only, whatever the number of ids in the queue.
-
-    Args:
-        shown: the ids to shorten.
-    """
-
-    def __init__(self, shown: Iterable[str]) -> None:
-        self._ordered = sorted(shown)
-        self._shared = [0] * len(self._ordered)
-
-    def meet(self, job_id: str) -> None:
-        """Note an id of the queue. All of them must be noted, those to shorten too."""
-        ordered, place = self._ordered, bisect_left(self._ordered, job_id)
-        for beside in range(max(0, place - 1), min(len(ordered), place + 2)):
-            if ordered[beside] != job_id:
-                self._shared[beside] = max(self._shared[beside], _shared(ordered[beside], job_id))
-
-    def found(self) -> dict[str, str]:
-        """Return the short id of each id."""
-        pairs = zip(self._ordered, self._shared, strict=True)
-        return {job_id: job_id[: max(SHORTEST, shared + 1)] for job_id, shared in pairs}
-
-
-def _shared(one: str, other: str) -> int:
-    """Return the number of characters with which both begin."""
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
-            return place
-    return min(len(one), len(other))
-
-
-TEXT_BYTES = 64 << 10
-"""Largest payload that is shown in full, if it is text."""
-
-HEX_BYTES = 512
-"""Number of bytes shown of a payload that is not text."""
-
-ROW = 16
-
-
-def lines_of_bytes(content: bytes) -> Iterator[str]:
-    """Yield the lines that show some bytes, each behind a bar, so that none looks like another part of the page."""
-    if not content:
-        yield "  (empty)"
-        return
-    text = _text(content[:TEXT_BYTES])
-    if text is None:
-        yield from _hexadecimal(content[:HEX_BYTES])
-        shown = HEX_BYTES
-    else:
-        for line in text.splitlines():
-            yield f"  | {printable(line.expandtabs())}"
-        shown = TEXT_BYTES
-    if len(content) > shown:
-        yield f"  … {size(len(content) - shown)} more; --json has them all"
-
-
-def _text(content: bytes) -> str | None:
-    """Return bytes as text; None if they are not UTF-8, or hold control characters other than line breaks and tabs."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        if error.start < len(content) - 3 or len(content) < TEXT_BYTES:  # a character may be cut at the end
-            return None
-        text = content[: error.start].decode()
-    return None if any(char < " " and char not in "\n\r\t" for char in text) else text
-
-
-def _hexadecimal(content: bytes) -> Iterator[str]:
-    for start in range(0, len(content), ROW):
-        row = content[start : start + ROW]
-        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        yield f"  | {start:04x}  {row.hex(' '):<{3 * ROW - 1}}  {letters}"
-
-
 WIDE = 120
 """Width of a terminal from which on ids are shown in full."""
+
+
+async def _short_ids(view: QueueView, now: datetime, terminal: Terminal) -> Callable[[str], str]:
+    """Return a function that cuts an id, for a narrow terminal, to a beginning that no other id of the queue has.
+
+    In a deep queue it cuts none: all ids would have to be read.
+    """
+    if terminal.width is None or terminal.width >= WIDE or number_in_segments(view) >= DEEP:
+        return str
+    every: list[str] = []
+    try:
+        async for job in view.jobs(now):
+            every.append(job.id)
+    except JobsUnreadableError:  # an id of a job that cannot be read may begin like a short one
+        pass
+    every.sort()
+
+    def short(job_id: str) -> str:
+        place, end = bisect_left(every, job_id), SHORTEST
+        for each in every[max(0, place - 1) : place + 2]:
+            while each != job_id and end < len(job_id) and each.startswith(job_id[:end]):
+                end += 1
+        return job_id[:end]
+
+    return short
+
+
+PREVIEW = 60
+"""Number of bytes of a payload in a list."""
 
 TITLES = 3
 """Number of lines beside the jobs."""
@@ -170,23 +114,6 @@ STYLES = {
     Phase.SCHEDULED: "dim",
     Phase.COMPLETED: "dim",
 }
-
-COLUMNS = (
-    Column("id"),
-    Column("entrypoint", cut=True),
-    Column("status"),
-    Column("for", right=True),
-    Column("attempts", right=True),
-    Column("holder or error", cut=True),
-)
-
-
-SIZE = Column("size", right=True)
-"""The column that is added to a list by size."""
-
-
-Row = Callable[[Job, datetime, "Order | None"], Any]
-"""Makes the row of a job: its cells, or a line of JSON. It is given the time by the queue's clock, and the order."""
 
 
 class Order(StrEnum):
@@ -203,25 +130,174 @@ class Order(StrEnum):
     SIZE = "size"
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The jobs that were found, in their order.
+def _bytes_of(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")  # which sort as the texts do
+
+
+KEYS: Mapping[Order | None, Callable[[Job, datetime], tuple[float | bytes, ...]]] = {
+    None: place_of,
+    Order.AGE: lambda job, _: (since(job).timestamp(),),
+    Order.ATTEMPTS: lambda job, _: (-job.tries,),
+    Order.CREATED: lambda job, _: (job.created_at.timestamp(),),
+    Order.DUE: lambda job, _: ((job.run_at or job.created_at).timestamp(),),
+    Order.ENTRYPOINT: lambda job, _: (_bytes_of(job.entrypoint),),
+    Order.ID: lambda job, _: (_bytes_of(job.id),),
+    Order.PRIORITY: lambda job, _: (job.priority, job.sequence),
+    Order.RUN_TIME: lambda job, now: ((job.claimed_at or now).timestamp(),),
+    Order.SIZE: lambda job, _: (-_size_of(job),),
+}
+"""The place of a job in each order, at a time: up to four values."""
+
+
+def _size_of(job: Job) -> int:
+    return job.payload_object.size if job.payload_object else len(job.payload)
+
+
+@dataclass
+class Listing:
+    """A list of jobs.
 
     Attributes:
-        rows: a row for each job.
-        view: the version of the queue that has them.
-        now: the time by the queue's clock.
-        sort: the order, if one was chosen.
-        more: number of jobs that fit, but are beyond the limit.
-        damage: names segments that are missing or damaged, and whose jobs are not among the found ones.
+        selection: chooses the jobs.
+        sort: their order; None for the order in which they run, will be served, and ended.
+        reverse: True to reverse the order.
+        limit: maximum number of jobs; None for all.
+        payloads: True if the beginnings of payloads are shown, or with JSON the payloads.
+        as_json: True for a line of JSON for each job.
+        more: number of jobs that fit, but are beyond the limit. It is known at the end.
     """
 
-    rows: Sequence[Any]
-    view: QueueView
-    now: datetime
+    selection: Selection
     sort: Order | None
+    reverse: bool
+    limit: int | None
+    payloads: bool
+    as_json: bool
     more: int = 0
-    damage: JobsUnreadableError | None = None
+
+    async def lines(self, view: QueueView, now: datetime, terminal: Terminal) -> AsyncGenerator[list[str], None]:
+        """Yield the lines of the list, some at a time. The first rows decide the widths of the columns.
+
+        Raises:
+            RefusedError: there is no space for a temporary file.
+            JobsUnreadableError: at the end, if segments are missing or damaged.
+        """
+        number, damage, rows = 0, None, list[Any]()
+        layout: Layout | None = None
+        short = str if self.as_json else await _short_ids(view, now, terminal)
+
+        def block() -> list[str]:
+            nonlocal layout, number
+            number += len(rows)
+            if self.as_json:
+                return rows
+            shown, titles = [[Cell(short(job_id.text), job_id.style), *rest] for job_id, *rest in rows], list[str]()
+            if layout is None:
+                layout = Layout(self._columns(), shown, terminal)
+                titles = [layout.titles]
+            return [*titles, *map(layout.line, shown)]
+
+        async with aclosing(self._rows(view, now, with_total=terminal.width is not None)) as found:
+            try:
+                async for row in found:
+                    rows.append(row)
+                    if len(rows) == SAMPLE:
+                        yield block()
+                        rows = []
+            except JobsUnreadableError as error:  # all others were found
+                damage = error
+        if rows:
+            yield block()
+        if not self.as_json and not number:
+            yield ["no job matches" if self.selection else "no jobs"]
+        elif not self.as_json and terminal.width is not None:
+            total = counted(number + self.more, "job")
+            footer = f"{total}, {self.more:,} of them not shown" if self.more else total
+            yield ["", terminal.styled(footer, "dim")]
+        if damage is not None:
+            raise damage
+
+    async def _rows(self, view: QueueView, now: datetime, *, with_total: bool) -> AsyncGenerator[Any, None]:
+        """Yield the rows of the jobs, in order. Memory is bounded, but for the jobs of a limit in the default order."""
+        if self.sort is not None or self.reverse:
+            async with aclosing(self._sorted(view, now)) as rows:
+                async for row in rows:
+                    yield row
+        elif self.limit is None:
+            async with aclosing(view.jobs(now, self.selection, in_order=True)) as jobs:
+                async for job in jobs:
+                    yield self._row(job, now)
+        else:
+            first = await view.first_jobs(self.limit, now, self.selection)
+            for job in first.jobs:
+                yield self._row(job, now)
+            if first.more and with_total:
+                self.more = await view.count(now, self.selection) - len(first.jobs)
+            if first.damage:
+                raise JobsUnreadableError(first.damage)
+
+    async def _sorted(self, view: QueueView, now: datetime) -> AsyncGenerator[Any, None]:
+        """Yield the rows by the order, sorted in a temporary file if they are many. Equal ones stay as they were."""
+        import sqlite3  # slow to import
+
+        place, damage, number = KEYS[self.sort], None, 0
+        order = ", ".join(f"{column} DESC" if self.reverse else column for column in "abcd")
+        try:
+            with closing(sqlite3.connect("")) as table:
+                table.execute("CREATE TABLE jobs (a, b, c, d, line)")
+                try:
+                    async for job in view.jobs(now, self.selection):
+                        key = (*place(job, now), None, None, None)[:4]
+                        table.execute(
+                            "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (*key, pickle.dumps(self._row(job, now)))
+                        )
+                        number += 1
+                except JobsUnreadableError as error:  # all others were found
+                    damage = error
+                limit = number if self.limit is None else self.limit
+                self.more = max(0, number - limit)
+                for (line,) in table.execute(f"SELECT line FROM jobs ORDER BY {order}, rowid LIMIT ?", (limit,)):
+                    yield pickle.loads(line)
+        except sqlite3.Error as error:
+            raise RefusedError(
+                f"the list cannot be sorted in a temporary file: {error}. Set TMPDIR to a folder with more space, or "
+                "choose fewer jobs"
+            ) from None
+        if damage is not None:
+            raise damage
+
+    def _columns(self) -> Sequence[Column]:
+        columns = [Column("id"), Column("entrypoint", cut=True), Column("status"), Column("for", right=True)]
+        columns.append(Column("attempts", right=True))
+        columns += [Column("size", right=True)] if self.sort is Order.SIZE else []
+        columns += [Column("payload", cut=True)] if self.payloads else []
+        return [*columns, Column("holder or error", cut=True)]
+
+    def _row(self, job: Job, now: datetime) -> str | Sequence[Cell]:
+        if self.as_json:
+            content = {"payload": _base64(None if job.payload_apart else job.payload)} if self.payloads else {}
+            return json.dumps(job_values(job, now) | content)
+        phase, seconds = phase_of(job, now), (now - since(job)).total_seconds()
+        return (
+            Cell(job.id, "bold"),
+            Cell(job.entrypoint),
+            Cell(phase.replace("_", " "), STYLES.get(phase, "")),
+            Cell(f"in {age(-seconds)}" if seconds < 0 else age(seconds)),
+            Cell(str(job.tries), "" if job.tries else "dim"),
+            *([Cell(size(_size_of(job)))] if self.sort is Order.SIZE else []),
+            *([Cell(_preview(job))] if self.payloads else []),
+            Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
+        )
+
+
+def _base64(content: bytes | None) -> str | None:
+    return None if content is None else b64encode(content).decode("ascii")
+
+
+def _preview(job: Job) -> str:
+    if job.payload_apart:
+        return f"({size(_size_of(job))} in an object)"
+    return job.payload[:PREVIEW].decode("utf-8", "backslashreplace") + "…" * (len(job.payload) > PREVIEW)
 
 
 @selecting()
@@ -238,284 +314,51 @@ def ls(
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
     limit: Annotated[int | None, option("N", "Number of jobs to list at most.", min=1)] = None,
+    payloads: Annotated[bool, typer.Option("--payloads", help="Show the beginnings of payloads.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the list live, until Ctrl-C.")] = False,
     interval: Interval = 1.0,
     as_json: OneALine = False,
 ) -> None:
-    """List jobs: ready, running, dead; by entrypoint, age, holder, key or error.
+    """List jobs: ready, running, dead; by entrypoint, age, holder, key, error or payload.
 
     The column "for" has the time for which a job has had its status. On a narrow terminal, ids are cut to the
     beginnings that tell them apart, unless the queue is deep; every command that takes an id takes such a beginning.
 
-    This command only reads, and shows no payloads.
+    This command only reads, and shows payloads only with --payloads.
     """
     if watch and as_json:
         raise refusal("choose --watch or --json", as_json=True)
-    if watch:
-        return live(url, _drawing(selection, sort, limit, reverse=reverse), interval, instead="jqueue ls")
 
-    terminal = Terminal.of_stdout()
+    def listing(most: int | None) -> Listing:
+        return Listing(selection, sort, reverse, most, payloads, as_json)
 
-    async def find(opened: OpenedQueue) -> tuple[Found, Mapping[str, str]] | None:
-        now, row = opened.now(), _json_row if as_json else _row
-        with reading(opened.view, names=selection.entrypoints) as (view, progress):
-            if limit is not None:
-                found = await _first(view, now, selection, sort, limit, row, reverse=reverse)
-            else:
-                listed = LongList(_columns(sort), terminal, progress, as_json=as_json)
-                rows, damage = list[Any](), None
-                try:
-                    async for each in _all(view, now, selection, sort, row, reverse=reverse):
-                        rows.append(each)
-                        if len(rows) == SAMPLE:
-                            listed.write(rows)
-                            rows = []
-                except JobsUnreadableError as error:  # all others were found
-                    damage = error
-                if listed.written:
-                    listed.end(rows)
-                    if damage is not None:
-                        raise damage
-                    return None
-                found = Found(rows, view, now, sort, damage=damage)
-            return found, {} if as_json else await _short_names(found, terminal)
-
-    answer = on_queue(url, find, as_json=as_json)
-    if answer is None:
-        return
-    found, names = answer
-    write_lines(found.rows if as_json else _listing(found, names, terminal, every=not selection))
-    if found.damage is not None:
-        raise refusal(str(found.damage), as_json=as_json)
-
-
-def _drawing(selection: Selection, sort: Order | None, limit: int | None, *, reverse: bool) -> Draw:
-    """Return what draws the list that fits a screen. The arguments are as for `_first`."""
-
-    async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
-        most = max(1, room - TITLES)
-        most = min(limit or most, most)
-        found = await _first(opened.view, opened.now(), selection, sort, most, _row, reverse=reverse)
-        lines = _listing(found, await _short_names(found, terminal), terminal, every=not selection)
-        if found.damage is None:
-            return lines
-        return chain([terminal.styled(cut(printable(str(found.damage)), terminal.width or WIDE), "red")], lines)
-
-    return draw
-
-
-class LongList:
-    """A list that is written as its rows come. The first of them decide the widths of the columns.
-
-    Args:
-        columns: the columns.
-        terminal: the place to write to.
-        progress: it is cleared while rows are written.
-        as_json: True if the rows are lines of JSON.
-
-    Attributes:
-        written: number of rows that were written.
-    """
-
-    def __init__(self, columns: Sequence[Column], terminal: Terminal, progress: Counted, *, as_json: bool) -> None:
-        self.written = 0
-        self._columns = columns
-        self._terminal = terminal
-        self._progress = progress
-        self._as_json = as_json
-        self._layout: Layout | None = None
-
-    def write(self, rows: Sequence[Any]) -> None:
-        """Write rows."""
-        self.written += len(rows)
-        with self._progress.away():
-            if self._as_json:
-                write_lines(rows)
-                return
-            if self._layout is None:
-                self._layout = Layout(self._columns, rows, self._terminal)
-                write_lines([self._layout.titles])
-            write_lines(map(self._layout.line, rows))
-
-    def end(self, rows: Sequence[Any]) -> None:
-        """Write the last rows, and on a terminal the number of all."""
-        self.write(rows)
-        if self._terminal.width is not None and not self._as_json:
-            write_lines(["", self._terminal.styled(counted(self.written, "job"), "dim")])
-
-
-async def _all(
-    view: QueueView, now: datetime, selection: Selection, sort: Order | None, row: Row, *, reverse: bool
-) -> AsyncIterator[Any]:
-    """Yield the rows of all chosen jobs, in an order. Memory is bounded. The arguments are as for `_first`.
-
-    Raises:
-        RefusedError: there is no space for a temporary file.
-        JobsUnreadableError: at the end, if segments are missing or damaged.
-    """
-    if (sort, reverse) == (None, False):
-        async with aclosing(view.jobs(now, selection, in_order=True)) as jobs:
-            async for job in jobs:
-                yield row(job, now, sort)
-        return
-    from jqueue.cli.sorted_rows import SortedRows  # what it needs is slow to import
-
-    place, damage = _place_of(sort, now), None
-    with closing(SortedRows[Any](reverse=reverse)) as rows:
+    async def draw(opened: OpenedQueue, terminal: Terminal, room: int) -> list[str]:
+        lines, most = list[str](), max(1, room - TITLES)
         try:
-            async for job in view.jobs(now, selection):
-                rows.add(place(job), row(job, now, sort))
-        except JobsUnreadableError as error:  # all others were found
-            damage = error
-        except OSError as error:
-            raise RefusedError(
-                f"the list cannot be sorted in a temporary file in {gettempdir()!r}: {error.strerror}. Set TMPDIR to a "
-                "folder with more space, or give a --limit"
-            ) from None
-        for each in rows:
-            yield each
-    if damage is not None:
-        raise damage
-
-
-async def _first(
-    view: QueueView, now: datetime, selection: Selection, sort: Order | None, limit: int, row: Row, *, reverse: bool
-) -> Found:
-    """Return the first of the chosen jobs, in order. Memory grows with the limit, not with the queue.
-
-    Args:
-        view: the queue.
-        now: the time by its clock.
-        selection: chooses the jobs.
-        sort: their order; None for the order in which they run, will be served, and ended.
-        limit: maximum number of jobs.
-        row: makes the row of a job.
-        reverse: True to reverse the order.
-    """
-    damage: JobsUnreadableError | None = None
-    if sort is None and not reverse:
-        jobs, more, segments = await view.first_jobs(limit, now, selection)
-        damage, number = JobsUnreadableError(segments) if segments else None, len(jobs)
-        try:
-            number = await view.count(now, selection) if more else number
+            async for some in listing(min(limit or most, most)).lines(opened.view, opened.now(), terminal):
+                lines += some
         except JobsUnreadableError as error:
-            damage = error
-    else:
-        first = FirstItems(limit, _place_of(sort, now), reverse=reverse)
-        try:
-            async for job in view.jobs(now, selection):
-                first.add(job)
-        except JobsUnreadableError as error:  # all others were found
-            damage = error
-        jobs, number = first.found(), first.number
-    return Found([row(job, now, sort) for job in jobs], view, now, sort, max(0, number - len(jobs)), damage)
+            lines.insert(0, terminal.styled(cut(printable(str(error)), terminal.width or WIDE), "red"))
+        return lines
 
+    async def write(opened: OpenedQueue) -> None:
+        with reading(opened.view, names=selection.entrypoints) as (view, progress):
+            async for some in listing(limit).lines(view, opened.now(), Terminal.of_stdout()):
+                with progress.away():
+                    write_lines(some)
 
-def _place_of(sort: Order | None, now: datetime) -> Callable[[Job], Any]:
-    return (lambda job: place_of(job, now)) if sort is None else _KEYS[sort](now)
-
-
-async def _short_names(found: Found, terminal: Terminal) -> Mapping[str, str]:
-    """Return short ids of the jobs for a narrow terminal; nothing for another place, where ids are shown in full.
-
-    They are shown in full in a deep queue, too: all of its ids would have to be read.
-    """
-    if not found.rows or terminal.width is None or terminal.width >= WIDE or number_in_segments(found.view) >= DEEP:
-        return {}
-    names = ShortIds(row[0].text for row in found.rows)
-    with suppress(JobsUnreadableError):  # an id of a job that cannot be read may begin like a short one
-        async for job in found.view.jobs(found.now):
-            names.meet(job.id)
-    return names.found()
-
-
-def _listing(found: Found, names: Mapping[str, str], terminal: Terminal, *, every: bool) -> Iterator[str]:
-    """Yield the lines of a list of jobs.
-
-    Args:
-        found: the jobs.
-        names: their short ids, or nothing if ids are shown in full.
-        terminal: the place where the lines will be written.
-        every: True if no filter was given.
-    """
-    if not found.rows:
-        yield "no jobs" if every else "no job matches"
-        return
-    rows = ((Cell(names.get(job_id.text, job_id.text), job_id.style), *rest) for job_id, *rest in found.rows)
-    yield from lines_of(_columns(found.sort), rows, terminal)
-    if terminal.width is not None:
-        total = counted(len(found.rows) + found.more, "job")
-        yield ""
-        yield terminal.styled(f"{total}, {found.more:,} of them not shown" if found.more else total, "dim")
-
-
-def _columns(sort: Order | None) -> Sequence[Column]:
-    return (*COLUMNS[:-1], SIZE, COLUMNS[-1]) if sort is Order.SIZE else COLUMNS
-
-
-def _json_row(job: Job, now: datetime, _: Order | None) -> str:
-    return json.dumps(job_values(job, now))
-
-
-def _row(job: Job, now: datetime, sort: Order | None) -> Sequence[Cell]:
-    phase = phase_of(job, now)
-    seconds = (now - since(job)).total_seconds()
-    return (
-        Cell(job.id, "bold"),
-        Cell(job.entrypoint),
-        Cell(phase.replace("_", " "), STYLES.get(phase, "")),
-        Cell(f"in {age(-seconds)}" if seconds < 0 else age(seconds)),
-        Cell(str(job.tries), "" if job.tries else "dim"),
-        *([Cell(size(_size_of(job)))] if sort is Order.SIZE else []),
-        Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
-    )
-
-
-def _size_of(job: Job) -> int:
-    return job.payload_object.size if job.payload_object else len(job.payload)
-
-
-_KEYS: Mapping[Order, Callable[[datetime], Callable[[Job], Any]]] = {
-    Order.AGE: lambda _: since,
-    Order.ATTEMPTS: lambda _: lambda job: -job.tries,
-    Order.CREATED: lambda _: lambda job: job.created_at,
-    Order.DUE: lambda _: lambda job: job.run_at or job.created_at,
-    Order.ENTRYPOINT: lambda _: lambda job: job.entrypoint,
-    Order.ID: lambda _: lambda job: job.id,
-    Order.PRIORITY: lambda _: lambda job: (job.priority, job.sequence),
-    Order.RUN_TIME: lambda now: lambda job: job.claimed_at or now,
-    Order.SIZE: lambda _: lambda job: -_size_of(job),
-}
+    if watch:
+        return live(url, draw, interval, instead="jqueue ls")
+    on_queue(url, write, as_json=as_json)
 
 
 BEFORE = timedelta(minutes=1)
 """Time before the creation of a job from which on its events are looked for: clocks may disagree."""
 
-ABOUT = 10
-"""Width of an event and its attempt."""
+TEXT_BYTES = 64 << 10
+"""Largest payload that is shown in full."""
 
 JobID = Annotated[str, argument("ID", "Id of the job, or the beginning of it.")]
-
-
-@dataclass(slots=True)
-class Life:
-    """Everything that is known of a job.
-
-    Attributes:
-        job: the job.
-        now: the time by the queue's clock.
-        events: its events, the oldest first; None if the queue has no history.
-        missing: the reason why events are missing; None if none is.
-        payload: its payload; None if it was not asked for.
-        result: its result, a JSON value; None if there is none, or it was not asked for.
-    """
-
-    job: Job
-    now: datetime
-    events: list[HistoryEvent] | None = None
-    missing: str | None = None
-    payload: bytes | None = None
-    result: Any = None
 
 
 def show(
@@ -532,29 +375,35 @@ def show(
     If the queue keeps a history, the events of the job are listed, too.
     """
 
-    async def read(opened: OpenedQueue) -> Life:
-        job, queue = await _found(opened, job_id), opened.queue
-        life = Life(job, opened.now())
-        if isinstance(queue, BlobQueue) and opened.view.header.history is not None:
-            life.events = []
-            try:
-                wanted = job.id if job.id.isprintable() else None  # an id that was edited by hand is not searched for
-                async for event in queue.history_of(opened.view, job_id=wanted, since=job.created_at - BEFORE):
-                    if event.job_id == job.id:
-                        life.events.append(event)
-                life.events.reverse()
-            except HistoryDamagedError as error:
-                life.missing = str(error)
+    async def read(opened: OpenedQueue) -> tuple[Job, dict[str, Any], list[tuple[str, str]]]:
+        job, now = await _found(opened, job_id), opened.now()
+        events, missing = await _events(opened, job)
+        values = {
+            **job_values(job, now, ShownLife),
+            "headers": sorted(job.headers),
+            "events_missing": missing,
+            "events": None if events is None else [event_values(event) for event in events],
+        }
+        fields = [*_fields(job, now), *_story(job, events or [], missing)]
         if payload:
-            life.payload = b"".join([piece async for piece in payload_of(queue, job)])
-            life.result = job.result if job.result_object is None else await queue.result(job.id)
-        return life
+            content = b"".join([piece async for piece in payload_of(opened.queue, job)])
+            result = job.result if job.result_object is None else await opened.queue.result(job.id)
+            values |= {"payload": _base64(content), "result": result}
+            fields.append(("payload", _as_text(content)))
+            if job.status is JobStatus.COMPLETED:
+                fields.append(("result", json.dumps(result, ensure_ascii=False)))
+        return job, values, fields
 
-    life = on_queue(url, read, as_json=as_json)
+    job, values, fields = on_queue(url, read, as_json=as_json)
     if as_json:
-        show_json(_life_values(life, with_payload=payload))
-    else:
-        write_lines(_lines(life, Terminal.of_stdout()))
+        show_json(values)
+        return
+    rows = [
+        (Cell("" if number else name, "dim"), Cell(printable(line.expandtabs())))
+        for name, text in fields
+        for number, line in enumerate(text.splitlines() or [""])
+    ]
+    write_lines(lines_of((Column("id"), Column(printable(job.id))), rows, Terminal.of_stdout()))
 
 
 async def _found(opened: OpenedQueue, job_id: str) -> Job:
@@ -574,108 +423,74 @@ async def _found(opened: OpenedQueue, job_id: str) -> Job:
         raise RefusedError(missing) from None
 
 
-def _life_values(life: Life, *, with_payload: bool) -> dict[str, Any]:
-    job = life.job
-    values = {
-        **job_values(job, life.now, ShownLife),
-        "headers": sorted(job.headers),
-        "events_missing": life.missing,
-        "events": None if life.events is None else [event_values(event) for event in life.events],
-    }
-    if with_payload:
-        values |= {"payload": b64encode(life.payload or b"").decode("ascii"), "result": life.result}
-    return values
+async def _events(opened: OpenedQueue, job: Job) -> tuple[list[HistoryEvent] | None, str | None]:
+    """Return the events of a job, the oldest first, and why some are missing. None: the queue keeps no history."""
+    if not isinstance(opened.queue, BlobQueue) or opened.view.header.history is None:
+        return None, None
+    wanted = job.id if job.id.isprintable() else None  # an id that was edited by hand is not searched for
+    events: list[HistoryEvent] = []
+    try:
+        async for event in opened.queue.history_of(opened.view, job_id=wanted, since=job.created_at - BEFORE):
+            if event.job_id == job.id:
+                events.insert(0, event)
+    except HistoryDamagedError as error:
+        return events, str(error)
+    return events, None
 
 
-def _lines(life: Life, terminal: Terminal) -> Iterator[str]:
-    """Yield the lines for people."""
-    job, now = life.job, life.now
-    yield terminal.styled(printable(job.id), "bold")
-    facts = list(_facts(job, now, hidden=life.payload is None))
-    widest = max(len(name) for name, _ in facts)
-    for name, value in facts:
-        yield f"{terminal.styled(name.ljust(widest), 'dim')}  {printable(value)}"
-    yield from _errors(job, terminal)
-    if life.events:
-        yield terminal.styled("\nevents (UTC)", "dim")
-        for event in life.events:
-            about = f"{event.verb} {event.attempt or ''}".ljust(ABOUT)
-            yield f"  {moment(event.at)}  {printable(f'{about} {outcome(event)}').rstrip()}"
-    if life.missing:
-        yield terminal.styled(f"  {printable(life.missing)}", "yellow")
-    if life.payload is not None:
-        yield terminal.styled("\npayload", "dim")
-        yield from lines_of_bytes(life.payload)
-        if job.status is JobStatus.COMPLETED:
-            yield terminal.styled("\nresult", "dim")
-            yield f"  | {printable(json.dumps(life.result, ensure_ascii=False))}"
-
-
-def _facts(job: Job, now: datetime, *, hidden: bool) -> Iterator[tuple[str, str]]:
-    """Yield the names and the values of the facts about a job. The values need not be printable."""
-    yield "entrypoint", job.entrypoint
-    yield "status", _status(job, now)
-    yield "enqueued", ago(job.created_at, now)
-    yield "attempts", _attempts(job)
-    if job.holder is not None:
-        yield "holder", job.holder
-    for name, time in (("claimed", job.claimed_at), ("last heartbeat", job.heartbeat_at), ("requeued", job.queued_at)):
-        if time is not None:
-            yield name, ago(time, now)
-    if job.claim_timeout is not None:
-        yield "claim lost after", f"{length(job.claim_timeout)} without a heartbeat"
+def _fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
+    """Yield the names and the values of the facts about a job. No value has several lines."""
+    begun, phase, stored = since(job), phase_of(job, now), job.payload_object
     waits = job.status is JobStatus.QUEUED  # the times of other jobs no longer have an effect
-    for name, time in (
-        ("runs at", job.run_at if waits else None),
-        ("expires", job.expires_at if waits else None),
-        ("dead", job.dead_at),
-    ):
-        if time is not None:
-            yield name, ago(time, now)
-    if job.finished_at is not None:
-        yield "finished", ago(job.finished_at, now)
-    yield "priority", str(job.priority)
-    if job.unique_key is not None:
-        yield "unique key", job.unique_key
-    if job.concurrency_key is not None:
-        yield "concurrency key", f"{job.concurrency_key} (at most {job.concurrency_limit or 1} at once)"
-    if job.headers:
-        yield "headers", f"{', '.join(sorted(job.headers))} (values are hidden)"
-    if job.cancel_requested:
-        yield "cancelled", "its worker will be told to stop at its next heartbeat"
-    stored = job.payload_object
-    where = "" if stored is None else ", in an object of its own"
-    hint = "; --payload shows it" if hidden else ""
-    yield "payload", f"{size(len(job.payload) if stored is None else stored.size)}{where}{hint}"
+    status = f"{phase.replace('_', ' ')} for {age(now - begun)}"
+    lost, key = job.claim_timeout, job.concurrency_key
+    facts: dict[str, str | datetime | None] = {
+        "entrypoint": job.entrypoint,
+        "status": f"scheduled, ready in {age(begun - now)}" if phase is Phase.SCHEDULED else status,
+        "attempts": f"{job.tries}, {job.failed_tries} failed" if job.failed_tries else str(job.tries),
+        "most failures": None if job.max_attempts is None else str(job.max_attempts),
+        "enqueued": job.created_at,
+        "holder": job.holder,
+        "claimed": job.claimed_at,
+        "last heartbeat": job.heartbeat_at,
+        "claim lost after": None if lost is None else f"{length(lost)} without a heartbeat",
+        "requeued": job.queued_at,
+        "runs at": job.run_at if waits else None,
+        "expires": job.expires_at if waits else None,
+        "dead": job.dead_at,
+        "finished": job.finished_at,
+        "priority": str(job.priority),
+        "unique key": job.unique_key,
+        "concurrency key": None if key is None else f"{key} (at most {job.concurrency_limit or 1} at once)",
+        "headers": f"{', '.join(sorted(job.headers))} (values are hidden)" if job.headers else None,
+        "cancelled": "its worker will be told to stop at its next heartbeat" if job.cancel_requested else None,
+        "payload size": size(_size_of(job)) + (", in an object of its own" if stored is not None else ""),
+    }
+    for name, value in facts.items():
+        if value is not None:
+            yield name, ago(value, now) if isinstance(value, datetime) else printable(value)
 
 
-def _status(job: Job, now: datetime) -> str:
-    phase, begun = phase_of(job, now), since(job)
-    if phase is Phase.SCHEDULED:
-        return f"scheduled, ready in {age(begun - now)}"
-    return f"{phase.replace('_', ' ')} for {age(now - begun)}"
-
-
-def _attempts(job: Job) -> str:
-    """Return the number of attempts in words."""
-    text = f"{job.tries}, {job.failed_tries} failed" if job.failed_tries else str(job.tries)
-    return text if job.max_attempts is None else f"{text}; dead after {counted(job.max_attempts, 'failure')}"
-
-
-def _errors(job: Job, terminal: Terminal) -> Iterator[str]:
-    """Yield the errors of the attempts, the latest in full."""
+def _story(job: Job, events: list[HistoryEvent], missing: str | None) -> Iterator[tuple[str, str]]:
+    """Yield the errors of the attempts, the latest in full, and the events. The texts may have several lines."""
     earlier = [each for each in job.errors if each.text != job.error]
-    if earlier:
-        yield terminal.styled("\nerrors of earlier attempts (UTC)" if job.error else "\nerrors (UTC)", "dim")
-        for each in earlier:
-            yield f"  {moment(each.at)}  attempt {each.attempt}: {printable(' '.join(each.text.split()))}"
-    if job.error:
-        yield terminal.styled("\nlast error", "dim")
-        for line in job.error.splitlines():
-            yield f"  | {terminal.styled(printable(line), 'red')}"
-    if job.error_dropped:
-        yield f"  {size(job.error_dropped)} more were dropped: the queue had no room"
-    if job.traceback:
-        yield terminal.styled("\ntraceback, the innermost call last", "dim")
-        for line in job.traceback.splitlines():
-            yield f"  | {printable(line)}"
+    lines = [f"{moment(each.at)}  attempt {each.attempt}: {' '.join(each.text.split())}" for each in earlier]
+    happened = [f"{moment(each.at)}  {each.verb} {each.attempt or ''}".ljust(31) + outcome(each) for each in events]
+    dropped = f"{size(job.error_dropped)} more were dropped: the queue had no room"
+    for name, text in (
+        ("earlier errors (UTC)", "\n".join(map(printable, lines))),
+        ("last error", job.error),
+        ("", dropped if job.error_dropped else None),
+        ("traceback", job.traceback),
+        ("events (UTC)", "\n".join(map(printable, map(str.rstrip, happened)))),
+        ("missing", missing),
+    ):
+        if text:
+            yield name, text
+
+
+def _as_text(content: bytes) -> str:
+    """Return a payload as text, with escapes for bytes that are none, and without what is too much to read."""
+    more = len(content) - TEXT_BYTES
+    text = content[:TEXT_BYTES].decode("utf-8", "backslashreplace")
+    return text + (f"\n… {size(more)} more; --json has them all" if more > 0 else "") if content else "(empty)"

@@ -155,6 +155,8 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, monkeypatch):
     queue = Blocking(tmp_path / "queue.json")
     queue.kill("one", "two", entrypoint="an_entrypoint_with_a_long_name_" * 3, error="the server said 451 " * 20)
     assert max(map(len, run("ls", queue.path).stdout.splitlines())) > 140
+    for job_id in ("0b5a4f0e-6c7e-17", "0b5a4f0e-6c7e-18-4a36", "ffffffff-93f0-4b7e", "x", "x-1"):
+        queue.enqueue("mail", b"", job_id=job_id)
     keyboard, terminal = os.openpty()
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
@@ -165,7 +167,8 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, monkeypatch):
         lines = os.read(keyboard, 65536).decode().splitlines()
     os.close(keyboard)
     assert max(map(len, lines)) <= 80
-    assert {"one", "two"} <= {line.split()[0] for line in lines if line}
+    shown = {"one", "two", "0b5a4f0e-6c7e-17", "0b5a4f0e-6c7e-18", "ffffffff", "x", "x-1"}
+    assert {"id", "7", *shown} == {line.split()[0] for line in lines if line}, "ids are cut where they differ"
 
 
 # Help and grammar
