@@ -32,7 +32,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.selection import Phase, Selection, phase_of, place_of, since
+from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, place_of, since
 
 NAMED = 3
 """Largest number of ids to name in an error about an id that is not clear."""
@@ -237,32 +237,36 @@ class Listing:
                 raise JobsUnreadableError(first.damage)
 
     async def _sorted(self, view: QueueView, now: datetime) -> AsyncGenerator[Any, None]:
-        """Yield the rows by the order, sorted in a temporary file if they are many. Equal ones stay as they were."""
+        """Yield the rows by the order. All of them are sorted in a temporary file, some of a limit in memory."""
         import sqlite3  # slow to import
 
-        place, damage, number = KEYS[self.sort], None, 0
+        place, damage = KEYS[self.sort], None
+        first = FirstItems[Job](self.limit, lambda job: place(job, now), reverse=self.reverse)
         order = ", ".join(f"{column} DESC" if self.reverse else column for column in "abcd")
         try:
             with closing(sqlite3.connect("")) as table:
                 table.execute("CREATE TABLE jobs (a, b, c, d, line)")
                 try:
                     async for job in view.jobs(now, self.selection):
-                        key = (*place(job, now), None, None, None)[:4]
-                        table.execute(
-                            "INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (*key, pickle.dumps(self._row(job, now)))
-                        )
-                        number += 1
+                        if self.limit is None:
+                            row = *place(job, now), None, None, None
+                            line = pickle.dumps(self._row(job, now))
+                            table.execute("INSERT INTO jobs VALUES (?, ?, ?, ?, ?)", (*row[:4], line))
+                        else:
+                            first.add(job)
                 except JobsUnreadableError as error:  # all others were found
                     damage = error
-                limit = number if self.limit is None else self.limit
-                self.more = max(0, number - limit)
-                for (line,) in table.execute(f"SELECT line FROM jobs ORDER BY {order}, rowid LIMIT ?", (limit,)):
+                for (line,) in table.execute(f"SELECT line FROM jobs ORDER BY {order}, rowid"):
                     yield pickle.loads(line)
         except sqlite3.Error as error:
             raise RefusedError(
                 f"the list cannot be sorted in a temporary file: {error}. Set TMPDIR to a folder with more space, or "
-                "choose fewer jobs"
+                "give a --limit"
             ) from None
+        jobs = first.found()
+        self.more = first.number - len(jobs)
+        for job in jobs:
+            yield self._row(job, now)
         if damage is not None:
             raise damage
 
