@@ -25,7 +25,6 @@ from jqueue.cli.printing import age, ago, length, moment, refusal, show_json, si
 from jqueue.cli.progress import DEEP, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import ShownLife, event_values, job_values
-from jqueue.core.verbs.producer import payload_of
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobNotFoundError, JobsUnreadableError
 from jqueue.domain.events import HistoryEvent
@@ -33,6 +32,7 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, place_of, since
+from jqueue.ports.queue import payload_of
 
 NAMED = 3
 """Largest number of ids to name in an error about an id that is not clear."""

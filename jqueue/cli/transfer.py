@@ -36,7 +36,6 @@ from jqueue.core.direct import DirectQueue
 from jqueue.core.migration import MigrationReport, arriving
 from jqueue.core.migration import migrate as move
 from jqueue.core.queue_base import is_same_place
-from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import InvalidJobError, JobStateError, JQueueError, StorageError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
@@ -44,6 +43,7 @@ from jqueue.domain.operations.enqueue import Arrive
 from jqueue.domain.operations.lookups import Find
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Selection
+from jqueue.ports.queue import payload_of
 from jqueue.ports.storage import describe
 
 ONLY_OURS = 0o600

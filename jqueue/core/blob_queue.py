@@ -6,7 +6,7 @@ from typing import Any
 
 from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
-from jqueue.core.queue_base import Prepared, QueueOptions
+from jqueue.core.queue_base import Prepared
 from jqueue.core.service import HeaderOffer, Offer, Service
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
@@ -21,6 +21,7 @@ from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import SupportsOffering
 from jqueue.ports.sharing import DialURL, SupportsDialing, SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
+from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import forks
 
 URL_LENGTH = 1000

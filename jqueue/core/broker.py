@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Self
 
 from jqueue.core.group_commit import GroupCommitLoop
-from jqueue.core.queue_base import lists_queue_options
+from jqueue.runtime.queue_options import lists_queue_options
 
 
 @lists_queue_options

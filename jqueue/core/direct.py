@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.queue_base import QueueOptions, UsableAtOnce, lists_queue_options, takes_queue_options
+from jqueue.core.queue_base import UsableAtOnce
 from jqueue.domain.limits import check_integer
 from jqueue.ports.storage import ObjectStoragePort
+from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 
 
 @lists_queue_options

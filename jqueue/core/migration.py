@@ -14,10 +14,15 @@ from datetime import datetime
 from typing import Any
 
 from jqueue.core.heartbeat import HeartbeatManager
-from jqueue.core.queue_base import is_same_place, options_of
-from jqueue.core.values import NotLoadedError
-from jqueue.core.verbs.producer import payload_of
-from jqueue.domain.errors import InvalidJobError, JobStateError, JobsUnreadableError, JQueueError, UnknownOutcomeError
+from jqueue.core.queue_base import is_same_place
+from jqueue.domain.errors import (
+    InvalidJobError,
+    JobStateError,
+    JobsUnreadableError,
+    JQueueError,
+    NotLoadedError,
+    UnknownOutcomeError,
+)
 from jqueue.domain.job import NO_CLAIM, JobStatus
 from jqueue.domain.job_options import STORED
 from jqueue.domain.models import Job
@@ -25,7 +30,8 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.enqueue import Arrive, Depart
 from jqueue.domain.operations.lookups import Find
 from jqueue.domain.stats import QueueStats
-from jqueue.ports.queue import JobQueue, SupportsApply
+from jqueue.ports.queue import JobQueue, SupportsApply, payload_of
+from jqueue.runtime.queue_options import options_of
 
 BATCH_JOBS = 500
 """Maximum number of jobs in one claim."""

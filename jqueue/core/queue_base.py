@@ -1,13 +1,11 @@
-"""The settings that every queue takes, each with a default value."""
+"""The base of every queue: its calls, its deadlines, and what it hands out."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from dataclasses import replace
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,7 +14,7 @@ from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.claims import ClaimRegistry, HeldClaim
 from jqueue.core.courier import Courier
 from jqueue.core.requests import Request
-from jqueue.core.values import ClaimedPayloads, Collector, NotLoadedError, ValueObjects, handed_out, with_given_payloads
+from jqueue.core.values import ClaimedPayloads, Collector, ValueObjects, handed_out, with_given_payloads
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.core.writer import QueueEngine, Writer
@@ -25,91 +23,22 @@ from jqueue.domain.errors import (
     DeadlineExceededError,
     InvalidJobError,
     JQueueError,
+    NotLoadedError,
     QueueClosedError,
     QueueMissingError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
-from jqueue.domain.limits import Limits, check_integer, check_name
 from jqueue.domain.models import for_callers
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.bulk import BulkConflicts, EnqueueSegments
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.operator import Fence
-from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
-from jqueue.runtime.system import SystemClock, SystemEntropy, forks, process_name
+from jqueue.runtime.queue_options import QueueOptions
+from jqueue.runtime.system import forks, process_name
 
 Made = TypeVar("Made")
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
-
-
-@dataclass(kw_only=True)
-class QueueOptions:
-    """Settings of a queue object. Durations are timedeltas or seconds.
-
-    Attributes:
-        stale_timeout: Time after which a claim without a heartbeat is stale. It is kept with the claim.
-        deadline: Longest time for a call that gives no `deadline` of its own.
-        call_timeout: Longest time for one request to the store.
-        poll_interval: Longest time between two looks at the store while a dequeue waits for jobs.
-        max_pending: Number of calls that may wait for the store. Further calls wait for room until their deadline.
-        limits: Largest sizes that the queue accepts: `Limits(...)`.
-        holder: Name kept with claims: who works on the jobs. None: this process, as `host:pid`.
-        share: True if calls go to the broker of the queue when another process offers one. False: never.
-        clock: Source of the time if the store does not tell it.
-        entropy: Source of ids and jitter.
-    """
-
-    stale_timeout: Duration = DEFAULT_CLAIM_TIMEOUT
-    deadline: Duration = field(default=timedelta(seconds=30), repr=False)
-    call_timeout: Duration = field(default=timedelta(seconds=15), repr=False)
-    poll_interval: Duration = field(default=timedelta(seconds=1), repr=False)
-    max_pending: int = field(default=10_000, repr=False)
-    limits: Limits = field(default_factory=Limits, repr=False)
-    holder: str | None = field(default=None, repr=False)
-    share: bool = field(default=True, repr=False)
-    clock: Clock = field(default_factory=SystemClock, repr=False)
-    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
-
-    def check(self) -> None:
-        """Check the settings.
-
-        Raises:
-            InvalidJobError: a setting is wrong; the message says which.
-        """
-        for name in ("stale_timeout", "deadline", "call_timeout", "poll_interval"):
-            to_seconds(name, getattr(self, name))
-        check_integer("max_pending", self.max_pending, 1, 2**31)
-        if self.holder is not None:
-            check_name("holder", self.holder, self.limits)
-
-
-def options_of(queue: object) -> QueueOptions:
-    """Return the settings of a queue object, or the defaults if it has none, as a user's own class may."""
-    options = getattr(queue, "options", None)
-    return options if isinstance(options, QueueOptions) else QueueOptions()
-
-
-def takes_queue_options(constructor: Constructor) -> Constructor:
-    """Make an `__init__` that ends in `**options` show each option in its help."""
-    own = [each for each in _parameters(constructor) if each.kind is not each.VAR_KEYWORD]
-    named = {each.name for each in own}
-    options = [each for each in _parameters(QueueOptions) if each.name not in named]
-    constructor.__signature__ = inspect.Signature([*own, *options])  # type: ignore[attr-defined]
-    return constructor
-
-
-def lists_queue_options(kind: type[Made]) -> type[Made]:
-    """Class decorator: append the description of each option to the docstring."""
-    if kind.__doc__ and QueueOptions.__doc__:  # not with python -OO
-        _, _, listed = inspect.cleandoc(QueueOptions.__doc__).partition("Attributes:\n")
-        kind.__doc__ = f"{inspect.cleandoc(kind.__doc__)}\n\nOptions:\n{listed}"
-    return kind
-
-
-def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    return list(inspect.signature(function).parameters.values())
 
 
 def place_of(queue: object) -> tuple[Any, ...]:

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NoReturn, Self, Unpack
 
-from jqueue.core.queue_base import QueueOptions, errors_of, is_same_place, lists_queue_options, takes_queue_options
-from jqueue.core.verbs.producer import payload_of
+from jqueue.core.queue_base import errors_of, is_same_place
 from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
@@ -32,7 +31,8 @@ from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.domain.stats import QueueStats, sum_of
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers
+from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers, payload_of
+from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 
 logger = logger_of("jqueue")
 

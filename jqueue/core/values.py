@@ -30,10 +30,10 @@ from jqueue.core.view import QueueView
 from jqueue.domain.errors import (
     InvalidJobError,
     JQueueError,
+    NotLoadedError,
     ObjectDamagedError,
     ObjectMissingError,
     StorageError,
-    UnknownOutcomeError,
 )
 from jqueue.domain.header import Header
 from jqueue.domain.job import PAYLOADS, RESULTS, Claim, JobRecord, StoredObject, objects_of
@@ -94,17 +94,6 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
 
 FAILURES_KEPT = 1024
 """Number of jobs set aside whose failures are remembered."""
-
-
-class NotLoadedError(UnknownOutcomeError):
-    """The payloads of claimed jobs could not be loaded. The claims are handed back, so `resolve` returns no jobs."""
-
-    def __init__(self, cause: BaseException | None = None, reason: str = "could not be loaded") -> None:
-        super().__init__(f"payloads of claimed jobs {reason}, and the claims are handed back", cause, resolver=_no_jobs)
-
-
-async def _no_jobs(timeout: float | None) -> list[JobRecord]:
-    return []
 
 
 class ClaimedPayloads:

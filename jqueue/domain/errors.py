@@ -403,5 +403,16 @@ class UnknownOutcomeError(StorageError):
         return self
 
 
+class NotLoadedError(UnknownOutcomeError):
+    """The payloads of claimed jobs could not be loaded. The claims are handed back, so `resolve` returns no jobs."""
+
+    def __init__(self, cause: BaseException | None = None, reason: str = "could not be loaded") -> None:
+        super().__init__(f"payloads of claimed jobs {reason}, and the claims are handed back", cause, resolver=_no_jobs)
+
+
+async def _no_jobs(timeout: float | None) -> list[Any]:
+    return []
+
+
 class BatchUnknownError(UnknownOutcomeError):
     """It can no longer be known whether a batch of calls was done that one process has committed for another."""

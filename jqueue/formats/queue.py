@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from jqueue.core.queue_base import Prepared, QueueOptions, UsableAtOnce, lists_queue_options, takes_queue_options
+from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.verbs import QueueVerbs
 from jqueue.domain.durations import to_seconds
 from jqueue.formats.engine import StoreEngine
 from jqueue.formats.port import JobStorePort
 from jqueue.ports.queue import Capabilities
+from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 
 BATCH_LIMIT = 1_000
 """Largest number of calls in one commit."""

@@ -9,6 +9,7 @@ would change the job.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, Protocol, Unpack, runtime_checkable
 
@@ -789,3 +790,16 @@ class Operator(SupportsApply, Protocol):
 @runtime_checkable
 class JobQueue(Producer, Consumer, Operator, Protocol):
     """The verbs of every queue."""
+
+
+async def payload_of(queue: JobQueue, job: Job) -> AsyncGenerator[bytes, None]:
+    """Yield the payload of a job in pieces, from any queue."""
+    if not job.payload_apart:
+        if job.payload:
+            yield job.payload
+    elif (open_payload := getattr(queue, "open_payload", None)) is not None:
+        async with aclosing(open_payload(job)) as pieces:
+            async for piece in pieces:
+                yield piece
+    else:
+        raise InvalidJobError(f"the payload of job {job.id!r} is in an object, which this queue cannot read")

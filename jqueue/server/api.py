@@ -29,7 +29,6 @@ from jqueue.core.shown import (
     event_values,
     job_values,
 )
-from jqueue.core.verbs.producer import payload_of
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, QueueMissingError
 from jqueue.domain.fields import GivenDuration, Moment
@@ -38,6 +37,7 @@ from jqueue.domain.job_options import EnqueueOptions, PriorityOption, options_of
 from jqueue.domain.models import Job
 from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.ports.queue import payload_of
 from jqueue.ports.storage import describe
 from jqueue.server.access import Role
 from jqueue.server.calls import unless_gone

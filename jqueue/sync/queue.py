@@ -28,16 +28,16 @@ from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.queue_base import QueueBase, lists_queue_options, takes_queue_options
-from jqueue.core.verbs.producer import payload_of
+from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
-from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory
+from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory, payload_of
 from jqueue.ports.storage import ObjectStoragePort
+from jqueue.runtime.queue_options import lists_queue_options, takes_queue_options
 from jqueue.runtime.system import forks
 from jqueue.sync import background
 from jqueue.sync.background import CallEnded

@@ -36,7 +36,6 @@ except ImportError as error:  # pragma: no cover
     raise ImportError('traces need the API of OpenTelemetry: pip install "jqueue[otel]"') from error
 
 from jqueue._version import __version__
-from jqueue.core.queue_base import options_of
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import Limits, check_headers
@@ -48,6 +47,7 @@ from jqueue.domain.printable import printable
 from jqueue.ports.clock import Clock
 from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import JobQueue, SupportsApply
+from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import SystemClock
 from jqueue.telemetry.exporters import place_name
 

@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from jqueue.core.queue_base import QueueOptions
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer
 from jqueue.ports.queue import JobQueue
+from jqueue.runtime.queue_options import QueueOptions
 from jqueue.testing._watched_queue import WatchedQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, WorkReport

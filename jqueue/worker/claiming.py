@@ -14,8 +14,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jqueue.core.values import NotLoadedError
-from jqueue.domain.errors import CASConflictError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, NotLoadedError, StorageFatalError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of

@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jqueue.core.queue_base import options_of
 from jqueue.domain.errors import (
     ClaimLostError,
     JobCancelledError,
@@ -31,6 +30,7 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsRanges
+from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
 from jqueue.worker.handlers import Handler
 from jqueue.worker.held_jobs import Outcome

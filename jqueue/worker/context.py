@@ -11,13 +11,12 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from datetime import datetime
 from typing import Any, overload
 
-from jqueue.core.verbs.producer import payload_of
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
+from jqueue.ports.queue import JobQueue, payload_of
 from jqueue.worker.job_log import about
 
 logger = logger_of("jqueue.worker")

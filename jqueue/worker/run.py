@@ -14,13 +14,13 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any, Literal
 
 from jqueue._version import __version__
-from jqueue.core.queue_base import options_of
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
+from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
 from jqueue.telemetry.exporters import Exporter, observed
 from jqueue.worker.calls import call_of

@@ -37,7 +37,7 @@ from jqueue.domain.operations.enqueue import LINE_BYTES, Enqueue
 from jqueue.domain.operations.lookups import AwaitResult, Find, LastTransaction
 from jqueue.domain.operations.rules import Configure
 from jqueue.domain.segments import STAGED_NAMED_WITHIN
-from jqueue.ports.queue import JobQueue, Producer, SupportsLargeValues
+from jqueue.ports.queue import Producer, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjectURLs
 
 PIECE = 256
@@ -173,19 +173,6 @@ async def _pieces(jobs: Iterable[Enqueue] | AsyncIterable[Enqueue]) -> AsyncGene
     finally:
         if isinstance(jobs, AsyncGenerator):
             await jobs.aclose()
-
-
-async def payload_of(queue: JobQueue, job: Job) -> AsyncGenerator[bytes, None]:
-    """Yield the payload of a job in pieces, from any queue."""
-    if not job.payload_apart:
-        if job.payload:
-            yield job.payload
-    elif (open_payload := getattr(queue, "open_payload", None)) is not None:
-        async with aclosing(open_payload(job)) as pieces:
-            async for piece in pieces:
-                yield piece
-    else:
-        raise InvalidJobError(f"the payload of job {job.id!r} is in an object, which this queue cannot read")
 
 
 class LargeValueVerbs(QueueBase, SupportsLargeValues):

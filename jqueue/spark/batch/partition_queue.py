@@ -16,7 +16,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from jqueue.core.claims import ClaimRegistry
-from jqueue.core.queue_base import QueueOptions
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
@@ -26,6 +25,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.ports.queue import Capabilities, JobQueue
+from jqueue.runtime.queue_options import QueueOptions
 from jqueue.spark.batch.outcomes import NOT_KEPT, Outcome, outcome_of
 from jqueue.spark.batch.partition_rows import BEGUN, DONE, TOLD, PartitionRows
 
