@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         SegmentDamagedError,
         StorageError,
         UnknownOutcomeError,
+        WorkerNotFoundError,
     )
     from jqueue.domain.limits import Limits
     from jqueue.domain.models import Claim, Job, JobStatus, QueueState
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         Resume,
         SetLimits,
         SetSchedule,
+        StopWorker,
         Unschedule,
     )
     from jqueue.ports.queue import JobQueue
@@ -121,11 +123,13 @@ __all__ = [
     "SetLimits",
     "SetSchedule",
     "Snooze",
+    "StopWorker",
     "StorageError",
     "SyncQueue",
     "UnknownOutcomeError",
     "Unschedule",
     "Worker",
+    "WorkerNotFoundError",
     "__version__",
     "connect",
     "connect_queue",
@@ -146,12 +150,13 @@ _HOMES = {
             CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError InvalidJobError JQueueError
             JobCancelledError JobFailedError JobNotFoundError JobStateError JobsUnreadableError QueueClosedError
             QueueFullError QueueMissingError ResultTimeoutError SegmentDamagedError StorageError UnknownOutcomeError
+            WorkerNotFoundError
         """,
         "jqueue.domain.limits": "Limits",
         "jqueue.domain.models": "Claim Job JobStatus QueueState",
         "jqueue.operations": """
             Ack Cancel ClaimRange Configure Dequeue EndRange Enqueue Heartbeat Nack Pause Purge Redrive
-            Reprioritise RequeueStale Reschedule Resume SetLimits SetSchedule Unschedule
+            Reprioritise RequeueStale Reschedule Resume SetLimits SetSchedule StopWorker Unschedule
         """,
         "jqueue.ports.queue": "JobQueue",
         "jqueue.ports.storage": "ObjectStoragePort",

@@ -4,7 +4,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule, StopWorker
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.operations.rules import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.domain.segments import RangeClaim, RangeFailure
@@ -31,5 +31,6 @@ __all__ = [
     "Resume",
     "SetLimits",
     "SetSchedule",
+    "StopWorker",
     "Unschedule",
 ]

@@ -542,6 +542,7 @@ class Courier:
         def settled(outcome: Any) -> None:
             if not isinstance(outcome, JQueueError):
                 workers.landed(records, self._clock.monotonic(), self._beat)
+                workers.stop(outcome[0])
 
         return OwnCall(Attend(records), callers, settled)
 

@@ -576,6 +576,7 @@ class Engine:
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes}
+        self.workers.obey(parsed.header.workers)
         landed = [sent for sent, verdict in verdicts.items() if verdict is Verdict.LANDED]
         self.recognised += len(landed)
         for sent in landed:
@@ -691,6 +692,7 @@ class Engine:
             pacing.landed(self.writer_id, header.commits)
             if workers:
                 present.landed(workers, ended)
+                present.obey(header.workers)
             self.existed, self.queue_id = True, queue
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:

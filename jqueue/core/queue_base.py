@@ -181,8 +181,8 @@ class QueueBase(SupportsApply, SupportsWorkers):
                 options.clock.monotonic,
             )
 
-    def attend(self, run: str, describe: Describe) -> None:
-        self._engine.workers.attend(run, describe, self.options.clock.monotonic())
+    def attend(self, run: str, describe: Describe, stop: Callable[[], object]) -> None:
+        self._engine.workers.attend(run, describe, stop, self.options.clock.monotonic())
 
     def leave(self, run: str) -> None:
         self._engine.workers.leave(run)

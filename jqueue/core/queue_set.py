@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import chain
@@ -51,7 +51,7 @@ OF_ONE_QUEUE = dict.fromkeys(("limits", "retention", "schedules", "staged", "his
 
 ONE_QUEUE = (
     ("enqueue", "enqueue_many", "result", "cancel", "reschedule", "reprioritise", "redrive", "purge", "requeue_stale"),
-    ("pause", "resume", "limit", "configure", "schedule", "unschedule", "schedules", "read_state"),
+    ("pause", "resume", "limit", "configure", "schedule", "unschedule", "schedules", "read_state", "stop_worker"),
 )
 """Verbs that concern one queue, which a set refuses."""
 
@@ -421,7 +421,7 @@ class QueueSet(JobQueue):
 
     (
         (enqueue, enqueue_many, result, cancel, reschedule, reprioritise, redrive, purge, requeue_stale),
-        (pause, resume, limit, configure, schedule, unschedule, schedules, read_state),
+        (pause, resume, limit, configure, schedule, unschedule, schedules, read_state, stop_worker),
     ) = (map(_refusal_of, verbs) for verbs in ONE_QUEUE)
 
     def iterate_jobs(self, *statuses: Any, **which: Any) -> NoReturn:
@@ -429,11 +429,11 @@ class QueueSet(JobQueue):
 
     # Workers
 
-    def attend(self, run: str, describe: Describe) -> None:
+    def attend(self, run: str, describe: Describe, stop: Callable[[], object]) -> None:
         """Add a worker to each queue: see `SupportsWorkers`."""
         for queue in self.queues:
             if isinstance(queue, SupportsWorkers):
-                queue.attend(run, describe)
+                queue.attend(run, describe, stop)
 
     def leave(self, run: str) -> None:
         """Remove a worker from each queue."""

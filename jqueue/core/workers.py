@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
@@ -26,23 +27,26 @@ class Workers:
 
     Attributes:
         present: describes each worker.
+        stops: stops each worker. Called on the event loop, as often as its order to stop is read.
         left: runs of the workers that have left and whose records are still there.
     """
 
     def __init__(self) -> None:
         self.present: dict[str, Describe] = {}
+        self.stops: dict[str, Callable[[], object]] = {}
         self._reported: set[str] = set()
         self.left: set[str] = set()
         self._next = inf
 
-    def attend(self, run: str, describe: Describe, now: float) -> None:
+    def attend(self, run: str, describe: Describe, stop: Callable[[], object], now: float) -> None:
         """Add a worker at a time of the monotonic clock."""
-        self.present[run] = describe
+        self.present[run], self.stops[run] = describe, stop
         self._next = min(self._next, now + FIRST_BEAT)
 
     def leave(self, run: str) -> None:
         """Remove a worker. The next commit removes its record."""
         self.present.pop(run, None)
+        self.stops.pop(run, None)
         if run in self._reported:
             self.left.add(run)
         if not self.present:
@@ -62,6 +66,16 @@ class Workers:
     def records(self, at: float) -> Mapping[str, WorkerRecord | None]:
         """Return the records to write at a time, in seconds since 1970; None for a worker that has left."""
         return {run: describe(at) for run, describe in self.present.items()} | dict.fromkeys(self.left)
+
+    def obey(self, records: Mapping[str, WorkerRecord]) -> None:
+        """Stop the workers whose records say so."""
+        self.stop(run for run in self.stops if run in records and records[run].stopping)
+
+    def stop(self, runs: Iterable[str]) -> None:
+        """Stop the workers of these runs that are still here. An error in one is the event loop's to log."""
+        for run in runs:
+            if run in self.stops:
+                asyncio.get_running_loop().call_soon(self.stops[run])
 
     def landed(self, runs: Iterable[str], now: float, beat: float = BEAT) -> None:
         """Note that the records of these runs were committed, at a time of the monotonic clock, with this beat."""

@@ -2,8 +2,9 @@
 
 The class tells the caller the fate of the operation:
 
-* certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `ChangedMeanwhileError`,
-  `QueueFullError`, `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`, `CASConflictError`;
+* certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `WorkerNotFoundError`,
+  `ChangedMeanwhileError`, `QueueFullError`, `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`,
+  `CASConflictError`;
 * no result to return: `JobFailedError`, `ResultNotKeptError`, `ResultTimeoutError`;
 * perhaps done, at most once: `UnknownOutcomeError`, whose `resolve` finds out later;
 * the store or its content is at fault: `StorageError` and its other subclasses.
@@ -108,6 +109,21 @@ class JobStateError(JQueueError):
         super().__init__(f"Job {job_id!r} is {status}: {reason}")
         self.job_id = job_id
         self.status = status
+
+
+class WorkerNotFoundError(JQueueError):
+    """No worker with a record in the queue has this name. Nothing changed.
+
+    Attributes:
+        worker: the requested name.
+    """
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(
+            f"No worker {shown(worker)} in the queue: give its name, or name@host:pid as `jqueue stats` shows it. A "
+            "worker is there from two seconds after its start, and until an hour after its last commit"
+        )
+        self.worker = worker
 
 
 class ChangedMeanwhileError(JQueueError):

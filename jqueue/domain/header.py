@@ -47,6 +47,7 @@ class WorkerRecord(Entry, frozen=True):
             reach the store. The blob does not store it: `stats()` compares times.
         entrypoints: its entrypoints; the first 32 of them.
         version: version of jqueue.
+        stopping: True if an operator has told it to stop. It learns of it when it reads the queue, or commits.
     """
 
     name: str
@@ -60,11 +61,16 @@ class WorkerRecord(Entry, frozen=True):
     lost: bool = False
     entrypoints: Annotated[tuple[str, ...], Meta(max_length=1000)] = ()
     version: str = ""
+    stopping: bool = False
 
     @property
     def holder(self) -> str:
         """The holder that its claims name."""
         return f"{self.name}@{self.host}:{self.pid}"
+
+    def is_named(self, name: str, run: str) -> bool:
+        """Return True if a name means this worker: its own, that of its claims' holder, or the id of its run."""
+        return name in (self.name, self.holder, run)
 
     def is_lost(self, now: float) -> bool:
         """Return True if it counts as lost at a time, in seconds since 1970."""
@@ -84,9 +90,15 @@ def by_name(records: Iterable[WorkerRecord]) -> tuple[WorkerRecord, ...]:
         known = runs.get(run)
         if known is not None:
             changes = {"busy": known.busy + record.busy, "lost": known.lost and record.lost}
+            changes["stopping"] = known.stopping or record.stopping
             record = record.evolve(at=max(known.at, record.at), **changes)
         runs[run] = record
     return tuple(runs[run] for run in sorted(runs))
+
+
+def replacing(known: WorkerRecord | None, record: WorkerRecord) -> WorkerRecord:
+    """Return the new record of a worker, which keeps an operator's order to stop."""
+    return record.evolve(stopping=True) if known is not None and known.stopping else record
 
 
 def with_workers(
@@ -100,7 +112,7 @@ def with_workers(
         at: time of the commit, in seconds since 1970.
     """
     records = {run: record for run, record in known.items() if run not in own and record.at + WORKER_AGE > at}
-    records |= {run: record for run, record in own.items() if record is not None}
+    records |= {run: replacing(known.get(run), record) for run, record in own.items() if record is not None}
     surplus = len(records) - WORKERS_KEPT
     for run in sorted(records, key=lambda run: records[run].at)[: max(0, surplus)]:
         del records[run]

@@ -275,12 +275,14 @@ class SupportsWorkers(Protocol):
     A worker that waits for a queue that does not exist makes none.
     """
 
-    def attend(self, run: str, describe: Callable[[float], WorkerRecord]) -> None:
+    def attend(self, run: str, describe: Callable[[float], WorkerRecord], stop: Callable[[], object]) -> None:
         """Add a worker.
 
         Args:
             run: id of this run of the worker.
             describe: returns its record at a time, in seconds since 1970. Called with every commit.
+            stop: called on the event loop of the queue when it reads an operator's order to stop this worker. It may be
+                called several times for one order.
         """
 
     def leave(self, run: str) -> None:
@@ -735,6 +737,24 @@ class Operator(SupportsApply, Protocol):
 
         Raises:
             QueueMissingError: there is no queue.
+        """
+
+    async def stop_worker(self, worker: str, *, deadline: Duration | None = None) -> list[WorkerRecord]:
+        """Tell a worker to stop as SIGTERM does: it claims no more, finishes or hands back its jobs, and ends.
+
+        It learns of the order at its next read or commit: mostly within seconds, and at most the `beat` of its record
+        later, which is a minute, or five if its calls reach another machine that commits them. `stats` shows it as
+        `stopping` until it has left.
+
+        Args:
+            worker: name of the worker: all workers of this name stop; or `name@host:pid` of one, or the id of its run.
+            deadline: maximum time for the call.
+
+        Returns:
+            The record of each worker that was told. One that is lost finds the order if it ever comes back.
+
+        Raises:
+            WorkerNotFoundError: no worker of the queue has this name.
         """
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:

@@ -29,6 +29,7 @@ from jqueue.domain.errors import (
     StorageError,
     StorageThrottledError,
     UnknownOutcomeError,
+    WorkerNotFoundError,
 )
 from jqueue.domain.operations.codec import refusal_of
 
@@ -38,6 +39,7 @@ STATUSES: Mapping[type[JQueueError], int] = {
     InvalidJobError: 422,
     InvalidURLError: 422,
     JobNotFoundError: 404,
+    WorkerNotFoundError: 404,
     QueueMissingError: 404,
     ResultNotKeptError: 404,
     ClaimLostError: 409,

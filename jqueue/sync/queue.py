@@ -239,6 +239,7 @@ class SyncQueue:
     schedule = blocking(BrokerQueue.schedule)
     unschedule = blocking(BrokerQueue.unschedule)
     schedules = blocking(BrokerQueue.schedules)
+    stop_worker = blocking(BrokerQueue.stop_worker)
 
     # Looking
 

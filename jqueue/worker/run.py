@@ -113,6 +113,12 @@ class Run:
         if task is not None and hangs and not task.cancelling():
             task.cancel()  # a lifespan or a queue may hang while it is opened or closed
 
+    def _obey(self) -> None:
+        """Stop in order, as an operator has told this worker to, unless it is stopping."""
+        if not self._stopping.is_set():
+            logger.info("%s stops: an operator has told it to", self._settings.name)
+            self.stop()
+
     def stop_from_anywhere(self) -> None:
         """Stop, from any thread or signal handler."""
         if not self._loop.is_closed():
@@ -239,7 +245,7 @@ class Run:
         batches = {name: handler.options.batch for name, handler in self._handlers.items()}
         claimer = Claimer(claims, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
         if isinstance(queue, SupportsWorkers):
-            queue.attend(self._id, self._record)
+            queue.attend(self._id, self._record, self._obey)
         if isinstance(queue, SupportsOffering):
             queue.offer()
         claiming = self._task(self._claim(claimer), "claims")

@@ -10,12 +10,20 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue import ClaimLostError, DuplicateJobError, InvalidJobError, JobFailedError, JobNotFoundError, JobStateError
+from jqueue import (
+    ClaimLostError,
+    DuplicateJobError,
+    InvalidJobError,
+    JobFailedError,
+    JobNotFoundError,
+    JobStateError,
+    WorkerNotFoundError,
+)
 from jqueue.domain.errors import ChangedMeanwhileError, JobCancelledError, ResultNotKeptError
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
-from jqueue.domain.operations.operator import CreateQueue, Fence, LeaveSeat, TakeSeat
+from jqueue.domain.operations.operator import Attend, CreateQueue, Fence, LeaveSeat, TakeSeat
 from jqueue.operations import (
     Ack,
     Cancel,
@@ -28,6 +36,7 @@ from jqueue.operations import (
     Reprioritise,
     RequeueStale,
     Reschedule,
+    StopWorker,
 )
 from tests.property.plain_guards import PlainGuards
 from tests.property.plain_ranges import PlainRanges
@@ -36,7 +45,7 @@ from tests.property.plain_values import ABSENT, AS_ASKED, ENTRY, NO_CLAIM, STALE
 
 TABLES = (
     *("table", "finished", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
-    *("transactions", "ranges", "clients"),
+    *("transactions", "ranges", "clients", "workers"),
 )
 ERRORS_KEPT, ERROR_BYTES = 5, 256
 """Number of the errors that are kept of a job's attempts, and the size of each."""
@@ -62,6 +71,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         clients: the last batch of each client of a broker: its number, its version, the number of its refusals, and
             the names of the first ones by place.
         clients_evicted: the last version whose batch is forgotten.
+        workers: the name, host and pid of each worker by the id of its run, with `stopping` if it is told to stop.
         broker: the writer, the URL and the term of the broker's seat.
     """
 
@@ -75,6 +85,7 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
         self.ranges: dict[str, dict[str, Any]] = {}
         self.clients: dict[str, tuple[int, int, int, dict[str, str]]] = {}
         self.clients_evicted = 0
+        self.workers: dict[str, dict[str, Any]] = {}
         self.broker = ("", "", 0)
         self.holder: Any = None
         self.attempt_floor = 0
@@ -169,6 +180,10 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
             case Fence():
                 self.changes += 1
                 return None
+            case Attend(workers):
+                return self.attend(workers)
+            case StopWorker(worker):
+                return self.stop_worker(worker)
             case TakeSeat(url, writer, seen_term):
                 if self.broker[2] != seen_term:
                     raise Refused(ChangedMeanwhileError)
@@ -380,6 +395,10 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
                 lost = self.heartbeat(claims, tolerant=True)
                 self.restore(before)
                 return lost
+            case Attend(workers):
+                return [run for run in workers if self.is_told(run)]
+            case StopWorker(worker):
+                return [self.workers[run] for run in self.named(worker) if self.is_told(run)]
         return None
 
     def send_back(self, job, dead, revoked=False, **changes):
@@ -490,6 +509,37 @@ class PlainQueue(PlainRules, PlainRanges, PlainGuards):
     def _queue_again(self, job):
         more: JobFields = {"run_at": None, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
         self.change(job, status="queued", failures=0, dead_at=None, **more)
+
+    def attend(self, workers):
+        """Show workers, or remove those that have left. Returns the runs that are told to stop."""
+        for run, record in workers.items():
+            if record is not None:
+                seen = {name: getattr(record, name) for name in ("name", "host", "pid")}
+                self.workers[run] = seen | {"stopping": self.is_told(run)}
+            self.changes += record is not None or self.workers.pop(run, None) is not None
+        return [run for run in workers if self.is_told(run)]
+
+    def is_told(self, run):
+        """Return True if a worker is told to stop."""
+        return self.workers.get(run, {}).get("stopping", False)
+
+    def named(self, worker):
+        """Return the runs of the workers of a name."""
+        return [
+            run
+            for run, seen in self.workers.items()
+            if worker in (run, seen["name"], f"{seen['name']}@{seen.get('host', '')}:{seen.get('pid', 0)}")
+        ]
+
+    def stop_worker(self, worker):
+        """Tell the workers of a name to stop."""
+        runs = self.named(worker)
+        if not runs:
+            raise Refused(WorkerNotFoundError, worker=worker)
+        for run in runs:
+            self.changes += not self.is_told(run)
+            self.workers[run] = {**self.workers[run], "stopping": True}
+        return [self.workers[run] for run in runs]
 
     def purge(self, asked, aged=frozenset(), spared=frozenset()):
         """Remove jobs of a status.

@@ -38,6 +38,7 @@ HEADER = {
             "recent",
             "clients",
             "clients_evicted",
+            "workers",
         )
     },
 }
@@ -100,6 +101,7 @@ class Version:
         recent: claims that count for rate limits.
         clients: the last batch of each client of a broker.
         clients_evicted: batches up to this version can no longer be recognised.
+        workers: the records of workers, by the id of their run.
     """
 
     index: int = -1
@@ -138,6 +140,7 @@ class Version:
     recent: Fields = field(default_factory=dict)
     clients: dict[str, Fields] = field(default_factory=dict)
     clients_evicted: int = 0
+    workers: dict[str, Fields] = field(default_factory=dict)
 
     @property
     def hot(self) -> set[str]:

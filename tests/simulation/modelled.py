@@ -136,6 +136,10 @@ def first_difference(model: Model, version: Version, shown: Shown) -> str | None
         ),
     }
     pairs |= {name: (getattr(model, name), part) for name, part in parts_of(version).items()}
+    pairs["stopping workers"] = (  # any commit may show a worker, or drop an old record
+        {run for run in version.workers if model.is_told(run)},
+        {run for run, seen in version.workers.items() if seen.get("stopping")},
+    )
     pairs["counters"] = _counted(pairs["counters"][0]), _counted(pairs["counters"][1])
     pairs["holds"] = _living(pairs["holds"][0], version), _living(pairs["holds"][1], version)
     for name, (expected, actual) in pairs.items():

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 from jqueue.domain.errors import (
@@ -14,11 +17,15 @@ from jqueue.domain.errors import (
     QueueMissingError,
     ResultNotKeptError,
     ResultTimeoutError,
+    WorkerNotFoundError,
 )
-from tests.simulation.chain import IN_PROGRESS, QUEUED, Version, status_of
-from tests.simulation.workload import CRONS, DEADLINE, Actor
+from jqueue.domain.header import WorkerRecord
+from tests.simulation.chain import IN_PROGRESS, NOTHING, QUEUED, Version, status_of
+from tests.simulation.history import NEVER, Violation
+from tests.simulation.workload import CRONS, DEADLINE, Actor, World
 
 NAMES = ("cron 1", "cron 2")
+WORKERS = ("worker 1", "worker 2")
 GONE = (JobNotFoundError, JobStateError)
 HISTORY_KEPT = 365 * 86400.0
 """Seconds for which events are kept: no object is removed for its age."""
@@ -104,6 +111,54 @@ class Ruler(Actor):
             job_id, priority = self.dice.choice(self.world.made[-8:]), self.dice.choice([-7, 3])
             work = self.queue.reprioritise(job_id, priority)
             await self.call("reprioritise", work, job_ids=(job_id,), expected=GONE)
+
+
+class Attendee(Actor):
+    """A worker that shows itself in the queue until it is told to stop, and tells others, or itself, to stop."""
+
+    async def act(self) -> None:
+        """Show the worker while it takes its steps."""
+        run, name = f"run of {self.name}", self.dice.choice(WORKERS)
+        self.world.attendees[run] = self.client.process.name
+        told = self.world.told
+
+        def stop() -> None:
+            told.setdefault(run, asyncio.get_running_loop().time())
+
+        self.queue.attend(run, lambda at: WorkerRecord(name=name, host="here", pid=7, at=at), stop)
+        try:
+            await super().act()
+        finally:
+            self.queue.leave(run)
+
+    async def step(self) -> None:
+        """Stop a worker by one of its names, now and then; most often wait."""
+        if f"run of {self.name}" not in self.world.told and self.dice.random() < 0.3:
+            runs = [*self.world.attendees, "nobody"]
+            worker = self.dice.choice([*WORKERS, f"{WORKERS[0]}@here:7", *runs[-3:]])
+            await self.call("stop_worker", self.queue.stop_worker(worker), expected=(WorkerNotFoundError,))
+
+
+def check_orders_to_stop(versions: Sequence[Version], world: World) -> int:
+    """Check that workers stop because of an order, and because of each. Return the number of those that stopped.
+
+    Raises:
+        Violation: one was told to stop without an order in the queue; or made two commits after one, and was not told.
+    """
+    heard: Counter[str] = Counter()
+    ordered: dict[str, float] = {}
+    for before, version in pairwise([NOTHING, *versions]):
+        for run, seen in version.workers.items():
+            if seen.get("stopping"):
+                ordered.setdefault(run, version.at)
+                is_shown = before.workers.get(run, {}).get("at") != seen["at"]  # otherwise it may have left
+                heard[run] += is_shown and world.attendees.get(run) == version.by
+                if heard[run] > 1 and run not in world.told:
+                    raise Violation(0, f"{run} was not told to stop", version=version)
+    for run, at in world.told.items():
+        if ordered.get(run, NEVER) > at:
+            raise Violation(20, f"{run} was told to stop, and nobody had ordered it")
+    return len(world.told)
 
 
 class Waiter(Actor):

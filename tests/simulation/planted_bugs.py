@@ -401,7 +401,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Some processes commit the calls of others.
-    Settings(rate=0.2, processes=6, short_table=1.0, segments=0.0, shared=1.0): {
+    Settings(rate=0.2, processes=6, short_table=1.0, segments=0.0, shared=1.0, attended=0.0): {
         "A broker answers a batch before the commit": Bug(
             "core/engine.py",
             "await self._write(applied)",
@@ -440,6 +440,18 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/writer.py",
             "is not None for request in here) else None",
             "is not None for request in self.waiting) else None",
+        ),
+    },
+    # Workers that show themselves, and some that stop others.
+    Settings(attended=1.0, shared=0.5): {
+        "A worker's next record forgets that it was told to stop": Bug(
+            "domain/header.py", "known is not None and known.stopping", "False"
+        ),
+        "A worker is not told that its record says stop": Bug(
+            "core/workers.py", "in records and records[run].stopping", "in ()"
+        ),
+        "An order to stop one worker is for all": Bug(
+            "domain/header.py", "name in (self.name, self.holder, run)", "True"
         ),
     },
 }

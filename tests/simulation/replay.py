@@ -17,7 +17,7 @@ from pydantic_core import from_json
 
 from jqueue import JQueueError, StorageError
 from jqueue.domain.errors import DeadlineExceededError
-from jqueue.domain.header import BrokerSeat
+from jqueue.domain.header import BrokerSeat, WorkerRecord
 from jqueue.domain.models import AnyJob, for_callers
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
@@ -83,6 +83,7 @@ class Replay:
             after: the version that it made.
         """
         self.model.now, self.model.expired = now, {}
+        self.model.workers = dict(before.workers)
         self._before, self._after = before, after
         self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
@@ -406,7 +407,7 @@ def _is_same(expected: Any, told: Any) -> bool:
         return is_there and all(expected[name] == getattr(told, name, None) for name in names)
     if isinstance(told, BrokerSeat):
         return bool(expected == (told.writer, told.url, told.term))
-    if isinstance(told, QueueSettings | Schedule):
+    if isinstance(told, QueueSettings | Schedule | WorkerRecord):
         return all(value == getattr(told, name) for name, value in expected.items())
     if isinstance(told, list | tuple) and isinstance(expected, list):
         return len(expected) == len(told) and all(map(_is_same, expected, told))

@@ -26,7 +26,7 @@ from tests.simulation.history_audit import HistoryAudit
 from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from tests.simulation.model_audit import ModelAudit
 from tests.simulation.network import LONGEST_DELAY, HonestStore, Landing, Network
-from tests.simulation.orders import Historian, Ruler, Waiter
+from tests.simulation.orders import Attendee, Historian, Ruler, Waiter, check_orders_to_stop
 from tests.simulation.overseers import Overseer
 from tests.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from tests.simulation.punctuality import Punctuality
@@ -74,6 +74,7 @@ class Settings:
         timeless: share of these seeds in which the store does not tell the time.
         crowds: share of all seeds in which many callers of one queue object call at once.
         shared: share of all seeds in which some processes commit the calls of others.
+        attended: share of all seeds in which workers show themselves in the queue, and some are told to stop.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -96,6 +97,7 @@ class Settings:
     timeless: float = 0.2
     crowds: float = 0.2
     shared: float = 0.25
+    attended: float = 0.15
     left_out: frozenset[str] = frozenset()
 
 
@@ -210,6 +212,7 @@ class Simulation:
             self.report.events += segments.seen
         audit = ModelAudit(evidence)
         audit.check()
+        events["worker told to stop"] += check_orders_to_stop(self.versions, world)
         AnswersAudit(evidence, audit).check()
         history = HistoryAudit()
         history.check(self.versions)
@@ -243,6 +246,7 @@ class Simulation:
             self.world.ranged = segments.random() < settings.ranges
             if self.schedule.dice("a store without a clock").random() < settings.timeless:
                 self.world.tells_time = False
+        self.world.attended = self.schedule.dice("workers").random() < settings.attended
         self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds
         if dice.random() < settings.contention:
             network.rate = 0.0
@@ -323,6 +327,7 @@ class Simulation:
             (is_crowd, Crowd),
             (self.world.overseen, Overseer),
             (client.offers, Offerer),
+            (self.world.attended, Attendee),
         ):
             if takes_part:
                 name = f"{kind.__name__.lower()} of {process.name}"

@@ -177,6 +177,9 @@ class World:
         damage: damages segments; None if they stay whole.
         ranged: True if some actors claim ranges.
         shared: True if some processes commit the calls of others.
+        attended: True if workers show themselves in the queue, and some are told to stop.
+        attendees: the process of each of these workers, by the id of its run.
+        told: the time at which each of them was told to stop, by the id of its run.
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
             would end their runs of like operations.
         left_ranges: claims of ranges that nobody ended, each with its jobs.
@@ -211,6 +214,9 @@ class World:
     ranged: bool = False
     crowded: bool = False
     shared: bool = False
+    attended: bool = False
+    attendees: dict[str, str] = field(default_factory=dict)
+    told: dict[str, float] = field(default_factory=dict)
     left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
     keeps_history: bool = False
     events_per_object: int = 1000

@@ -181,7 +181,7 @@ async def test_the_reason_why_jobs_wait_is_a_pause_a_limit_or_a_missing_worker()
     await queue.limit("full", running=2)
     await queue.limit("fast", rate=1, per=3600)
     await queue.ack((await queue.dequeue("fast"))[0])
-    queue.attend("run", lambda at: WorkerRecord(name="w", at=at, entrypoints=("idle", "elsewhere")))
+    queue.attend("run", lambda at: WorkerRecord(name="w", at=at, entrypoints=("idle", "elsewhere")), print)
     await queue.limit("idle", running=1)
     state, stats = (await queue.view()).header, await queue.stats()
     reasons = {

@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, StorageError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, StorageError, WorkerNotFoundError
 from jqueue.core.workers import Workers
 from jqueue.domain.header import BEAT, WorkerRecord
 from jqueue.domain.operations.operator import CreateQueue
@@ -67,7 +67,7 @@ async def idle_worker(storage, **options):
 
     async with BrokerQueue(storage, clock=VirtualClock(), **options) as queue:
         running = asyncio.create_task(worker.run(queue))
-        yield
+        yield running
         worker.stop()
         await running
 
@@ -144,6 +144,21 @@ async def test_a_worker_behind_a_broker_is_lost_ten_minutes_after_its_last_repor
         assert (before.at, lost) == (worker.at, worker.lost)
 
 
+@pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
+@in_virtual_time
+async def test_an_operator_stops_a_worker_behind_a_broker_within_its_beat_through_the_broker_and_past_it(kind):
+    async with served() as broker, idle_worker(broker.memory) as running:
+        await asyncio.sleep(1000)
+        before = now()
+        async with kind(broker.memory, clock=VirtualClock()) as operator:
+            [told] = await operator.stop_worker("idle")
+            with pytest.raises(WorkerNotFoundError, match="No worker 'busy' in the queue"):
+                await operator.stop_worker("busy")
+        await running
+        assert now() - before <= told.beat
+        assert () == await workers_of(broker.memory)
+
+
 @pytest.mark.parametrize("storage", [SharedMemory, NetworkMemory])
 @in_virtual_time
 async def test_a_worker_that_polls_seldom_without_a_broker_still_shows_itself_each_minute(storage):
@@ -172,7 +187,7 @@ async def test_a_worker_that_polls_seldom_looks_seldom_for_a_queue_that_does_not
 async def test_a_timer_that_fires_a_little_early_is_not_set_again_and_again():
     early = asyncio.get_running_loop().time() + 1000 - 1e-5
     workers = Workers()
-    workers.attend("run", lambda at: WorkerRecord(name="idle"), early)
+    workers.attend("run", lambda at: WorkerRecord(name="idle"), lambda: None, early)
     workers.landed(["run"], early - BEAT + 1e-5)
     assert not workers.are_due(early)
     assert workers.until_due(early) >= 0.01

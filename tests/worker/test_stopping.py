@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage
+from jqueue import BrokerQueue, InMemoryStorage, QueueSet, WorkerNotFoundError
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
@@ -236,3 +236,77 @@ def test_a_worker_in_another_thread_leaves_signals_alone_and_is_stopped_from_any
     thread.join(60)
     assert not thread.is_alive()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("seconds", [0, 1000])
+@in_virtual_time
+async def test_an_operator_stops_a_worker_that_is_idle_or_busy_and_no_other(seconds):
+    storage = CountingStorage()
+    worker, work, begun, ended, cancelled = sleeper(seconds, name="mailer", grace=5)
+    other, *_ = sleeper(0, name="other")
+    operator = direct(storage.memory)
+    await work.enqueue(operator, 1)
+    async with working(worker, direct(storage)) as task, working(other, direct(storage)) as others_task:
+        await asyncio.sleep(10)
+        assert [[1], [1] * (not seconds)] == [begun, ended]
+        [told] = await operator.stop_worker("mailer")
+        assert ("mailer", True) == (told.name, told.stopping)
+        before = now()
+        report = await task
+        assert (now() - before < 15, 1 if seconds else 0) == (True, report.handed_back)
+        assert not others_task.done()
+        assert ["other"] == [record.name for record in (await operator.stats()).workers]
+    assert [1] * bool(seconds) == cancelled
+
+
+@in_virtual_time
+async def test_the_order_to_stop_lasts_until_the_worker_has_left_and_holds_for_one_run():
+    storage = CountingStorage(0.05)
+    worker, work, begun, ended, _ = sleeper(8, name="mailer", grace=100)
+    async with direct(storage) as queue:
+        for number in range(3):
+            await work.enqueue(queue, number)
+        async with working(worker, queue) as task:
+            await asyncio.sleep(4)
+            operator = direct(storage.memory)
+            [record] = (await operator.stats()).workers
+            assert [True] == [told.stopping for told in await operator.stop_worker(record.holder)]
+            before = (await operator.read_state()).version
+            assert [True] == [told.stopping for told in await operator.stop_worker("mailer")]
+            assert before == (await operator.read_state()).version  # it is told already
+            await asyncio.sleep(2)
+            await operator.enqueue("work", b"9")
+            assert [True] == [
+                record.stopping for record in (await operator.stats()).workers
+            ]  # after commits of its own
+            assert RunReport(succeeded=3) == await task
+        assert () == (await operator.stats()).workers
+        assert RunReport(succeeded=1) == await drained(worker, queue)  # another run of it works
+    assert [0, 1, 2, 9] == begun == ended
+
+
+@in_virtual_time
+async def test_stopping_an_unknown_worker_says_what_a_name_is_and_changes_nothing():
+    operator = direct()
+    await operator.enqueue("work", b"")
+    for name in ("nobody", "mailer@east:1"):
+        with pytest.raises(WorkerNotFoundError, match=r"name@host:pid as `jqueue stats`") as raised:
+            await operator.stop_worker(name)
+        assert name == raised.value.worker
+    assert 1 == (await operator.read_state()).version
+
+
+@in_virtual_time
+async def test_a_worker_on_several_queues_stops_when_it_is_told_to_in_one_of_them():
+    queues, worker = [direct(), direct()], Worker(name="mailer")
+
+    @worker.handler("work")
+    async def work() -> None:
+        raise AssertionError
+
+    for queue in queues:
+        await queue.configure(dead_retention=60)
+    async with QueueSet(*queues) as several, working(worker, several) as task:
+        await asyncio.sleep(10)
+        assert ["mailer"] == [told.name for told in await queues[1].stop_worker("mailer")]
+        assert RunReport() == await task

@@ -27,7 +27,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.dequeue import Dequeue, sought_names
 from jqueue.domain.operations.ends import RequeueStale
 from jqueue.domain.operations.lookups import Find, Peek
-from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule, StopWorker
 from jqueue.domain.operations.rules import (
     Configure,
     Pause,
@@ -125,6 +125,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         header = (await self._seen(self._seconds(deadline))).header
         now = self._engine.now()
         return [as_shown(schedule, now) for _, schedule in sorted(header.schedules.items())]
+
+    stop_worker = _verb(Operator.stop_worker, StopWorker)
 
     # Looking
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Self
+from typing import Any, Self
 
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import check_time, to_seconds
-from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, JobStateError, shown
+from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, JobStateError, WorkerNotFoundError, shown
 from jqueue.domain.fields import LARGEST, Count, Duration, Moment, Priority
-from jqueue.domain.header import BrokerSeat, WorkerRecord
+from jqueue.domain.header import BrokerSeat, WorkerRecord, replacing
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_priority
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
@@ -269,13 +269,56 @@ class Attend(Operation, frozen=True):
 
     workers: dict[str, WorkerRecord | None]
 
-    def change(self, draft: Draft, now: datetime) -> None:
-        """Write the records."""
+    def change(self, draft: Draft, now: datetime) -> list[str]:
+        """Write the records. Return the runs of those workers that are to stop."""
+        known = draft.header.workers
         for run, record in self.workers.items():
             if record is not None:
-                draft.note(draft.header.workers, run, record)
-            elif run in draft.header.workers:
-                draft.forget(draft.header.workers, run)
+                draft.note(known, run, replacing(known.get(run), record))
+            else:
+                draft.forget(known, run)
+        return self.recovered(draft, now)
+
+    def recovered(self, draft: Draft, at: datetime) -> list[str]:
+        """Return the runs of those workers that are to stop."""
+        known = draft.header.workers
+        return [run for run in self.workers if run in known and known[run].stopping]
+
+
+class StopWorker(Operation, frozen=True):
+    """Tell a worker to stop, as SIGTERM does. Its result is the record of each worker that was told.
+
+    The order stands in the worker's record, and leaves with it. The worker finds it at its next read or commit.
+
+    Attributes:
+        worker: name of the worker: all workers of this name stop; or `name@host:pid` of one, or the id of its run.
+    """
+
+    always_needs = ("holders",)
+    checked_names = ("worker",)
+
+    worker: str
+
+    def change(self, draft: Draft, now: datetime) -> list[WorkerRecord]:
+        """Write the order into the records.
+
+        Raises:
+            WorkerNotFoundError: no worker has the name.
+        """
+        known = draft.header.workers
+        runs = [run for run, record in known.items() if record.is_named(self.worker, run)]
+        if not runs:
+            raise WorkerNotFoundError(self.worker)
+        for run in runs:
+            if not known[run].stopping:
+                draft.note(known, run, known[run].evolve(stopping=True))
+        return [known[run] for run in runs]
+
+    def recovered(self, draft: Draft, at: datetime) -> Any:
+        """Return the records of the workers that have not left yet."""
+        known = draft.header.workers.items()
+        told = [record for run, record in known if record.stopping and record.is_named(self.worker, run)]
+        return told or self.lost_answer()
 
 
 class TakeSeat(Operation, frozen=True):
@@ -411,4 +454,4 @@ class Reprioritise(OnJob, frozen=True):
         return after
 
 
-TRAVELLING = (Cancel, Reschedule, Reprioritise, Redrive, Purge, CreateQueue, Fence, Attend)
+TRAVELLING = (Cancel, Reschedule, Reprioritise, Redrive, Purge, CreateQueue, Fence, Attend, StopWorker)
