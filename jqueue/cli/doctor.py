@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from enum import IntEnum
-from functools import partial
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, NamedTuple
 
 import typer
 from rich import box
@@ -20,16 +18,15 @@ from rich.text import Text
 from jqueue._version import __version__
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.cli import probes, segment_probe
+from jqueue.cli import probes
 from jqueue.cli.on_queue import URL, AsJSON
-from jqueue.cli.printing import show_json
-from jqueue.cli.probes import NotTriedError, Outcome, ProbeContext, Result, noted
+from jqueue.cli.printing import UNUSABLE, show_json
+from jqueue.cli.probes import NotTriedError, ProbeContext, Result, noted
 from jqueue.cli.progress import jobs_counted
-from jqueue.cli.scratch import ScratchObject, ScratchSpace
+from jqueue.cli.repair import segments
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import counted, printable
-from jqueue.ports.clock import Clock
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch, SupportsWriteCheck, describe
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
@@ -53,50 +50,16 @@ PLACES: dict[type, str] = {
 """Advice on places, which no probe can see."""
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The verdict on a storage.
-
-    Attributes:
-        safe: True if a queue may be kept there.
-        text: the verdict in a sentence.
-        harm: the harm that the store would do to a queue.
-        advice: the steps to take.
-    """
-
-    safe: bool
-    text: str
-    harm: tuple[str, ...]
-    advice: tuple[str, ...]
-
-
-def judge(findings: Iterable[Finding], storage: object) -> Verdict:
-    """Return the verdict on a storage."""
-    results = {finding.check.name: finding.result for finding in findings}
-    failed = {name: result for name, result in results.items() if result.outcome is Outcome.FAILED}
-    advice = _once(text for result in (failed or results).values() for text in result.advice)
-    if not failed:
-        place = tuple(text for kind, text in PLACES.items() if isinstance(storage, kind))
-        return Verdict(True, SAFE, (), advice + place)
-    if failed.keys() == {"segments"}:
-        return Verdict(False, DAMAGED, _once(result.harm for result in failed.values()), advice)
-    if failed.keys() >= {"create_only", "stale_etag"}:
-        advice = (DEAF, *advice)
-    if failed.keys() <= RACES:
-        advice = (TWO_STEPS,)
-    return Verdict(False, UNSAFE, _once(result.harm for result in failed.values()), advice)
-
-
-def _once(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, texts)))
-
-
 OVERALL = 90.0
 """Seconds for all checks together that have a limit."""
 
+INTERRUPTED, TERMINATED = 130, 143
+"""Exit codes after Ctrl-C and after SIGTERM. Others: 0 if the store is safe, 1 if it is not, 2 if it cannot be used."""
 
-@dataclass(frozen=True)
-class Check:
+STYLES = {"passed": ("ok", "green"), "failed": ("FAILED", "bold red"), "noted": ("note", "yellow")}
+
+
+class Check(NamedTuple):
     """A probe, with its names.
 
     Attributes:
@@ -113,14 +76,6 @@ class Check:
     run: Callable[[ProbeContext], Awaitable[Result | None]]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A check that was made, and its result."""
-
-    check: Check
-    result: Result
-
-
 CHECKS = (
     Check("create_only", "create an existing object", 20, probes.create_only),
     Check("right_etag", "write with the right etag", 20, probes.right_etag),
@@ -135,91 +90,58 @@ CHECKS = (
     ),
     Check("write_rate", "writes per second", 25, probes.write_rate),
     Check("clock", "clock", 20, probes.clock_offset),
-    Check("segments", "segments of the queue", None, segment_probe.segments),
+    Check("listing", "listing", 20, probes.listing),
+    Check("segments", "segments of the queue", None, segments),
 )
 
 
-async def examine(
-    space: ScratchSpace,
-    clock: Clock,
-    findings: list[Finding],
-    started: Callable[[Check, str], None] = lambda check, progress: None,
-    *,
-    quick: bool = False,
-) -> None:
-    """Make the checks, one after the other.
-
-    Args:
-        space: makes the objects to try.
-        clock: measures the time, and is compared with the store's.
-        findings: each finding is appended to it, as soon as it is known.
-        started: called with each check before it is made, and with its progress in words during a long one.
-        quick: True if no rows of segments are read.
-
-    Raises:
-        StorageError: the store refused, failed several times, or did not answer in time.
-    """
-    context = ProbeContext(space, clock, quick=quick)
-    end = clock.monotonic() + OVERALL
-    for check in CHECKS:
-        started(check, "")
-        context.tell = partial(started, check)
-        seconds = None if check.limit is None else max(0.0, min(check.limit, end - clock.monotonic()))
-        try:
-            async with asyncio.timeout(seconds) as limit:
-                result = await check.run(context)
-        except NotTriedError as why:
-            result = noted(f"not tried: {why}")
-        except TimeoutError as error:
-            if not limit.expired() or seconds is None:
-                raise
-            last = space.last_error or "the store did not answer"
-            raise StorageError(f'the check "{check.title}" did not end within {seconds:.0f} s: {last}') from error
-        if result is not None:
-            findings.append(Finding(check, result))
-
-
-SHOWN = {
-    Outcome.PASSED: Text("ok", "green"),
-    Outcome.FAILED: Text("FAILED", "bold red"),
-    Outcome.NOTED: Text("note", "yellow"),
-}
-
-
-class Status(IntEnum):
-    """Exit codes of the command."""
-
-    SAFE = 0
-    UNSAFE = 1
-    UNUSABLE = 2
-    INTERRUPTED = 130
-    TERMINATED = 143
-
-
 @dataclass
-class Examination:
-    """One run of the doctor.
+class Report:
+    """The result of the doctor.
 
     Attributes:
-        name: the name of the object in the URL.
-        findings: the checks made, with their results.
-        space: the objects tried; None if nothing was tried.
-        verdict: the verdict; None if there is none.
-        error: the reason why there is no verdict.
+        jqueue: version of this program.
+        place: name of the object in the URL.
+        safe: True if a queue may be kept there; None if there is no verdict.
         status: the exit code.
+        verdict: the verdict in a sentence.
+        harm: the harm that the store would do to a queue.
+        advice: the steps to take.
+        checks: the checks that were made: name, outcome and detail of each.
+        error: the reason why there is no verdict.
+        left: the objects that could not be removed, each with the reason.
     """
 
-    name: str = ""
-    findings: list[Finding] = field(default_factory=list)
-    space: ScratchSpace | None = None
-    verdict: Verdict | None = None
-    error: str = ""
-    status: Status = Status.UNUSABLE
+    jqueue: str = __version__
+    place: str = ""
+    safe: bool | None = None
+    status: int = UNUSABLE
+    verdict: str | None = None
+    harm: Sequence[str] = ()
+    advice: Sequence[str] = ()
+    checks: list[dict[str, str]] = field(default_factory=list)
+    error: str | None = None
+    left: Sequence[dict[str, str]] = ()
 
-    @property
-    def left(self) -> list[ScratchObject]:
-        """The objects that could not be removed."""
-        return self.space.left if self.space else []
+    def judge(self, results: dict[str, Result], storage: object) -> None:
+        """Set the verdict on a storage."""
+        failed = {name: result for name, result in results.items() if result.outcome == "failed"}
+        self.safe, self.status = not failed, int(bool(failed))
+        self.harm = _once(result.harm for result in failed.values())
+        self.advice = _once(text for result in (failed or results).values() for text in result.advice)
+        self.verdict = UNSAFE if failed else SAFE
+        if not failed:
+            self.advice = (*self.advice, *(text for kind, text in PLACES.items() if isinstance(storage, kind)))
+        elif failed.keys() == {"segments"}:
+            self.verdict = DAMAGED
+        elif failed.keys() >= {"create_only", "stale_etag"}:
+            self.advice = (DEAF, *self.advice)
+        elif failed.keys() <= RACES:
+            self.advice = (TWO_STEPS,)
+
+
+def _once(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(filter(None, texts)))
 
 
 def doctor(
@@ -238,121 +160,120 @@ def doctor(
 
     Exits with 0 if the store is safe, 1 if it is not, 2 if the URL is wrong or the store cannot be used.
     """
-    examination = run(url, quick=quick)
+    report = examine(url, quick=quick)
     if as_json:
-        show_json(as_values(examination))
+        show_json({"object" if name == "place" else name: value for name, value in asdict(report).items()})
     else:
-        show(examination)
-    raise typer.Exit(examination.status)
+        show(report)
+    raise typer.Exit(report.status)
 
 
-def run(url: str, *, quick: bool = False) -> Examination:
+def examine(url: str, *, quick: bool = False) -> Report:
     """Examine the store of a URL, and show the progress if a terminal can show it."""
-    examination = Examination()
+    report, results = Report(), dict[str, Result]()
     try:
         storage = connect_storage(url)
     except (ValueError, ImportError, StorageFatalError) as error:  # messages of errors about a URL hold no secrets
-        examination.error = str(error)
-        return examination
-    examination.name = describe(storage)
+        report.error = str(error)
+        return report
+    report.place, context = describe(storage), None
     try:
-        asyncio.run(_examine(storage, examination, quick=quick))
+        if not isinstance(storage, SupportsScratch):
+            raise StorageFatalError(
+                f"{report.place} cannot be checked without touching the queue: its storage lacks the methods `beside` "
+                "and `remove`, which create and remove objects for the checks. Test it with StorageContract of "
+                "jqueue.testing instead"
+            )
+        context = ProbeContext(storage, SystemClock(), SystemEntropy(), quick=quick)
+        asyncio.run(_make_checks(storage, context, results))
     except StorageError as error:
-        examination.error = f"could not find out whether this store is safe: {error}"
+        report.error = f"could not find out whether this store is safe: {error}"
     except KeyboardInterrupt:
-        examination.error, examination.status = "interrupted before all checks were done", Status.INTERRUPTED
+        report.error, report.status = "interrupted before all checks were done", INTERRUPTED
     except asyncio.CancelledError:
-        examination.error, examination.status = "terminated before all checks were done", Status.TERMINATED
+        report.error, report.status = "terminated before all checks were done", TERMINATED
     else:
-        examination.verdict = judge(examination.findings, storage)
-        examination.status = Status.SAFE if examination.verdict.safe else Status.UNSAFE
-    return examination
+        report.judge(results, storage)
+    report.checks = [{"name": name, "outcome": each.outcome, "detail": each.detail} for name, each in results.items()]
+    if context is not None:
+        left = [each for each in context.objects if each.may_exist]
+        report.left = [{"object": describe(each.storage), "reason": each.left} for each in left]
+    return report
 
 
-async def _examine(storage: ObjectStoragePort, examination: Examination, *, quick: bool) -> None:
-    if not isinstance(storage, SupportsScratch):
-        raise StorageFatalError(
-            f"{examination.name} cannot be checked without touching the queue: its storage lacks the methods `beside` "
-            "and `remove`, which create and remove objects for the checks. Test it with StorageContract of "
-            "jqueue.testing instead"
-        )
-    _end_on_sigterm()
+async def _make_checks(storage: ObjectStoragePort, context: ProbeContext, results: dict[str, Result]) -> None:
+    """Make the checks, one after the other, and remove their objects. Each result is added as soon as it is known.
+
+    Raises:
+        StorageError: the store refused, failed several times, or did not answer in time.
+    """
+    task, end = asyncio.current_task(), context.clock.monotonic() + OVERALL
+    assert task is not None
+    with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     try:
         if isinstance(storage, SupportsWriteCheck):
             await storage.check_writable()  # trials beside the queue's file do not show that it can be replaced
         with jobs_counted("", of_what="checks") as tell:
+            async with context:
+                for number, check in enumerate(CHECKS):
 
-            def started(check: Check, progress: str) -> None:
-                tell(CHECKS.index(check), len(CHECKS), f"{check.title} {progress}".rstrip())
+                    def shown(progress: str, number: int = number, title: str = check.title) -> None:
+                        tell(number, len(CHECKS), f"{title} {progress}".rstrip())
 
-            examination.space = ScratchSpace(storage, SystemEntropy())
-            async with examination.space:
-                await examine(examination.space, SystemClock(), examination.findings, started, quick=quick)
+                    shown("")
+                    context.tell = shown
+                    result = await _result(check, context, end - context.clock.monotonic())
+                    if result is not None:
+                        results[check.name] = result
                 tell(len(CHECKS), len(CHECKS), "cleaning up")
     finally:
         if isinstance(storage, SupportsRelease):
             await storage.release()
 
 
-def _end_on_sigterm() -> None:
-    """Remove the objects before the process ends, even if SIGTERM ends it."""
-    task = asyncio.current_task()
-    assert task is not None
-    with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+async def _result(check: Check, context: ProbeContext, left: float) -> Result | None:
+    """Make one check. It ends within its limit, and within the seconds that are left for all checks with a limit."""
+    seconds = None if check.limit is None else max(0.0, min(check.limit, left))
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await check.run(context)
+    except NotTriedError as why:
+        return noted(f"not tried: {why}")
+    except TimeoutError as error:
+        if not limit.expired() or seconds is None:
+            raise
+        last = context.last_error or "the store did not answer"
+        raise StorageError(f'the check "{check.title}" did not end within {seconds:.0f} s: {last}') from error
 
 
-def as_values(examination: Examination) -> dict[str, Any]:
-    """Return an examination as JSON values."""
-    verdict = examination.verdict
-    return {
-        "jqueue": __version__,
-        "object": examination.name,
-        "safe": verdict.safe if verdict else None,
-        "status": int(examination.status),
-        "verdict": verdict.text if verdict else None,
-        "harm": verdict.harm if verdict else (),
-        "advice": verdict.advice if verdict else (),
-        "checks": [
-            {"name": found.check.name, "outcome": found.result.outcome.value, "detail": found.result.detail}
-            for found in examination.findings
-        ],
-        "error": examination.error or None,
-        "left": [{"object": describe(made.storage), "reason": made.left} for made in examination.left],
-    }
-
-
-def show(examination: Examination) -> None:
-    """Print an examination for people: the findings to stdout, the errors to stderr."""
+def show(report: Report) -> None:
+    """Print a report for people: the findings to stdout, the errors to stderr."""
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
-    if examination.findings:
-        console.print(Text(examination.name, "bold"), _table(examination.findings))
-    verdict = examination.verdict
-    if verdict is not None:
-        console.print(Text(verdict.text, "bold green" if verdict.safe else "bold red"))
-        for harm in verdict.harm:
+    if report.checks:
+        titles = {check.name: check.title for check in CHECKS}
+        table = Table("check", "result", "details", box=box.SIMPLE_HEAD, pad_edge=False)
+        table.columns[0].no_wrap = table.columns[1].no_wrap = True
+        for each in report.checks:
+            table.add_row(titles[each["name"]], Text(*STYLES[each["outcome"]]), Text(printable(each["detail"])))
+        console.print(Text(report.place, "bold"), table)
+    if report.verdict is not None:
+        console.print(Text(report.verdict, "bold green" if report.safe else "bold red"))
+        for harm in report.harm:
             console.print(_item(harm))
-        if verdict.advice:
-            console.print(Text("\nWhat to do:" if not verdict.safe else "\nWorth knowing:"))
-        for advice in verdict.advice:
+        if report.advice:
+            console.print(Text("\nWorth knowing:" if report.safe else "\nWhat to do:"))
+        for advice in report.advice:
             console.print(_item(advice))
-    if examination.error:
-        errors.print(Text(f"jqueue doctor: {printable(examination.error)}"))
-    if examination.left:
-        left = counted(len(examination.left), "object")
+    if report.error:
+        errors.print(Text(f"jqueue doctor: {printable(report.error)}"))
+    if report.left:
+        left = counted(len(report.left), "object")
         errors.print(Text(f"jqueue doctor: {left} of the checks may be left behind. Please remove by hand:"))
-    for made in examination.left:
-        errors.print(Text(f"  {describe(made.storage)}"))
-    for reason in dict.fromkeys(made.left for made in examination.left if made.left):
+        for each in report.left:
+            errors.print(Text(f"  {each['object']}"))
+    for reason in _once(each["reason"] for each in report.left):
         errors.print(Text(f"  reason: {printable(reason)}"))
-
-
-def _table(findings: list[Finding]) -> Table:
-    table = Table("check", "result", "details", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for found in findings:
-        table.add_row(found.check.title, SHOWN[found.result.outcome], Text(printable(found.result.detail)))
-    return table
 
 
 def _item(text: str) -> Table:

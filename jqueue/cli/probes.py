@@ -1,21 +1,158 @@
 """The probes of `jqueue doctor`: one function for each promise of a store that a queue rests on.
 
-Nothing here prints. Each content that is written is unlike every other. So a read afterwards tells which write landed,
-even if its answer was a refusal: a client may send a write again, and be refused because of its own first try.
+Nothing here prints. The probes write objects of their own beside the queue's. Every call to them ends in time, and they
+are removed even after an error. Each content that is written is unlike every other. So a read afterwards tells which
+write landed, even if its answer was a refusal: a client may send a write again, and be refused because of its own first
+try.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import Enum
+from typing import Any, Literal, Self, TypeVar
 
-from jqueue.cli.scratch import TRIES, Found, ScratchObject, ScratchSpace, run_concurrently, with_retries
+from jqueue.core.tasks import Backoff
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError, shown
 from jqueue.domain.printable import counted
-from jqueue.ports.clock import Clock
-from jqueue.ports.storage import SupportsReadIfChanged, SupportsStoreTime
+from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.storage import SupportsListing, SupportsReadIfChanged, SupportsScratch, SupportsStoreTime
+
+Answer = TypeVar("Answer")
+Found = tuple[bytes, str | None]
+
+CALL_LIMIT = 20.0
+"""Seconds for one call. Our adapters have a shorter deadline of their own; a user's adapter may have none."""
+
+TRIES = 5
+"""Number of failures after which a read or a write is not tried again. Throttled tries do not count."""
+
+REMOVAL_LIMIT = 15.0
+"""Seconds for the removal of one object."""
+
+LATE = 1.0
+"""Seconds after which a write that got no answer is looked for once more."""
+
+
+async def with_retries(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
+    """Return the answer of a call. If the store fails, try a few times. While it throttles, retry with growing pauses.
+
+    Raises:
+        StorageError: the store failed each time, or refused.
+    """
+    failures, backoff = 0, Backoff(entropy)
+    while True:
+        try:
+            return await call()
+        except StorageFatalError:
+            raise
+        except StorageError as error:
+            failures += not isinstance(error, StorageThrottledError)
+            if failures == TRIES:
+                raise
+            await asyncio.sleep(backoff.after(error))
+
+
+async def run_concurrently(calls: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+    """Make several calls at once, and return their answers. If one fails or we are cancelled, all others end too."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+class ScratchObject:
+    """One object for trials.
+
+    Attributes:
+        storage: its storage.
+        last_error: the last error of the store, other than a conflict.
+        may_exist: True if a write was not refused, or if a read has found it; False once it was removed.
+        left: the reason why it could not be removed; empty if it was removed, or if that was not tried yet.
+    """
+
+    def __init__(self, storage: SupportsScratch) -> None:
+        self.storage = storage
+        self.last_error: StorageError | None = None
+        self.may_exist = False
+        self.left = ""
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._tried = False
+        self._unsure = False
+
+    async def read(self) -> Found:
+        """As of any storage."""
+        found = await self._call("read", self.storage.read())
+        self.may_exist = self.may_exist or found[1] is not None
+        return found
+
+    async def read_if_changed(self, etag: str) -> Found | None:
+        """As of any storage; it must support this read."""
+        assert isinstance(self.storage, SupportsReadIfChanged)
+        return await self._call("read", self.storage.read_if_changed(etag))
+
+    async def write(self, content: bytes, if_match: str | None = None) -> str:
+        """As of any storage."""
+        self._tried, refused = True, False
+        try:
+            return await self._call("write", self.storage.write(content, if_match))
+        except (CASConflictError, StorageFatalError):
+            refused = True
+            raise
+        except StorageError:
+            self._unsure = True
+            raise
+        finally:  # a cancelled write may land, too
+            self.may_exist = self.may_exist or not refused
+
+    async def _call(self, doing: str, call: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for a call. It goes on if we are cancelled, so that an object it writes can be removed afterwards."""
+        task = asyncio.create_task(call)
+        self._under_way.add(task)
+        task.add_done_callback(self._forget)
+        try:
+            await asyncio.wait([task], timeout=CALL_LIMIT)
+            if not task.done():
+                raise StorageError(f"the store did not answer a {doing} within {CALL_LIMIT:g} s")
+            return task.result()
+        except StorageError as error:
+            self.last_error = error
+            raise
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # counts as seen, so that asyncio does not log it
+
+    async def remove(self, entropy: Entropy) -> None:
+        """Remove it, once no call is under way. If that fails, `left` says why."""
+        if not self._tried:
+            return
+        try:
+            async with asyncio.timeout(REMOVAL_LIMIT):
+                if self._under_way:
+                    _, late = await asyncio.wait(self._under_way, timeout=REMOVAL_LIMIT / 2)
+                    for task in late:
+                        task.cancel()
+                    self._unsure = self._unsure or bool(late)
+                await with_retries(self.storage.remove, entropy)
+                if self._unsure:
+                    await asyncio.sleep(LATE)
+                    await with_retries(self.storage.remove, entropy)
+            self.may_exist = False
+        except (StorageError, TimeoutError) as error:
+            with suppress(StorageError, TimeoutError):
+                async with asyncio.timeout(REMOVAL_LIMIT):
+                    self.may_exist = (await with_retries(self.storage.read, entropy))[1] is not None
+            if self.may_exist:
+                self.left = str(error) or f"the store did not remove it within {REMOVAL_LIMIT:g} s"
+
 
 CREATORS = 20
 MANY_BYTES = bytes(range(256)) * 256
@@ -32,15 +169,13 @@ CLOCK = "Set the clock of this machine (NTP): stores refuse requests from clocks
 NO_TIME = (
     "Keep the clocks of all machines that use the queue within a minute of each other: they set the times of its jobs."
 )
+LATE_LISTS = (
+    "This store lists new objects late: if `jqueue history` reports missing events, run it again after a while."
+)
 READS = "Raise poll_interval if consumers mostly wait: each poll reads the whole queue."
 
 
-class Outcome(Enum):
-    """The outcome of a probe."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    NOTED = "noted"
+Outcome = Literal["passed", "failed", "noted"]
 
 
 @dataclass(frozen=True)
@@ -62,17 +197,20 @@ class Result:
 
 def passed(detail: str) -> Result:
     """Return the result of a promise that is kept."""
-    return Result(Outcome.PASSED, detail)
+    return Result("passed", detail)
 
 
 def noted(detail: str, advice: str = "") -> Result:
     """Return a result that is safe, and worth knowing."""
-    return Result(Outcome.NOTED, detail, advice=(advice,) if advice else ())
+    return Result("noted", detail, advice=(advice,) if advice else ())
 
 
 def failed(detail: str, harm: str, *advice: str) -> Result:
     """Return the result of a store that is not safe. Without advice, the store must honour its conditions."""
-    return Result(Outcome.FAILED, detail, harm, advice or (HONOUR,))
+    return Result("failed", detail, harm, advice or (HONOUR,))
+
+
+STALLS = failed("a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY)
 
 
 class NotTriedError(Exception):
@@ -82,38 +220,60 @@ class NotTriedError(Exception):
 class ProbeContext:
     """The tools of the probes, and the facts that one probe has found out for the next.
 
+    At the end of its `async with` block, all objects of the probes are removed.
+
     Args:
-        space: makes the objects to try.
+        storage: the queue's object, which is not written.
         clock: measures the time, and is compared with the store's.
+        entropy: source of the id in the names of the objects, and of jitter.
         quick: True if no rows of segments are read.
-        tell: called with the progress of a long probe, in words.
 
     Attributes:
-        main: an object that several probes use, one after the other.
+        objects: the objects that were made for trials.
+        main: one of them, which several probes use, one after the other.
         matches: False if no write that names the right etag goes through; `right_etag` finds out.
         etag: the last etag of `main` that was seen.
+        tell: called with the progress of a long probe, in words.
     """
 
-    def __init__(
-        self, space: ScratchSpace, clock: Clock, *, quick: bool = False, tell: Callable[[str], None] = lambda text: None
-    ) -> None:
-        self.space = space
+    def __init__(self, storage: SupportsScratch, clock: Clock, entropy: Entropy, *, quick: bool = False) -> None:
+        self.storage = storage
         self.clock = clock
+        self.entropy = entropy
         self.quick = quick
-        self.tell = tell
-        self.main = space.new_object()
+        self.tell: Callable[[str], None] = lambda text: None
+        self.prefix = f".doctor-{''.join(char for char in entropy.new_id() if char.isalnum())[-12:]}-"
+        self.objects: list[ScratchObject] = []
+        self.main = self.new_object()
         self.matches = True
         self.etag: str | None = None
         self._bodies = 0
 
+    def new_object(self) -> ScratchObject:
+        """Return a new object, under a name of its own."""
+        made = ScratchObject(self.storage.beside(f"{self.prefix}{len(self.objects) + 1}"))
+        self.objects.append(made)
+        return made
+
+    @property
+    def last_error(self) -> StorageError | None:
+        """The last error of the store, other than conflicts."""
+        return next((made.last_error for made in reversed(self.objects) if made.last_error), None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await asyncio.gather(*(made.remove(self.entropy) for made in self.objects))
+
     def body(self) -> bytes:
         """Return a content unlike all others."""
         self._bodies += 1
-        return b'{"jqueue doctor": "%s", "body": %d}' % (self.space.entropy.new_id().encode(), self._bodies)
+        return b'{"jqueue doctor": "%s", "body": %d}' % (self.entropy.new_id().encode(), self._bodies)
 
     async def read(self, thing: ScratchObject) -> Found:
         """Return the content and the etag of an object."""
-        found = await with_retries(thing.read, self.space.entropy)
+        found = await with_retries(thing.read, self.entropy)
         if thing is self.main:
             self.etag = found[1] or self.etag
         return found
@@ -121,7 +281,7 @@ class ProbeContext:
     async def put(self, thing: ScratchObject, content: bytes, if_match: str | None = None) -> str | None:
         """Write, and return the etag if the write landed, even if the answer was a conflict; None if it was refused."""
         try:
-            return await with_retries(lambda: thing.write(content, if_match), self.space.entropy)
+            return await with_retries(lambda: thing.write(content, if_match), self.entropy)
         except CASConflictError:
             found, etag = await self.read(thing)
             return etag if found == content else None
@@ -173,9 +333,7 @@ async def stale_etag(context: ProbeContext) -> Result:
     context.need_matches()
     earlier, later = await context.current(), context.body()
     if await context.put(context.main, later, earlier) is None:
-        return failed(
-            "a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY
-        )
+        return STALLS
     harm = "lose jobs and run others twice: a program overwrites what another wrote since it read"
     if await context.put(context.main, context.body(), earlier) is not None:
         return failed("accepted: it overwrote a newer write", harm)
@@ -186,7 +344,7 @@ async def stale_etag(context: ProbeContext) -> Result:
 
 async def absent_object(context: ProbeContext) -> Result:
     """Check that a write that names an etag creates nothing."""
-    absent = context.space.new_object()
+    absent = context.new_object()
     harm = "bring back a deleted queue: its jobs would run a second time"
     if await context.put(absent, context.body(), context.etag or SOME_ETAG) is not None:
         return failed("accepted: it created an object", harm)
@@ -209,7 +367,7 @@ async def etag_quoting(context: ProbeContext) -> Result | None:
 
 async def round_trip(context: ProbeContext) -> Result:
     """Check that bytes come back as they were, with the etag that their write returned."""
-    thing, content = context.space.new_object(), MANY_BYTES + context.body()
+    thing, content = context.new_object(), MANY_BYTES + context.body()
     written = await context.put(thing, content)
     if written is None:
         raise NotTriedError("no object can be created")
@@ -227,14 +385,12 @@ async def conditional_read(context: ProbeContext) -> Result | None:
     thing = context.main
     if not isinstance(thing.storage, SupportsReadIfChanged):
         return None
-    entropy, earlier = context.space.entropy, await context.current()
+    entropy, earlier = context.entropy, await context.current()
     unchanged = await with_retries(lambda: thing.read_if_changed(earlier), entropy)
     if context.matches:
         content = context.body()
         if await context.put(thing, content, earlier) is None:
-            return failed(
-                "a write with the right etag was refused", "stall at times: the store refuses valid changes", PROXY
-            )
+            return STALLS
         found = await with_retries(lambda: thing.read_if_changed(earlier), entropy)
         if found is None or found[0] != content:
             return failed(
@@ -247,12 +403,12 @@ async def conditional_read(context: ProbeContext) -> Result | None:
 
 async def racing_creators(context: ProbeContext) -> Result:
     """Check that one wins if many create an object at once."""
-    thing = context.space.new_object()
+    thing = context.new_object()
     contents = [context.body() for _ in range(CREATORS)]
 
     async def create(content: bytes) -> bytes | None:
         try:
-            await with_retries(lambda: thing.write(content), context.space.entropy)
+            await with_retries(lambda: thing.write(content), context.entropy)
         except CASConflictError:
             return None
         return content
@@ -296,7 +452,9 @@ WRITES_END, WRITES_END_THROTTLED = 3.0, 8.0
 ATTEMPTS = 200
 """Largest number of writes of one writer: a store that refuses at once would get too many within the time limit."""
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0
+LONGEST_PAUSE = 2.0
+"""Seconds to wait at most after a failure, so that a probe ends soon after its time."""
+
 SLOW = 2.0
 """Writes a second; a slower store gets a remark."""
 
@@ -306,95 +464,52 @@ BROKER = (
 )
 
 
-class _Pauses:
-    """The pauses of one writer. They grow when the store complains, and shrink when a write lands."""
-
-    def __init__(self, context: ProbeContext) -> None:
-        self._entropy = context.space.entropy
-        self._pause = 0.0
-
-    def note_trouble(self) -> None:
-        """Note that the store failed, or asked for fewer requests."""
-        self._pause = min(LONGEST_PAUSE, max(FIRST_PAUSE, self._pause * 2))
-
-    def note_success(self) -> None:
-        """Note that a write landed."""
-        self._pause *= 0.8
-
-    async def wait(self) -> None:
-        """Pause, at least to let other tasks of this event loop run."""
-        await asyncio.sleep(self._pause / 2 + self._entropy.jitter(self._pause / 2) if self._pause > 0.01 else 0)
-
-
-class _Tally:
-    """Counts of the racing increments."""
-
-    def __init__(self) -> None:
-        self.acknowledged = 0
-        self.conflicts = 0
-        self.throttled = 0
-        self.failures = 0
-
-    @property
-    def reason_unfinished(self) -> str:
-        """The reason why not all increments were made in time."""
-        if self.throttled:
-            return f"the store throttled {counted(self.throttled, 'request')}"
-        if self.failures:
-            return f"{counted(self.failures, 'request')} failed"
-        if self.conflicts > self.acknowledged:
-            return f"{counted(self.conflicts, 'conflict')} with other writers"
-        return "the store is slow"
-
-
 async def racing_increments(context: ProbeContext) -> Result:
     """Check that no update of many writers is lost."""
     context.need_matches()
-    thing, tally, total = context.space.new_object(), _Tally(), WRITERS * INCREMENTS
+    thing, tally, total = context.new_object(), Counter[str](), WRITERS * INCREMENTS
     begun = context.clock.monotonic()
     await run_concurrently(_increment(context, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
-    seconds = context.clock.monotonic() - begun
-    if not tally.acknowledged:
+    seconds, done, conflicts = context.clock.monotonic() - begun, tally["done"], tally["conflicts"]
+    if not done:
         last = f": {thing.last_error}" if thing.last_error else ", each was a conflict"
         raise StorageError(f"none of {total} racing increments succeeded within {seconds:.0f} s{last}")
     found = _number((await context.read(thing))[0])
-    if found < tally.acknowledged:
+    if found < done:
         return failed(
-            f"updates are lost: {tally.acknowledged} were acknowledged, and only {found} are stored",
+            f"updates are lost: {done} were acknowledged, and only {found} are stored",
             "lose jobs and run others twice: writers overwrite each other's changes",
-            HONOUR,
         )
-    if tally.acknowledged < total:
-        return noted(
-            f"{tally.acknowledged} of {total} done in {seconds:.0f} s, none lost: {tally.reason_unfinished}", BROKER
-        )
+    if done < total:
+        if tally["throttled"]:
+            why = f"the store throttled {counted(tally['throttled'], 'request')}"
+        elif tally["failures"]:
+            why = f"{counted(tally['failures'], 'request')} failed"
+        else:
+            why = f"{counted(conflicts, 'conflict')} with other writers" if conflicts > done else "the store is slow"
+        return noted(f"{done} of {total} done in {seconds:.0f} s, none lost: {why}", BROKER)
     if found > total:
         return noted(f"none lost, {found - total} counted twice as writes were sent again; a queue recognises those")
-    return passed(f"all {total} stored, {counted(tally.conflicts, 'conflict')}, {seconds:.1f} s")
+    return passed(f"all {total} stored, {counted(conflicts, 'conflict')}, {seconds:.1f} s")
 
 
-async def _increment(context: ProbeContext, thing: ScratchObject, tally: _Tally, end: float) -> None:
+async def _increment(context: ProbeContext, thing: ScratchObject, tally: Counter[str], end: float) -> None:
     """Add one, several times. If a write is refused or its fate is unknown, read and add again."""
-    pauses, left = _Pauses(context), INCREMENTS
+    backoff, left = Backoff(context.entropy), INCREMENTS
     for _ in range(ATTEMPTS):
         if not left or context.clock.monotonic() >= end:
             break
         try:
             content, etag = await thing.read()
             await thing.write(b"%d" % (_number(content) + 1), etag)
+            tally["done"], left, backoff = tally["done"] + 1, left - 1, Backoff(context.entropy)
         except CASConflictError:
-            tally.conflicts += 1
+            tally["conflicts"] += 1
         except StorageFatalError:
             raise
         except StorageError as error:
-            throttled = isinstance(error, StorageThrottledError)
-            tally.throttled, tally.failures = tally.throttled + throttled, tally.failures + (not throttled)
-            pauses.note_trouble()
-        else:
-            tally.acknowledged += 1
-            left -= 1
-            pauses.note_success()
-        await pauses.wait()
+            tally["throttled" if isinstance(error, StorageThrottledError) else "failures"] += 1
+            await asyncio.sleep(min(LONGEST_PAUSE, backoff.after(error)))
 
 
 def _number(content: bytes) -> int:
@@ -404,33 +519,41 @@ def _number(content: bytes) -> int:
 async def write_rate(context: ProbeContext) -> Result:
     """Count the writes a second that the store takes, one after the other."""
     context.need_matches()
-    thing, pauses, etag = context.space.new_object(), _Pauses(context), None
-    begun, took, done, throttled, failures = context.clock.monotonic(), 0.0, 0, False, 0
+    thing, etag, backoff = context.new_object(), None, Backoff(context.entropy)
+    begun, took, done, throttled = context.clock.monotonic(), 0.0, 0, False
     for _ in range(ATTEMPTS):
         if done == WRITES or context.clock.monotonic() - begun >= (WRITES_END_THROTTLED if throttled else WRITES_END):
             break
         try:
             etag = await thing.write(context.body(), etag)
+            done, took, backoff = done + 1, context.clock.monotonic() - begun, Backoff(context.entropy)
         except StorageFatalError:
             raise
-        except StorageThrottledError:
-            throttled = True
-            pauses.note_trouble()
         except (StorageError, CASConflictError) as error:  # it may have landed, and been sent again by the client
-            failures += isinstance(error, StorageError)
-            if failures == TRIES:
-                raise
+            throttled = throttled or isinstance(error, StorageThrottledError)
+            await asyncio.sleep(min(LONGEST_PAUSE, backoff.after(error)))
             etag = (await context.read(thing))[1]
-        else:
-            done, took, failures = done + 1, context.clock.monotonic() - begun, 0
-        if throttled:
-            await pauses.wait()
     if not done:
         raise StorageError("none of the writes to measure the rate succeeded", thing.last_error)
     rate = done / max(took, 0.001)
-    said = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+    text = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
     if throttled:
-        return noted(f"{said}; the store throttles faster writes", BROKER)
-    if rate < SLOW:
-        return noted(f"{said}, one after the other", BROKER)
-    return passed(f"{said}, one after the other")
+        return noted(f"{text}; the store throttles faster writes", BROKER)
+    text += ", one after the other"
+    return noted(text, BROKER) if rate < SLOW else passed(text)
+
+
+async def listing(context: ProbeContext) -> Result | None:
+    """Check that an object is listed once it is written. Then the history of a queue is whole at any time."""
+    if not isinstance(context.storage, SupportsListing):
+        return None
+    thing, storage = context.new_object(), context.storage
+    if await context.put(thing, context.body()) is None:
+        raise NotTriedError("no object can be created")
+    try:
+        listed = await with_retries(lambda: storage.list_beside(context.prefix), context.entropy)
+    except StorageFatalError as error:
+        raise NotTriedError(str(error)) from None
+    if f"{context.prefix}{len(context.objects)}" not in {each.suffix for each in listed}:
+        return noted("an object that was just written is not listed yet", LATE_LISTS)
+    return passed("a new object is listed at once")

@@ -1,47 +1,253 @@
-"""`jqueue repair URL [SEGMENT]`: keeps the jobs of damaged segments that can be read, and gives up the others."""
+"""Damaged segments: the check of `jqueue doctor` that finds them, and `jqueue repair`, which keeps what can be read."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from jqueue.cli.changes import DryRun, Yes, ask
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue, place_of
 from jqueue.cli.parameters import argument
-from jqueue.cli.printing import jobs, show, show_json
-from jqueue.cli.scratch import CALL_LIMIT, with_retries
-from jqueue.core.blob.segment_reader import SegmentReader
+from jqueue.cli.printing import jobs, show, show_json, size
+from jqueue.cli.probes import CALL_LIMIT, NotTriedError, ProbeContext, Result, failed, noted, passed, with_retries
+from jqueue.core.blob.codec import parse_blob
+from jqueue.core.blob.segment_object import SegmentCheck
+from jqueue.core.blob.segment_reader import CUT_OFF, MISSING, SegmentReader, pieces_of, reason_of
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.observers import Observers
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
+from jqueue.domain.header import Header
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.segments import FOLDER, Segment, Span, common, joined, size_of, without
-from jqueue.ports.clock import Entropy
+from jqueue.domain.segments import FOLDER, Range, Segment, Span, common, joined, size_of, without
+from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import SupportsObjects
 
+Answer = TypeVar("Answer")
 
-@dataclass(frozen=True)
-class Damaged:
-    """A segment with jobs that cannot be read.
+KEPT_FOR = timedelta(hours=2)
+"""Age below which an unnamed segment is no litter: a commit may name it soon, or a reader may still need it."""
+
+NAMED = 3
+"""Largest number of damaged segments to name in the table. The advice names more."""
+
+ADVISED = 20
+"""Largest number of damaged segments with advice of their own."""
+
+REPORT = (
+    "Its bytes are as they were written, so a backup has the same fault. Please report it. `jqueue export` reads its "
+    "jobs, and `jqueue import` adds them to another queue."
+)
+COLLECT = "Objects that nothing names are removed while workers run, or by queue.collect()."
+
+
+@dataclass
+class Damage:
+    """The damage of one segment.
 
     Attributes:
         name: of the segment.
-        entrypoint: of its jobs.
-        rows: the rows that cannot be read, as spans.
-        lost: number of jobs to give up now: waiting jobs, and jobs in ranges whose claims are stale.
-        claimed: number of jobs in claimed ranges, which stay.
-        readable: number of waiting jobs of the segment that can be read.
+        segment: its entry in the manifest.
+        held: the claims of its ranges.
+        why: the first fault that was found; empty if there is none.
+        rows: the rows that cannot be read, as spans. If there are none, the index or the manifest is wrong.
     """
 
     name: str
-    entrypoint: str
-    rows: list[Span]
-    lost: int
-    claimed: int
-    readable: int
+    segment: Segment
+    held: Sequence[Range]
+    why: str = ""
+    rows: list[Span] = field(default_factory=list)
+
+    def has_no_rows(self, why: str) -> None:
+        """Note that no row can be read."""
+        self.why, self.rows = why, [(0, self.segment.rows)]
+
+    @property
+    def in_ranges(self) -> int:
+        """Number of its jobs that are in progress in ranges."""
+        return sum(each.rows for each in self.held)
+
+    @property
+    def jobs(self) -> int:
+        """Number of its jobs that wait or are in progress in ranges."""
+        return self.segment.waiting + self.in_ranges
+
+    def counts(self, now: datetime) -> Counter[str]:
+        """Return the number of its jobs that wait and can be read, that can be given up now, and that are claimed.
+
+        Jobs that cannot be read are given up if they wait, or if the claim of their range is stale.
+        """
+        current = [each for each in self.held if not is_given_up(each, self.rows, now)]
+        waiting = size_of(without(self.rows, self.segment.taken))
+        in_ranges, claimed = (size_of(common(self.rows, [each.span for each in some])) for some in (self.held, current))
+        return Counter(readable=self.segment.waiting - waiting, lost=waiting + in_ranges - claimed, claimed=claimed)
+
+    @property
+    def advice(self) -> str:
+        """The damage, and the steps to take."""
+        about = f"Segment {FOLDER}{self.name} ({self.segment.entrypoint}): {self.why}."
+        if not self.rows:
+            return f"{about} {REPORT}"
+        each, later = "", ""
+        if self.in_ranges:
+            each = f" ({self.segment.waiting:,} waiting, {self.in_ranges:,} in claimed ranges)"
+            later = " It gives up jobs in claimed ranges only once these claims have ended."
+        return (
+            f"{about} Its {jobs(self.jobs)}{each} wait. Restore this object from a backup: any copy is right. If there "
+            f"is none, keep what can be read: `jqueue repair URL {self.name}`.{later}"
+        )
+
+
+async def answered(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
+    """Return the answer of a read, after a few tries if the store fails or does not answer in time.
+
+    Raises:
+        StorageError: the store failed each time, or refused.
+    """
+
+    async def limited() -> Answer:
+        try:
+            async with asyncio.timeout(CALL_LIMIT):
+                return await call()
+        except TimeoutError as error:
+            raise StorageError(f"the store did not answer a read within {CALL_LIMIT:g} s") from error
+
+    return await with_retries(limited, entropy)
+
+
+def damage_of(header: Header, name: str) -> Damage:
+    """Return the damage of a segment in the manifest, before anything is read."""
+    return Damage(name, header.segments[name], [each for each in header.ranges.values() if each.segment == name])
+
+
+async def look_for(storage: SupportsObjects, damage: Damage, entropy: Entropy) -> None:
+    """Note if a segment does not exist or is too short. Its rows are not read."""
+    end = damage.segment.bytes
+    try:
+        if not await answered(lambda: storage.read_object(FOLDER + damage.name, end - 1, end), entropy):
+            damage.has_no_rows(CUT_OFF)
+    except ObjectMissingError:
+        damage.has_no_rows(MISSING)
+
+
+async def read_rows(
+    storage: SupportsObjects,
+    damage: Damage,
+    clock: Clock,
+    entropy: Entropy,
+    tell: Callable[[int], None] = lambda rows: None,
+) -> None:
+    """Read a segment, but for chunks of which all rows have left, and note what is wrong with its rows.
+
+    Args:
+        storage: holds it.
+        damage: its damage, which is noted.
+        clock: measures the calls.
+        entropy: draws the pauses between two tries.
+        tell: called with the number of rows of each chunk.
+
+    Raises:
+        StorageError: the store failed.
+    """
+    reader = SegmentReader(storage, Observers(clock), call_timeout=CALL_LIMIT)
+    segment, size = damage.segment, damage.segment.chunk_rows
+    try:
+        index = await answered(partial(reader.index, damage.name, segment), entropy)
+        check = SegmentCheck(segment, index)
+
+        async def read(numbers: Sequence[int]) -> list[tuple[int, bytes]]:
+            return [each async for each in reader.parts(damage.name, index, numbers)]
+
+        for numbers in pieces_of(segment, index, damage.held):
+            for number, data in await answered(partial(read, numbers), entropy):
+                tell(size)
+                try:
+                    damage.why = damage.why or check.chunk(number, data)
+                except InvalidBlobError as error:
+                    damage.why = damage.why if damage.rows else str(error)
+                    damage.rows = joined([*damage.rows, (number * size, min((number + 1) * size, segment.rows))])
+                await asyncio.sleep(0)
+    except (ObjectMissingError, InvalidBlobError) as error:
+        damage.has_no_rows(reason_of(error))
+
+
+async def segments(context: ProbeContext) -> Result | None:
+    """Check the segments in the manifest. Return None for a queue without segments."""
+    storage, entropy = context.storage, context.entropy
+    if not isinstance(storage, SupportsObjects):
+        return None
+
+    async def header_now() -> Header:
+        data, etag = await answered(storage.read, entropy)
+        return Header() if etag is None else parse_blob(data).header
+
+    try:
+        listed = await answered(lambda: storage.list_beside(FOLDER), entropy)
+        header = await header_now()
+        if damaged := await _damaged(storage, header, context):
+            header = await header_now()  # the queue may have changed meanwhile
+            damaged = [each for each in damaged if each.name in header.segments]
+    except (InvalidBlobError, StorageFatalError) as error:
+        raise NotTriedError(f"{error}") from None
+    if damaged:
+        return _failure(damaged)
+    before, known = context.clock.now() - KEPT_FOR, {*header.segments, *header.retired}
+    old = [each for each in listed if each.suffix.removeprefix(FOLDER) not in known and each.modified < before]
+    waiting = counted(sum(segment.waiting for segment in header.segments.values()), "waiting job")
+    there = f"{counted(len(header.segments), 'segment')} with {waiting}"
+    if context.quick and header.segments:
+        there += "; their rows were not read"
+    if old:
+        litter = counted(len(old), "object that nothing names", "objects that nothing names")
+        return noted(f"{there}; {litter}, {size(sum(each.size for each in old))}", COLLECT)
+    return passed(there) if header.segments else None
+
+
+async def _damaged(storage: SupportsObjects, header: Header, context: ProbeContext) -> list[Damage]:
+    """Check all segments, and return the damaged ones."""
+    seen, total, found = 0, sum(segment.waiting for segment in header.segments.values()), []
+
+    def tell(rows: int) -> None:
+        nonlocal seen
+        seen = min(seen + rows, total)
+        context.tell(f"{seen:,} of {jobs(total)}")
+
+    for name in header.segments:
+        damage = damage_of(header, name)
+        try:
+            if context.quick:
+                await look_for(storage, damage, context.entropy)
+            else:
+                await read_rows(storage, damage, context.clock, context.entropy, tell)
+        except StorageFatalError as error:  # the store refuses to read it
+            damage.has_no_rows(reason_of(error))
+        if damage.why:
+            found.append(damage)
+    return found
+
+
+def _failure(damaged: Sequence[Damage]) -> Result:
+    """Return the result for damaged segments. Each is named, with the steps to take."""
+    lost = sum(each.jobs for each in damaged if each.rows)
+    named = ", ".join(f"{FOLDER}{each.name}" for each in damaged[:NAMED])
+    advice = [each.advice for each in damaged[:ADVISED]]
+    if len(damaged) > ADVISED:
+        more = counted(len(damaged) - ADVISED, "more segment is", "more segments are")
+        advice.append(f"{more} damaged: mend these first, and run the doctor again.")
+    return failed(
+        f"{counted(len(damaged), 'segment is', 'segments are')} missing or damaged: {named}"
+        + (", …" if len(damaged) > NAMED else ""),
+        f"not run {jobs(lost)} of the queue, in segments that cannot be read."
+        if lost
+        else "miss jobs, or run them out of order.",
+        *advice,
+    )
 
 
 def repair(
@@ -64,33 +270,40 @@ def repair(
     """
     chosen = None if name is None else name.removeprefix(FOLDER)
 
-    async def look(opened: OpenedQueue) -> list[Damaged]:
-        segments = opened.view.header.segments
-        if chosen is not None and chosen not in segments:
+    async def look(opened: OpenedQueue) -> list[tuple[Damage, Counter[str]]]:
+        header, options = opened.view.header, opened.queue.options
+        if chosen is not None and chosen not in header.segments:
             raise RefusedError(f"the queue has no segment {printable(chosen)}: it may have been worked off meanwhile")
-        wanted = segments if chosen is None else [chosen]
-        damaged = [each for each in [await _damage_of(opened, each) for each in wanted] if each.lost or each.claimed]
-        if not damaged:
+        found = []
+        for each in header.segments if chosen is None else [chosen]:
+            storage, damage = place_of(opened.queue), damage_of(header, each)
+            assert isinstance(storage, SupportsObjects)  # it has segments
+            await read_rows(storage, damage, options.clock, options.entropy)
+            counts = damage.counts(opened.now())
+            if counts["lost"] or counts["claimed"]:
+                found.append((damage, counts))
+        if not found:
             raise RefusedError("every job of the queue can be read: nothing was dropped")
-        if not any(each.lost for each in damaged):
-            raise RefusedError(f"nothing was dropped. {_later(sum(each.claimed for each in damaged))}")
-        return damaged
+        if not any(counts["lost"] for _, counts in found):
+            raise RefusedError(f"nothing was dropped. {_later(sum(counts['claimed'] for _, counts in found))}")
+        return found
 
     async def drop(opened: OpenedQueue) -> int:
         assert isinstance(opened.queue, BlobQueue)  # it has segments
-        return sum(await certain(opened.queue.apply(*(DropRows(each.name, each.rows) for each in damaged))))
+        return sum(await certain(opened.queue.apply(*(DropRows(each.name, each.rows) for each, _ in damaged))))
 
     damaged = on_queue(url, look, as_json=as_json)
-    lost = Counter[str]()
-    for each in damaged:
-        lost[each.entrypoint] += each.lost
+    lost, total = Counter[str](), Counter[str]()
+    for each, counts in damaged:
+        lost[each.segment.entrypoint] += counts["lost"]
+        total += counts
     if not dry_run and not yes:
         ask(lost, "Give up {jobs} that cannot be read?", as_json=as_json)
     dropped = 0 if dry_run else on_queue(url, drop, as_json=as_json)
-    readable, claimed = (sum(getattr(each, count) for each in damaged) for count in ("readable", "claimed"))
+    readable, claimed = total["readable"], total["claimed"]
     if as_json:
-        counts = {"segments": len(damaged), "unreadable": lost.total(), "readable": readable, "in_ranges": claimed}
-        show_json({**counts, "dropped": dropped, **({"dry_run": True} if dry_run else {})})
+        numbers = {"segments": len(damaged), "unreadable": lost.total(), "readable": readable, "in_ranges": claimed}
+        show_json({**numbers, "dropped": dropped, **({"dry_run": True} if dry_run else {})})
         return
     where = f"of {counted(len(damaged), 'damaged segment')} ({', '.join(map(printable, lost))})"
     if dry_run:
@@ -99,42 +312,6 @@ def repair(
         show(f"{jobs(dropped)} {where} dropped, {readable:,} kept")
     if claimed:
         show(_later(claimed))
-
-
-async def _damage_of(opened: OpenedQueue, name: str) -> Damaged:
-    """Read a segment, and count the jobs that cannot be read."""
-    header, options = opened.view.header, opened.queue.options
-    assert isinstance(opened.queue, BlobQueue)  # it has segments
-    storage = opened.queue.storage
-    assert isinstance(storage, SupportsObjects)
-    segment = header.segments[name]
-    reader = SegmentReader(storage, Observers(options.clock), call_timeout=CALL_LIMIT)
-    rows = await _unreadable(reader, name, segment, options.entropy)
-    held = [each for each in header.ranges.values() if each.segment == name]
-    current = [each for each in held if not is_given_up(each, rows, opened.now())]
-    waiting = size_of(without(rows, segment.taken))
-    in_ranges, claimed = (size_of(common(rows, [each.span for each in some])) for some in (held, current))
-    lost = waiting + in_ranges - claimed
-    return Damaged(name, segment.entrypoint, rows, lost, claimed, segment.waiting - waiting)
-
-
-async def _unreadable(reader: SegmentReader, name: str, segment: Segment, entropy: Entropy) -> list[Span]:
-    """Return the rows of a segment that cannot be read, as spans.
-
-    Raises:
-        StorageError: the store failed.
-    """
-    whole, size, found = [(0, segment.rows)], segment.chunk_rows, list[Span]()
-    try:
-        index = await with_retries(partial(reader.index, name, segment), entropy)
-        for number in range(segment.chunks):
-            try:
-                await with_retries(partial(reader.chunks, name, segment, index, [number]), entropy)
-            except InvalidBlobError:
-                found.append((number * size, min((number + 1) * size, segment.rows)))
-    except (ObjectMissingError, InvalidBlobError):
-        return whole
-    return joined(found)
 
 
 def _later(claimed: int) -> str:

@@ -5,6 +5,7 @@ import copy
 from datetime import timedelta
 
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.ports.storage import Listed
 from jqueue.testing.virtual_time import VirtualClock
 
 WAY = 0.01
@@ -64,6 +65,10 @@ class Honest:
     def store_time(self):
         return self.clock.now()
 
+    async def list_beside(self, prefix):
+        found = sorted(name.removeprefix(self.name) for name in self.objects if name.startswith(self.name + prefix))
+        return [Listed(suffix, self.clock.now(), len(self.objects[self.name + suffix][0])) for suffix in found]
+
     async def arrive(self, doing):
         self.calls.append((doing, self.name))
         self.times.append(self.clock.monotonic())
@@ -117,6 +122,13 @@ class ChangesBytes(Honest):
 class AlwaysUnchanged(Honest):
     async def read_if_changed(self, etag):
         return None
+
+
+class ListsLate(Honest):
+    """Lists no object that was written a moment ago."""
+
+    async def list_beside(self, prefix):
+        return []
 
 
 class LivesInThePast(Honest):

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from jqueue import LocalFileSystemStorage
+from jqueue.domain.errors import StorageFatalError
 from tests.cli.commands import Blocking, deep, refused, rows, run, text, values
 
 
@@ -45,6 +47,18 @@ def test_a_repair_gives_up_what_cannot_be_read_of_a_damaged_segment_and_brings_b
     assert "there is no terminal to ask at" in refused(*arguments)
     assert "4 jobs of 1 damaged segment (mail) dropped, 2 kept" == text(*arguments, "--yes")
     assert ["mail"] * 2 + ["report"] * 2 == sorted(job["entrypoint"] for job in rows("ls", path))
+
+
+def test_a_segment_that_the_store_refuses_to_read_is_named_and_never_given_up(path, segments, url_of):
+    class Refusing(LocalFileSystemStorage):
+        async def read_object(self, suffix, start=0, stop=None):
+            raise StorageFatalError("to read, s3:GetObject is needed")
+
+    url = url_of(Refusing(path))
+    assert "s3:GetObject" in refused("repair", url, "--yes")
+    verdict = json.loads(run("doctor", url, "--json").stdout)
+    assert (1, True) == (verdict["status"], all("s3:GetObject" in each for each in verdict["advice"][:2]))
+    assert 8 == len(rows("ls", path))
 
 
 def test_the_statistics_name_a_damaged_segment(path, segments):

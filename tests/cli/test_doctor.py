@@ -21,6 +21,7 @@ LIES = {
 
 NOTES = {
     stores.Honest: {},
+    stores.ListsLate: {"listing": "not listed yet"},
     stores.LivesInThePast: {"clock": "600 s ahead"},
     stores.Throttles: {
         "racing_increments": "none lost: the store throttled",
