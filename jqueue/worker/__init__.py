@@ -4,7 +4,7 @@ from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_options import HandlerOptions, Lifespan, Middleware, Rate, WorkerSettings
 from jqueue.worker.handlers import BatchHandler, Handler
 from jqueue.worker.report import RunReport
-from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
+from jqueue.worker.retries import Discard, Exponential, Retry, RetryRule, Snooze
 from jqueue.worker.router import Router
 from jqueue.worker.worker import Worker
 
@@ -20,6 +20,7 @@ __all__ = [
     "Middleware",
     "Rate",
     "Retry",
+    "RetryRule",
     "Router",
     "RunReport",
     "Snooze",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from jqueue.domain.limits import TRACEBACK_BYTES, cut_error, written_bytes
 from jqueue.worker.payloads import PayloadError, ResultError
-from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, decisive, error_text, leaves_of
+from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, decisive, error_text, leaves_of, lineage_of
 
 _ATTRIBUTES: dict[type[BaseException], tuple[str, ...]] = {
     Snooze: ("duration",),
@@ -154,6 +154,7 @@ class PortableError:
         frames: its formatted traceback.
         attributes: its other attributes, by name.
         stack: the frames of its traceback.
+        lineages: names of its class and the bases of it, of each error of a group, for the `retry` of its handler.
     """
 
     name: str
@@ -163,6 +164,7 @@ class PortableError:
     frames: str = ""
     attributes: dict[str, float | str | None] = field(default_factory=dict)
     stack: list[Frame] = field(default_factory=list)
+    lineages: tuple[tuple[str, ...], ...] = ()
 
     @classmethod
     def of(cls, error: BaseException) -> PortableError:
@@ -174,7 +176,8 @@ class PortableError:
             attributes = {} if known is None else {each: _plain(getattr(error, each)) for each in _ATTRIBUTES[known]}
             frames = "".join(traceback.format_tb(error.__traceback__))
             base = _builtin_of(error) if known is None else known
-            return cls(name, module, base.__name__, _message_of(error), frames, attributes, stack_of(error))
+            stack, lineages = stack_of(error), tuple(lineage_of(type(leaf)) for leaf in leaves_of(error))
+            return cls(name, module, base.__name__, _message_of(error), frames, attributes, stack, lineages)
         except Exception:  # the exception class of a user may raise anything
             return cls(name, module, "Exception")
 
@@ -183,6 +186,7 @@ class PortableError:
         error = _class_of(self.name, self.module, self.base)()
         error.args = () if self.message is None else (self.message,)
         vars(error).update(self.attributes, message=self.message, frames=self.frames, stack=self.stack)
+        vars(error)["jqueue_lineages"] = self.lineages
         return error
 
 

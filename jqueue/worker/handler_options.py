@@ -12,7 +12,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
 from jqueue.telemetry.exporters import Exporter, Tracing, address_of
-from jqueue.worker.retries import Backoff, Exponential
+from jqueue.worker.retries import Backoff, Exponential, RetryRule, check_rule
 
 MAX_ATTEMPTS = 20
 """Number of times a job may fail, unless it or its handler says otherwise. That takes some half an hour by default."""
@@ -75,6 +75,7 @@ class OtherArguments(TypedDict, total=False):
 
     max_attempts: int | None
     backoff: Backoff
+    retry: RetryRule | None
     timeout: Duration | None
     max_running: int | None
     rate: Rate | None
@@ -109,6 +110,8 @@ class HandlerOptions:
     Attributes:
         max_attempts: number of failures after which a job is dead, unless the job says otherwise; None: never.
         backoff: the wait before the next try.
+        retry: what becomes of a job by the class of its error: `{RateLimited: 60, ValueError: Discard}`, or a function
+            of the error and the number of failures. The backoff decides about errors that it does not name.
         timeout: time that the handler may take; None for no limit.
         max_running: number of these jobs that may run at once, over all workers.
         rate: number of these jobs that may be claimed within a span of time, over all workers.
@@ -125,6 +128,7 @@ class HandlerOptions:
 
     max_attempts: int | None = MAX_ATTEMPTS
     backoff: Backoff = DEFAULT_BACKOFF
+    retry: RetryRule | None = None
     timeout: Duration | None = None
     max_running: int | None = None
     rate: Rate | None = None
@@ -151,6 +155,8 @@ class HandlerOptions:
             raise InvalidJobError("middleware must be a list of functions, as in middleware=[timing]")
         if not isinstance(self.backoff, Backoff):
             raise InvalidJobError(f"backoff must be an Exponential(...), got {type(self.backoff).__name__}")
+        if self.retry is not None:
+            check_rule(self.retry)
         if self.rate is not None and not isinstance(self.rate, Rate):
             raise InvalidJobError(f"rate must be a Rate(count, per=seconds), got {type(self.rate).__name__}")
 
@@ -186,6 +192,7 @@ class WorkerSettings:
             A store that does not answer is waited for regardless.
         name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
         lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
+        retry: what becomes of jobs by the class of their error, for handlers without a `retry` of their own.
         show_errors: True to log the message and the traceback of each failure. They may quote the payload.
         health: address of the probes, such as "127.0.0.1:8080", which serves `/healthz`, `/readyz` and `/metrics`.
         metrics: an exporter of metrics, such as `PrometheusMetrics()`.
@@ -199,6 +206,7 @@ class WorkerSettings:
     give_up_after: Duration | None = 300
     name: str = "worker"
     lifespan: Lifespan | None = None
+    retry: RetryRule | None = None
     show_errors: bool = False
     health: str | None = None
     metrics: Exporter | None = None
@@ -210,6 +218,8 @@ class WorkerSettings:
             seconds = seconds_of(name, getattr(self, name))
             if name == "claim_timeout" and seconds is not None and seconds < MIN_CLAIM_TIMEOUT:
                 raise InvalidJobError(f"{name} must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats")
+        if self.retry is not None:
+            check_rule(self.retry)
         for name, kind, example in (
             ("name", str, "a text"),
             ("health", str, "HOST:PORT, such as 127.0.0.1:8080,"),

@@ -486,7 +486,7 @@ class JobRunner:
 
     def _decide(self, held: HeldJob, error: BaseException) -> Decision:
         options = held.work.handler.options
-        decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter)
+        decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter, options.retry)
         job = held.job
         if decision.kind == "snoozed":
             logger.debug("job %s (%s) is snoozed for %g s", job.id, job.entrypoint, decision.delay, extra=about(job))

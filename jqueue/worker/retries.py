@@ -5,16 +5,21 @@ A handler can raise `Retry`, `Discard` or `Snooze` to choose what happens. Any o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import ValidationError
 
 from jqueue.domain.durations import Duration, exponential_bound, to_seconds
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import Job
+from jqueue.ports.log import logger_of
+from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, describe
+
+logger = logger_of("jqueue.worker")
 
 OutcomeKind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
 """The outcome of a job that this worker held."""
@@ -64,8 +69,82 @@ class Snooze(Exception):
         return f"for {self.duration:g} s"
 
 
-class HandlerTimeout(Exception):
+class HandlerTimeout(TimeoutError):
     """The handler took longer than its timeout."""
+
+
+Choice = Duration | Retry | Discard | Snooze | type[Retry] | type[Discard] | None
+"""What becomes of a job that failed: the time until its next try, `Discard`, `Snooze(...)`, or None for the backoff."""
+
+RetryRule = Mapping[type[BaseException], Choice] | Callable[[BaseException, int], Choice]
+"""Choices by class of error, of which the most specific one counts, or a function of the error and of its number of
+failures, from 1."""
+
+
+def _asked(choice: Any) -> Retry | Discard | Snooze | None:
+    """Return what a handler would raise to get a choice.
+
+    Raises:
+        InvalidJobError: it is none.
+    """
+    if choice is Retry or choice is Discard:
+        return Retry() if choice is Retry else Discard()
+    if choice is None or isinstance(choice, Retry | Discard | Snooze):
+        return choice
+    return Retry(to_seconds("a wait in retry", choice))
+
+
+def check_rule(rule: Any) -> None:
+    """Check the `retry` of a handler.
+
+    Raises:
+        InvalidJobError: it is neither a mapping of exception classes nor a function without `async`.
+    """
+    if isinstance(rule, Mapping):
+        for kind, choice in rule.items():
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise InvalidJobError(f"the keys of retry must be exception classes, got {shown(kind)}")
+            _asked(choice)
+    elif not callable(rule) or isinstance(rule, type) or inspect.iscoroutinefunction(rule):
+        raise InvalidJobError(
+            "retry must be a mapping, as in retry={ValueError: Discard, TimeoutError: 60}, or a function without "
+            f"async, as in retry=lambda error, failures: 60, got {type(rule).__name__}"
+        )
+
+
+def lineage_of(kind: type[BaseException]) -> tuple[str, ...]:
+    """Return the names of a class and of its bases, the most specific first."""
+    return tuple(f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__)
+
+
+def _chosen(error: BaseException, rule: RetryRule | None, job: Job) -> Retry | Discard | Snooze | None:
+    """Return what an error asks for, by itself or by a rule; of a group, the weightiest. None: the backoff decides.
+
+    A group in which one error asks for nothing asks for nothing. A rule that raises must not keep its job from being
+    given back.
+    """
+    try:
+        choices = [choice for leaf in leaves_of(error) for choice in _choices(leaf, rule, job.failures)]
+    except Exception as failure:
+        why = type(failure).__name__
+        text = "job %s (%s): its retry=... failed with %s, so the backoff decides. Mend the function"
+        logger.error(text, job.id, job.entrypoint, why, extra=about(job))
+        return None
+    known = [each for each in choices if each is not None]
+    return max(known, key=_weight) if len(known) == len(choices) else None
+
+
+def _choices(error: BaseException, rule: RetryRule | None, failures: int) -> Sequence[Retry | Discard | Snooze | None]:
+    """Return what an error asks for. A group that was raised in a process has one choice for each of its errors."""
+    if isinstance(error, Retry | Discard | Snooze):
+        return [error]
+    if rule is None:
+        return [None]
+    if not isinstance(rule, Mapping):
+        return [_asked(rule(error, failures))]
+    named = {lineage_of(kind)[0]: choice for kind, choice in rule.items()}
+    lineages: Sequence[Sequence[str]] = getattr(error, "jqueue_lineages", ()) or [lineage_of(type(error))]
+    return [_asked(next((named[name] for name in lineage if name in named), None)) for lineage in lineages]
 
 
 @runtime_checkable
@@ -158,6 +237,7 @@ def decide(
     max_attempts: int | None,
     backoff: Backoff,
     jitter: Callable[[float], float],
+    rule: RetryRule | None = None,
 ) -> Decision:
     """Decide what becomes of a job whose handler raised an error.
 
@@ -167,14 +247,17 @@ def decide(
         max_attempts: the handler's limit; the job's own comes first.
         backoff: the handler's backoff.
         jitter: draws a number from zero to its argument.
+        rule: the handler's choices by class of error; an error that asks for something itself comes first.
     """
-    if isinstance(error, Snooze):
-        return Decision("snoozed", delay=error.duration, charge=False)
+    is_bad = isinstance(error, PayloadError | ResultError)
+    choice = None if is_bad else _chosen(error, rule, job)
+    if isinstance(choice, Snooze):
+        return Decision("snoozed", delay=choice.duration, charge=False)
     text = error_text(error)
-    if isinstance(error, Discard | PayloadError | ResultError) or is_last(job, max_attempts):
+    if is_bad or isinstance(choice, Discard) or is_last(job, max_attempts):
         return Decision("dead", error=text, dead=True)
-    if isinstance(error, Retry) and error.after is not None:
-        return Decision("failed", delay=error.after, error=text)
+    if choice is not None and choice.after is not None:
+        return Decision("failed", delay=choice.after, error=text)
     return Decision("failed", delay=_wait(backoff, job.failures, jitter), error=text)
 
 

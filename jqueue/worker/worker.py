@@ -129,6 +129,8 @@ class Worker(Router):
     def wrap(self, handler: Handler[P, R]) -> Handler[P, R]:
         """See `Router.wrap`. Tracing is outside of all middleware."""
         wrapped = super().wrap(handler)
+        if wrapped.options.retry is None:
+            wrapped.options = replace(wrapped.options, retry=self.settings.retry)
         if self.settings.tracing is not None:
             wrapped.middlewares = (self.settings.tracing.middleware, *wrapped.middlewares)
         return wrapped

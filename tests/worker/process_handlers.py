@@ -117,6 +117,15 @@ class NotYet(Snooze):
         super().__init__(1000)
 
 
+class Busy(ApiError): ...
+
+
+BY_CLASS: dict[type[BaseException], Any] = {ApiError: None, Busy: Snooze(1000)}
+
+
+class VeryBusy(Busy): ...
+
+
 ERRORS: dict[str, Callable[[], Any]] = {
     "unreadable": lambda: ApiError(404, "gone"),
     "unprintable": Unprintable,
@@ -127,6 +136,8 @@ ERRORS: dict[str, Callable[[], Any]] = {
     "cancelled": asyncio.CancelledError,
     "iteration": lambda: StopIteration(1),
     "snooze of its own": NotYet,
+    "by its base": lambda: VeryBusy(1, "busy"),
+    "group by their bases": lambda: ExceptionGroup("two", [VeryBusy(1, "busy"), Busy(2, "busy")]),
     "retry": lambda: Retry(after=1000, reason="later"),
     "discard": lambda: Discard("never"),
 }
@@ -136,12 +147,12 @@ def fail(which: str) -> None:
     raise ERRORS[which]()
 
 
-@worker.handler("raise_in_thread", max_attempts=3, backoff=LONG)
+@worker.handler("raise_in_thread", max_attempts=3, backoff=LONG, retry=BY_CLASS)
 def raise_in_thread(which: str) -> None:
     fail(which)
 
 
-@worker.handler("raise_in_process", process=True, max_attempts=3, backoff=LONG)
+@worker.handler("raise_in_process", process=True, max_attempts=3, backoff=LONG, retry=BY_CLASS)
 def raise_in_process(which: str) -> None:
     fail(which)
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -10,7 +12,7 @@ from jqueue.operations import Enqueue
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
-from jqueue.worker import Context, Discard, Exponential, Retry, RunReport, Snooze, Worker
+from jqueue.worker import Context, Discard, Exponential, Retry, RetryRule, Router, RunReport, Snooze, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
     DEAD,
@@ -138,6 +140,117 @@ async def test_max_attempts_of_a_job_override_those_of_its_handler():
     async with broker() as queue:
         job, report = await once(queue, raising(ValueError(), max_attempts=1, backoff=LONG), max_attempts=5)
         assert (QUEUED, RunReport(failed=1)) == (job.status, report)
+
+
+RULES: RetryRule = {
+    OSError: 60,
+    ConnectionError: Discard,
+    TimeoutError: Snooze(100),
+    KeyError: Retry,
+    ArithmeticError: None,
+    Exception: timedelta(hours=1),
+}
+"""The waits of its backoff would be far above all of these: see `LONG`."""
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "delay"),
+    [
+        (FileNotFoundError("x"), "failed", 60),  # the most specific class counts
+        (ConnectionResetError("x"), "dead", None),
+        (TimeoutError("x"), "snoozed", 100),
+        (ValueError("x"), "failed", 3600),
+        (KeyError("x"), "failed", None),  # the backoff
+        (ZeroDivisionError("x"), "failed", None),
+        (BaseException("x"), "failed", None),
+        (Discard("gone"), "dead", None),  # what the handler asks for itself comes first
+        (Retry(after=9), "failed", 9),
+        (ExceptionGroup("two", [OSError("x"), TimeoutError("y")]), "failed", 60),
+        (ExceptionGroup("two", [OSError("x"), ConnectionError("y"), TimeoutError("z")]), "dead", None),
+        (ExceptionGroup("two", [Snooze(5), TimeoutError("y")]), "snoozed", 100),
+        (ExceptionGroup("two", [OSError("x"), ZeroDivisionError("y")]), "failed", None),  # one asks for the backoff
+    ],
+)
+@pytest.mark.parametrize("place", ["handler", "router", "worker"])
+@in_virtual_time
+async def test_retry_decides_by_the_class_of_an_error_and_the_backoff_about_all_others(place, error, kind, delay):
+    others: RetryRule = {Exception: 7}
+    worker = Worker(retry=RULES if place == "worker" else others)
+    router: Any = Router(retry=RULES) if place == "router" else Router()
+
+    async def work() -> None:
+        raise error
+
+    router.handler("work", backoff=LONG, **({"retry": RULES} if place == "handler" else {}))(work)
+    worker.include(router)
+    async with broker() as queue:
+        job, report = await once(queue, worker)
+    assert RunReport(**{kind: 1}) == report
+    assert (DEAD if kind == "dead" else QUEUED, 0 if kind == "snoozed" else 1) == (job.status, job.failures)
+    if kind != "snoozed":
+        assert job.error.startswith(f"{type(error).__name__}: ")
+    if kind != "dead":
+        wait = (job.run_at - EPOCH).total_seconds()
+        assert wait > 3700 if delay is None else delay == pytest.approx(wait, abs=1)
+
+
+@in_virtual_time
+async def test_delays_of_retry_count_as_failures_and_a_function_gets_the_error_and_their_number():
+    seen = []
+
+    def rule(error, failures):
+        seen.append((str(error), failures))
+        return 10 * failures
+
+    async with broker() as queue:
+        worker = raising(ValueError("x"), retry=rule, max_attempts=3)
+        waits = []
+        for _ in range(3):
+            job, _ = await once(queue, worker, job_id="a")
+            waits.append(job.run_at and round((job.run_at - EPOCH).total_seconds() - now()))
+            await asyncio.sleep(60)
+    assert ([("x", 1), ("x", 2), ("x", 3)], [10, 20], DEAD) == (seen, waits[:2], job.status)
+
+
+@in_virtual_time
+async def test_the_timeout_of_a_handler_is_a_timeout_error_for_retry():
+    worker = Worker(cancel_grace=1)
+
+    @worker.handler("work", timeout=5, retry={TimeoutError: Discard})
+    async def work() -> None:
+        await asyncio.sleep(100)
+
+    async with broker() as queue:
+        job, report = await once(queue, worker)
+    assert (DEAD, RunReport(dead=1), "timed out after 5 s") == (job.status, report, job.error)
+
+
+@in_virtual_time
+async def test_a_bad_payload_is_dead_whatever_retry_says():
+    worker = Worker(retry={Exception: 60})
+
+    @worker.handler("work")
+    async def work(number: int) -> None: ...
+
+    async with broker() as queue:
+        assert (DEAD, RunReport(dead=1)) == ((found := await once(queue, worker))[0].status, found[1])
+
+
+@pytest.mark.parametrize("answer", [KeyError(SECRET), "soon", -1, Snooze], ids=repr)
+@in_virtual_time
+async def test_a_retry_function_that_fails_leaves_the_decision_to_the_backoff_and_is_logged(answer, caplog):
+    def rule(error, failures):
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with broker() as queue:
+        job, report = await once(queue, raising(ValueError("x"), retry=rule, backoff=LONG))
+    assert (QUEUED, RunReport(failed=1)) == (job.status, report)
+    assert (job.run_at - EPOCH).total_seconds() > 3700
+    kind = "KeyError" if isinstance(answer, Exception) else "InvalidJobError"
+    assert f"(work): its retry=... failed with {kind}, so the backoff decides" in caplog.text
+    assert SECRET not in caplog.text
 
 
 class Mute(Exception):
