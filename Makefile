@@ -139,7 +139,7 @@ endif
 
 $(VENV)/.installed-run: EXTRAS := cli
 $(VENV)/.installed-pipeline: EXTRAS := cli,report,spark
-$(STAMP): EXTRAS := dev,examples,processes,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,dashboard
+$(STAMP): EXTRAS := dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,dashboard
 
 # Repeated whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.
 $(STAMPS): pyproject.toml constraints.txt
@@ -163,7 +163,7 @@ $(STAMPS): pyproject.toml constraints.txt
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,processes,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,fuzz,bench,dashboard]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,fuzz,bench,dashboard]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt

@@ -12,7 +12,6 @@ import inspect
 import os
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import FrameType
 from typing import Any, NamedTuple
@@ -124,7 +123,7 @@ def check_awaited(value: Any) -> None:
 
 
 class RebuiltError:
-    """Common base of the errors that `PortableError.rebuild` rebuilds.
+    """Common base of the errors that `rebuilt` returns.
 
     Attributes:
         message: the text of the error; None if it could not be read.
@@ -142,57 +141,46 @@ class RebuiltError:
         return self.message
 
 
-@dataclass(frozen=True, slots=True)
-class PortableError:
-    """An error as plain values.
+def portable(error: BaseException) -> dict[str, Any]:
+    """Return an error as values of JSON, for `rebuilt`. Of a group, the texts of its errors are kept.
 
-    Attributes:
-        name: name of its class.
-        module: module of its class.
-        base: name of its base class: the error that decides what becomes of the job, else the nearest builtin.
-        message: its text, as it may be kept with the job; None if it cannot be read.
-        frames: its formatted traceback.
-        attributes: its other attributes, by name.
-        stack: the frames of its traceback.
-        lineages: names of its class and the bases of it, of each error of a group, for the `retry` of its handler.
+    Its `base` is the error that decides what becomes of the job, and otherwise the nearest builtin one. Its `lineages`
+    name the class and the bases of it, of each error of a group, for the `retry` of its handler.
     """
+    error = decisive(error)
+    name, module = f"{type(error).__name__}", f"{type(error).__module__}"
+    try:
+        known = next((kind for kind in _ATTRIBUTES if isinstance(error, kind)), None)
+        return {
+            "name": name,
+            "module": module,
+            "base": (known or _builtin_of(error)).__name__,
+            "message": _message_of(error),
+            "frames": frames_of(error),
+            "stack": stack_of(error),
+            "attributes": {each: _plain(getattr(error, each)) for each in _ATTRIBUTES[known]} if known else {},
+            "lineages": [lineage_of(type(leaf)) for leaf in leaves_of(error)],
+        }
+    except Exception:  # the exception class of a user may raise anything
+        return {"name": name, "module": module, "base": "Exception"}
 
-    name: str
-    module: str
-    base: str
-    message: str | None = None
-    frames: str = ""
-    attributes: dict[str, float | str | None] = field(default_factory=dict)
-    stack: list[Frame] = field(default_factory=list)
-    lineages: tuple[tuple[str, ...], ...] = ()
 
-    @classmethod
-    def of(cls, error: BaseException) -> PortableError:
-        """Convert an error to plain values. Of a group, the texts of its errors are kept."""
-        error = decisive(error)
-        name, module = f"{type(error).__name__}", f"{type(error).__module__}"
-        try:
-            known = next((kind for kind in _ATTRIBUTES if isinstance(error, kind)), None)
-            attributes = {} if known is None else {each: _plain(getattr(error, each)) for each in _ATTRIBUTES[known]}
-            frames = "".join(traceback.format_tb(error.__traceback__))
-            base = _builtin_of(error) if known is None else known
-            stack, lineages = stack_of(error), tuple(lineage_of(type(leaf)) for leaf in leaves_of(error))
-            return cls(name, module, base.__name__, _message_of(error), frames, attributes, stack, lineages)
-        except Exception:  # the exception class of a user may raise anything
-            return cls(name, module, "Exception")
+def rebuilt(plain: dict[str, Any]) -> BaseException:
+    """Return the error that `portable` was given. Its class has the original name and derives from `base`.
 
-    def rebuild(self) -> BaseException:
-        """Rebuild the error. Its class has the original name and derives from `base`, so the same clauses catch it."""
-        error = _class_of(self.name, self.module, self.base)()
-        error.args = () if self.message is None else (self.message,)
-        vars(error).update(self.attributes, message=self.message, frames=self.frames, stack=self.stack)
-        vars(error)["jqueue_lineages"] = self.lineages
-        return error
+    So the same clauses catch it.
+    """
+    error = _class_of(plain["name"], plain["module"], plain["base"])()
+    message, stack = plain.get("message"), [Frame(*frame) for frame in plain.get("stack", ())]
+    error.args = () if message is None else (message,)
+    vars(error).update(plain.get("attributes", {}), message=message, frames=plain.get("frames", ""), stack=stack)
+    vars(error)["jqueue_lineages"] = plain.get("lineages", ())
+    return error
 
 
 def raisable(error: BaseException) -> BaseException:
     """Return the error. A coroutine cannot raise StopIteration, so a rebuilt copy replaces it."""
-    return PortableError.of(error).rebuild() if isinstance(error, StopIteration) else error
+    return rebuilt(portable(error)) if isinstance(error, StopIteration) else error
 
 
 def frames_of(error: BaseException) -> str:

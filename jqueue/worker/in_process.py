@@ -1,89 +1,134 @@
-"""The work of a process for handlers: it finds the handler, does a job or a batch, and answers with plain values.
+"""A process of handlers: it does one job or batch after the other, and reports in JSON, which anything can read.
 
-The answer is bytes, because an answer that pebble cannot read breaks its pool. `read_answer` reads it in the worker.
+It leads a process group, so that it and every process that it starts end together:
+
+* processes started by a handler end with its process, whether it is killed, crashes, or ends by itself;
+* Ctrl-C in a terminal reaches only the worker, which lets its handlers finish, also while the process starts;
+* no process goes on after the worker itself was killed.
+
+Windows has no such groups: there the process ends, and the processes that it started go on. The process finds a handler
+by its module and its name, and parses the payloads. It reports `begun`, once that module is imported; records of its
+`log`, which the worker logs as its own; and the `answer`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import json
+import logging
 import multiprocessing
+import multiprocessing.connection
 import operator
-import pickle
+import os
+import signal
+import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
+from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 from jqueue.domain.models import Job
 from jqueue.runtime.system import SystemClock
 from jqueue.worker.batch_results import error_in, results_of
 from jqueue.worker.context import BatchContext, Context
-from jqueue.worker.handler_errors import PortableError, check_awaited
+from jqueue.worker.handler_errors import check_awaited, portable
 from jqueue.worker.handlers import Handler
-from jqueue.worker.payloads import ResultError, json_value, refuse_payload_apart
-from jqueue.worker.process_group import GroupLeader
+from jqueue.worker.job_log import forward_records
+from jqueue.worker.payloads import json_value, refuse_payload_apart
+
+End = tuple[Any, dict[str, Any] | None]
+"""The result of a job and its error, one of them None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """The answer of a process that did a batch.
+def serve(pipe: Connection, levels: dict[str, int]) -> None:
+    """Do what the worker asks for, until it ends or closes the pipe.
 
-    Attributes:
-        results: the result of each job, or its error.
+    Args:
+        pipe: brings the module and the name of a handler, the jobs, and their timeout, and takes the reports.
+        levels: the levels of the worker's loggers.
     """
+    if hasattr(os, "setpgid"):
+        os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # and any that came while it was blocked
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    threading.Thread(target=_end_with_parent, name="jqueue-parent", daemon=True).start()
+    turn = threading.Lock()
 
-    results: list[Any | PortableError]
+    def send(report: bytes) -> None:
+        with turn:
+            pipe.send_bytes(report)
+
+    def begin() -> None:
+        for name in levels:
+            logging.getLogger(name).disabled = False  # a setup of the log disables them unless it is told not to
+        send(_report("begun"))
+
+    forward_records(levels, lambda record: send(_report("log", record)))
+    while True:
+        try:
+            module, name, jobs, seconds = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = _report("answer", {"results": _ends_of(module, name, jobs, seconds, begin)})
+        except BaseException as error:
+            answer = _report("answer", {"raised": portable(error)})
+        send(answer)
 
 
-def run_in_process(call: int, module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> bytes:
-    """In the process: do the jobs. Return the result and the error raised, one of them None, as bytes."""
-    try:
-        return pickle.dumps((_run_handler(call, module, name, jobs, seconds), None))
-    except BaseException as error:
-        return pickle.dumps((None, PortableError.of(error)))
+def _report(kind: str, content: Any = None) -> bytes:
+    return json.dumps([kind, content], default=str).encode()
 
 
-def _run_handler(call: int, module: str, name: str, jobs: Sequence[Job], seconds: float | None) -> Any:
-    """Find the handler, do the jobs, and return the results that must be kept."""
+def _end_with_parent() -> None:
+    """Kill this process and its group when the worker ends, however it ends: only the worker enforces timeouts."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    multiprocessing.connection.wait([parent.sentinel])
+    with contextlib.suppress(OSError, AttributeError):  # Windows has no groups
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def _ends_of(
+    module: str, name: str, jobs: Sequence[Job], seconds: float | None, begin: Callable[[], None]
+) -> list[End]:
+    """Find the handler, do the jobs, and return the end of each: results that must be kept, and errors of a batch."""
     handler = operator.attrgetter(name)(importlib.import_module(module))
     if not isinstance(handler, Handler):
         raise TypeError(f"{module}.{name} is not a jqueue handler in the process: decorate it where it is defined")
-    process = multiprocessing.current_process()
-    assert isinstance(process, GroupLeader)
-    process.begin(call)
+    begin()
     deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
-    if handler.options.batch is not None:
-        return _run_batch_handler(handler, jobs, deadline)
-    [job] = jobs
-    value = _payload_of(handler, job)
-    ctx = Context(job, deadline=deadline) if handler.signature.wants_context else None
-    result = handler.signature.call(handler.function, value, ctx)
-    check_awaited(result)
-    return _result_of(handler, job, result)
-
-
-def _run_batch_handler(handler: Handler[..., Any], jobs: Sequence[Job], deadline: datetime | None) -> Batch:
-    """Do the jobs of a batch, except those with a bad payload."""
-    results: list[Any] = [_caught(_payload_of, handler, job) for job in jobs]
-    places = [place for place, value in enumerate(results) if not isinstance(value, PortableError)]
+    call = partial(handler.signature.call, handler.function)
+    if handler.options.batch is None:
+        [job] = jobs
+        value = _payload_of(handler, job)
+        result = call(value, Context(job, deadline=deadline) if handler.signature.wants_context else None)
+        check_awaited(result)
+        return [(_result_of(handler, job, result), None)]
+    ends = [_end_of(_payload_of, handler, job) for job in jobs]
+    places = [place for place, (_, error) in enumerate(ends) if error is None]
     if places:
         contexts = [Context(jobs[place], deadline=deadline) for place in places]
         ctx = BatchContext(handler.entrypoint, contexts, deadline=deadline)
-        returned = handler.signature.call(handler.function, [results[place] for place in places], ctx)
+        returned = call([ends[place][0] for place in places], ctx)
         check_awaited(returned)
         for place, result in zip(places, results_of(returned, len(places)), strict=True):
-            error = error_in(result)
-            results[place] = (
-                _caught(_result_of, handler, jobs[place], result) if error is None else PortableError.of(error)
+            failed = error_in(result)
+            ends[place] = (
+                (None, portable(failed)) if failed is not None else _end_of(_result_of, handler, jobs[place], result)
             )
-    return Batch(results)
+    return ends
 
 
-def _caught(function: Callable[..., Any], *args: Any) -> Any:
+def _end_of(function: Callable[..., Any], *args: Any) -> End:
     try:
-        return function(*args)
+        return function(*args), None
     except Exception as error:
-        return PortableError.of(error)
+        return None, portable(error)
 
 
 def _payload_of(handler: Handler[..., Any], job: Job) -> Any:
@@ -98,20 +143,3 @@ def _payload_of(handler: Handler[..., Any], job: Job) -> Any:
 def _result_of(handler: Handler[..., Any], job: Job, result: Any) -> Any:
     """Return the result of a job as a JSON value if it must be kept."""
     return None if handler.keep_result_of(job) is None else json_value(handler.signature.returns, result)
-
-
-def read_answer(answer: bytes) -> Any:
-    """Return the result in a process's answer.
-
-    Raises:
-        BaseException: the error of the handler.
-    """
-    try:
-        value, raised = pickle.loads(answer)
-    except Exception as error:
-        raise ResultError(f"the result of the handler cannot be read: {type(error).__name__}") from None
-    if raised is not None:
-        raise raised.rebuild()
-    if isinstance(value, Batch):
-        return [each.rebuild() if isinstance(each, PortableError) else each for each in value.results]
-    return value

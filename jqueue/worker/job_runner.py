@@ -30,7 +30,6 @@ from jqueue.worker.handlers import Handler
 from jqueue.worker.held_jobs import HeldJob, Outcome, Reason, Work
 from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
-from jqueue.worker.processes import PoolBroke
 from jqueue.worker.retries import (
     CANCELLED,
     HAND_BACK,
@@ -417,11 +416,6 @@ class JobRunner:
             told = held.reason is not None
             if program_ends or (told and (is_stopped or not work.stopped)):
                 self._conclude(held, self._stopped(held, late))
-            elif isinstance(error, PoolBroke):
-                logger.warning(
-                    "job %s (%s) is handed back: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job)
-                )
-                self._conclude(held, HAND_BACK)
             else:
                 self._conclude(held, self._decide(held, error))
                 failed = failed or held

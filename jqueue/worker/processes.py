@@ -1,221 +1,217 @@
-"""Handlers in separate processes, by the extra "processes" (pebble).
+"""Handlers in separate processes. A process that dies, or is killed as its job must end, costs only that job or batch.
 
-A process that dies, or is killed because its job is cancelled or out of time, costs only that job, or that batch. The
-process gets the jobs, finds the handler by its module and its name, and parses the payloads. A pool that breaks is made
-anew.
+Each process leads a process group: see `in_process`. Two threads belong to it. One starts it and waits for its end; the
+other one reads what it reports.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
+import json
+import multiprocessing
+import multiprocessing.resource_tracker
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
-from concurrent.futures.process import BrokenProcessPool
-from typing import TYPE_CHECKING, Any
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
-from jqueue.domain.printable import counted
+from jqueue.worker.handler_errors import rebuilt
 from jqueue.worker.handlers import Handler
-from jqueue.worker.in_process import read_answer, run_in_process
-from jqueue.worker.process_group import EXIT_STATUS_0, GroupContext, begun
-
-if TYPE_CHECKING:
-    from pebble import ProcessFuture, ProcessPool
-
-JOIN_TIMEOUT = 5.0
-"""Seconds that the processes of a stopped pool get to end."""
-
-START_CHECK_INTERVAL = 0.02
-"""Seconds between two checks whether a handler has begun in a process."""
-
-POOL_CHECK_INTERVAL = 1.0
-"""Seconds between two checks that the pool of a running handler still works."""
-
-CRASHES_FORGIVEN = 2
-"""Number of pool crashes that a job may be present at before it is charged with one."""
+from jqueue.worker.in_process import serve
+from jqueue.worker.job_log import levels_of_loggers, log_forwarded
 
 IMPORT_TIMEOUT = 300.0
-"""Seconds that a process gets to import the module of its handler. They do not count towards the handler's timeout."""
+"""Seconds that a process gets to start and to import the module of its handler, before the handler's timeout begins."""
+
+TERMINATION = 3.0
+"""Seconds between the order to end and its enforcement."""
+
+JOIN_TIMEOUT = 5.0
+"""Seconds that all processes get to end when the worker does."""
+
+LAST_REPORTS = 1.0
+"""Seconds to wait for the last reports of a process that has ended. A process that it has left may hold its pipe."""
 
 Running = Callable[[bool], None]
 """Called with False while the job waits for a process and its imports, and with True once its handler has begun."""
-
-_calls = itertools.count()
 
 
 class ProcessDied(Exception):
     """The process of a handler ended before the handler did."""
 
 
-class PoolBroke(Exception):
-    """All processes ended for an unknown reason. It is unlikely that this very job ended them."""
-
-
 class Processes:
-    """A pool of processes that is made when it is first needed.
+    """Processes that are started when they are needed, and used again.
 
     Args:
         max_processes: the largest number of processes; there are never more than processors.
-        import_timeout: seconds that a process gets to import the module of a handler.
 
     Attributes:
         turn: semaphore with one place per process. A caller acquires it before `call`.
     """
 
-    def __init__(self, max_processes: int, import_timeout: float = IMPORT_TIMEOUT) -> None:
-        self._import_timeout = import_timeout
-        self._max_processes = min(max_processes, os.cpu_count() or 1)
-        self.turn = asyncio.Semaphore(self._max_processes)
-        self._pool: ProcessPool | None = None
-        self._endings: dict[ProcessPool, asyncio.Future[None]] = {}
-        self._crashes: Counter[str] = Counter()
-        self._one_at_a_time = asyncio.Lock()
+    def __init__(self, max_processes: int) -> None:
+        self.turn = asyncio.Semaphore(min(max_processes, os.cpu_count() or 1))
+        self._idle: list[_Process] = []
+        self._all: set[_Process] = set()
 
     async def call(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> Any:
         """Do a job or a batch in a process. Cancelling this kills the process. A batch gives one result for each job.
 
         Raises:
-            ProcessDied: the process ended before the handler did, or could not import its module in time, or the pool
-                broke too often while it had this job.
-            PoolBroke: the pool broke. Processes that were left have been ended.
+            ProcessDied: the process could not be started, or ended before the handler did, or could not import its
+                module in time.
             BaseException: the error of the handler, in a class of the same name.
         """
         running(False)
-        # Jobs that were present when the pool broke run one at a time, until it is known which of them breaks it.
-        crashed = any(job.id in self._crashes for job in jobs)
-        async with self._one_at_a_time if crashed else contextlib.nullcontext():
-            return await self._call(handler, jobs, running)
-
-    async def _call(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> Any:
-        from pebble import ProcessExpired
-
-        pool = self._pool if self._pool is not None and self._pool.active else None
-        if pool is None:
-            if self._pool is not None:
-                self._end(self._pool)
-            pool = self._pool = _make_pool(self._max_processes)
-        try:
-            call = next(_calls)
-            future = _schedule(pool, call, handler, jobs)
-            answer = await _wait_for_answer(pool, future, call, running, self._import_timeout)
-        except BrokenProcessPool:
-            await asyncio.wait([self._end(pool)])  # none of its handlers may go on
-            raise self._error_after_crash(jobs) from None
-        except ProcessExpired as error:
-            code = error.exitcode
-        else:
-            self._forget_crashes(jobs)
-            return read_answer(answer)
-        self._forget_crashes(jobs)
-        raise ProcessDied(_describe_exit(code))
+        answer = None
+        while answer is None:
+            is_used = bool(self._idle)
+            process = self._idle.pop() if is_used else _Process(self._all)
+            try:
+                answer = await process.do(handler, jobs, running)
+            except _EndedEarly as error:
+                if not is_used:  # one that was idle may have been killed by anything
+                    raise ProcessDied(str(error)) from None
+            except BaseException:
+                process.end()
+                raise
+        self._idle.append(process)
+        if "raised" in answer:
+            raise rebuilt(answer["raised"])
+        results = [value if error is None else rebuilt(error) for value, error in answer["results"]]
+        return results[0] if handler.options.batch is None else results
 
     async def close(self) -> None:
         """End the processes."""
-        if self._pool is not None:
-            self._end(self._pool)
-        if self._endings:
-            await asyncio.wait(self._endings.values())
-
-    def _end(self, pool: ProcessPool) -> asyncio.Future[None]:
-        """Stop the processes of a pool, which is not used again. The future is done when they have ended."""
-        if self._pool is pool:
-            self._pool = None
-        if pool not in self._endings:
-            pool.stop()  # type: ignore[no-untyped-call]
-            ending = asyncio.get_running_loop().run_in_executor(None, _join, pool)
-            ending.add_done_callback(lambda _: self._endings.pop(pool))
-            self._endings[pool] = ending
-        return self._endings[pool]
-
-    def _error_after_crash(self, jobs: Sequence[Job]) -> Exception:
-        """Return the error for jobs that were present when the pool broke. A job present each time is the cause."""
-        for job in jobs:
-            self._crashes[job.id] += 1
-        times = max(self._crashes[job.id] for job in jobs)
-        if times <= CRASHES_FORGIVEN:
-            return PoolBroke("the handler processes ended unexpectedly")
-        self._forget_crashes(jobs)
-        return ProcessDied(f"all handler processes ended, {counted(times, 'time')} in a row, while they had this job")
-
-    def _forget_crashes(self, jobs: Sequence[Job]) -> None:
-        for job in jobs:
-            self._crashes.pop(job.id, None)
+        for process in self._all:
+            process.end()
+        if self._all:
+            await asyncio.wait([process.gone for process in self._all], timeout=JOIN_TIMEOUT)
 
 
-def _describe_exit(code: int) -> str:
-    """Describe the end of a process, for the error kept with its job."""
-    if code == EXIT_STATUS_0:
-        return "the process of the handler ended with exit code 0 before the handler returned"
-    return f"the process of the handler ended with exit code {code}"
+class _EndedEarly(ProcessDied):
+    """A process ended before its handler began."""
 
 
-def check_processes() -> None:
-    """Check that the extra is installed when a worker starts, not at its first job.
+class _Process:
+    """One process for handlers. It starts at once.
 
-    Raises:
-        JQueueError: the extra is missing.
+    Args:
+        everyone: has this object until the process is gone.
+
+    Attributes:
+        gone: is done when the process has ended.
     """
-    try:
-        import pebble  # noqa: F401
-    except ImportError:
-        raise JQueueError(
-            'handlers with process=True need the extra "processes": pip install "jqueue[processes]"'
-        ) from None
+
+    def __init__(self, everyone: set[_Process]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._messages: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+        self._must_end = False
+        self._pipe, theirs = multiprocessing.Pipe()
+        spawn = multiprocessing.get_context("spawn")  # a fork of a program with threads and an event loop may hang
+        self._process = spawn.Process(target=serve, args=(theirs, levels_of_loggers()), name="jqueue-handler")
+        threading.Thread(target=self._run, args=[theirs], name="jqueue-process", daemon=True).start()
+        everyone.add(self)
+        self.gone = self._loop.create_future()
+        self.gone.add_done_callback(lambda _: everyone.discard(self))
+
+    async def do(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> dict[str, Any]:
+        """Do a job or a batch. Return the answer of `in_process`."""
+        function = handler.function
+        request = function.__module__, function.__qualname__, jobs, handler.options.seconds
+        sending = self._loop.run_in_executor(None, self._pipe.send, request)
+        sending.add_done_callback(lambda _: sending.cancelled() or sending.exception())  # its end is told below
+        try:
+            kind, content = await asyncio.wait_for(self._messages.get(), IMPORT_TIMEOUT)
+        except TimeoutError:
+            raise ProcessDied(f"the process of the handler had not begun with it after {IMPORT_TIMEOUT:g} s") from None
+        if kind == "gone":
+            raise _EndedEarly(content)
+        if kind == "begun":
+            running(True)
+            kind, content = await self._messages.get()
+            if kind == "gone":
+                raise ProcessDied(content)
+        answer: dict[str, Any] = content
+        return answer
+
+    def end(self) -> None:
+        """Tell the process and all that it has started to end. What is left after some seconds is killed."""
+        if not self._must_end:
+            self._must_end = True
+            self._signal("SIGTERM")
+            timer = threading.Timer(TERMINATION, self._signal, ["SIGKILL"])
+            timer.daemon = True
+            timer.start()
+
+    def _run(self, theirs: Any) -> None:
+        """Start the process, wait for its end, and kill all that it has left. It runs in a thread."""
+        try:
+            with theirs, _sigint_blocked():
+                self._process.start()
+        except Exception as error:
+            self._tell("gone", f"no process could be started for the handler: {error}")
+            return
+        if self._must_end:
+            self._signal("SIGTERM")
+        reader = threading.Thread(target=self._read, name="jqueue-reports", daemon=True)
+        reader.start()
+        self._process.join()
+        self._signal("SIGKILL", gone=True)
+        reader.join(LAST_REPORTS)
+        code = self._process.exitcode
+        early = " before the handler returned" if code == 0 else ""
+        self._tell("gone", f"the process of the handler ended with exit code {code}{early}")
+
+    def _read(self) -> None:
+        """Read what the process reports, until nothing more can be read. It runs in a thread."""
+        with self._pipe, contextlib.suppress(Exception):  # a handler may have written to the pipe, or closed it
+            while True:
+                kind, content = json.loads(self._pipe.recv_bytes())
+                if kind == "log":
+                    with contextlib.suppress(Exception):  # a filter of the program may raise anything
+                        log_forwarded(content)
+                else:
+                    self._tell(kind, content)
+        self.end()
+
+    def _tell(self, kind: str, content: Any) -> None:
+        def tell() -> None:
+            self._messages.put_nowait((kind, content))
+            if kind == "gone":
+                self.gone.set_result(None)
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(tell)
+
+    def _signal(self, name: str, *, gone: bool = False) -> None:
+        """Send a signal to the group of the process, or to the process if it has none yet."""
+        pid = self._process.pid
+        if pid is None or (not gone and self._process.exitcode is not None):
+            return
+        try:
+            os.killpg(pid, getattr(signal, name))
+        except (AttributeError, ProcessLookupError, PermissionError):  # Windows; the group has not begun, or is gone
+            if not gone:
+                self._process.terminate()
 
 
-def _make_pool(max_processes: int) -> ProcessPool:
-    from pebble import ProcessPool
+@contextlib.contextmanager
+def _sigint_blocked() -> Iterator[None]:
+    """Block SIGINT in this thread. A process that it starts inherits that, from its first instruction on.
 
-    return ProcessPool(max_workers=max_processes, context=GroupContext())
-
-
-def _join(pool: ProcessPool) -> None:
-    with contextlib.suppress(Exception):  # processes that this does not end will end with the worker
-        pool.join(JOIN_TIMEOUT)
-
-
-def _schedule(pool: ProcessPool, call: int, handler: Handler[..., Any], jobs: Sequence[Job]) -> ProcessFuture[bytes]:
-    """Give a job or a batch to a pool.
-
-    Raises:
-        BrokenProcessPool: the pool cannot be used, or its processes cannot be started.
+    Until it leads its own group, Ctrl-C in a terminal reaches it too. It would end in a traceback, amid its imports.
     """
-    function, seconds = handler.function, handler.options.seconds
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    multiprocessing.resource_tracker.ensure_running()  # its own start would unblock SIGINT
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return pool.schedule(run_in_process, args=[call, function.__module__, function.__qualname__, jobs, seconds])
-    except RuntimeError as error:
-        raise BrokenProcessPool(str(error)) from error
-
-
-async def _wait_for_answer(
-    pool: ProcessPool, future: ProcessFuture[bytes], call: int, running: Running, import_timeout: float
-) -> bytes:
-    """Wait for the answer of a process.
-
-    Raises:
-        ProcessExpired: the process ended without an answer.
-        ProcessDied: the handler had not begun in time.
-        BrokenProcessPool: the pool broke, so there will be no answer.
-    """
-    ended, has_begun, waited = asyncio.wrap_future(future), False, 0.0
-    ended.add_done_callback(lambda _: ended.cancelled() or ended.exception())  # the caller may be gone
-    try:
-        while not ended.done():
-            await asyncio.wait([ended], timeout=POOL_CHECK_INTERVAL if has_begun else START_CHECK_INTERVAL)
-            if not has_begun and call in begun:
-                has_begun = True
-                running(True)
-            elif not has_begun and future.running():  # the process has the job, and imports
-                waited += START_CHECK_INTERVAL
-                if waited > import_timeout:
-                    raise ProcessDied(f"the process of the handler had not begun with it after {import_timeout:g} s")
-            if not future.done() and not pool.active:
-                raise BrokenProcessPool("a thread of the pool has ended")
-        return ended.result()
+        yield
     finally:
-        begun.discard(call)
-        future.cancel()  # type: ignore[no-untyped-call]
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -35,7 +35,7 @@ from jqueue.worker.job_runner import AnyCall, JobRunner
 from jqueue.worker.opening import check_writable, name_of, open_queue
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
-from jqueue.worker.processes import Processes, check_processes
+from jqueue.worker.processes import Processes
 from jqueue.worker.queue_health import CallFailures, QueueHealth
 from jqueue.worker.report import Figures, RunReport, report_of
 from jqueue.worker.run_state import RunState
@@ -176,8 +176,6 @@ class Run:
 
     async def _open_and_work(self) -> None:
         """Open everything, work, and close everything."""
-        if any(handler.home == "process" for handler in self._handlers.values()):
-            check_processes()
         async with AsyncExitStack() as stack:
             if self._signals:
                 self._handles_signals = stack.enter_context(handle_signals(self.stop))

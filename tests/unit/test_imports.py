@@ -18,7 +18,7 @@ MOST = 15
 """Largest number of our modules that `import jqueue` loads. All of them would be more than a hundred."""
 
 SLOW_STANDARD = {"asyncio", "email", "importlib.metadata", "logging", "multiprocessing", "socket", "ssl", "subprocess"}
-CLIENTS = {"aiobotocore", "azure", "boto3", "google.cloud", "grpc", "pebble", "pyarrow", "pyspark"}
+CLIENTS = {"aiobotocore", "azure", "boto3", "google.cloud", "grpc", "pyarrow", "pyspark"}
 COMMAND = "from jqueue.cli import main\ntry:\n    main()\nexcept SystemExit as end:\n    assert not end.code"
 
 

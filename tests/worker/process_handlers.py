@@ -1,17 +1,17 @@
 """Handlers that run in their own processes, where they are imported by the name of this module."""
 
 import asyncio
-import gc
 import os
 import socket
+import stat
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pebble.pool.channel import WorkerChannel
 from pydantic import BaseModel
 
 from jqueue.worker import BatchContext, Context, Discard, Exponential, Retry, Snooze, Worker
@@ -42,29 +42,23 @@ def end(status: int) -> None:
     os._exit(status)
 
 
-class Breaking:
-    """A message that pebble cannot unpickle, so that it gives up its pool."""
-
-    def __reduce__(self) -> Any:
-        return int, (b"", "")
-
-
-@worker.handler("break_pool", process=True, max_attempts=1)
-def break_pool(pipe: str, ctx: Context) -> None:
-    """Break the pool at each attempt; at the first one, another handler is running in the pool."""
-    if ctx.attempt == 1:
-        Path(pipe).read_text()
-    [channel] = [each for each in gc.get_objects() if isinstance(each, WorkerChannel)]
-    channel.send(Breaking())
+@worker.handler("write_to_pipes", process=True, max_attempts=1)
+def write_to_pipes(pipe: str) -> None:
+    """Write what nobody can read wherever it can be written, as C code may that prints to a wrong file."""
+    Path(pipe).read_text()
+    for number in range(3, 100):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(number).st_mode) or stat.S_ISFIFO(os.fstat(number).st_mode):
+                os.write(number, b"\0\0\0\4what" * 2)
     time.sleep(600)
 
 
 @worker.handler("beside", process=True, max_attempts=1, keep_result=60)
-def beside(pipe: str, ctx: Context) -> None:
-    """Run long at the first attempt, during which the pool breaks."""
-    if ctx.attempt == 1:
-        Path(pipe).write_text("here")
-        time.sleep(600)
+def beside(pipe: str) -> int:
+    """Run while the handler above does what it does."""
+    Path(pipe).write_text("here")
+    time.sleep(0.5)
+    return os.getpid()
 
 
 def start_another(port: int, code: str) -> "subprocess.Popen[bytes]":
