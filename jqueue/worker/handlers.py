@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import filterfalse
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.printable import counted
 from jqueue.ports.queue import Producer
-from jqueue.worker.handler_options import (
-    EnqueueArguments,
-    HandlerOptions,
-    Middleware,
-    OperationArguments,
-    ThreadMiddleware,
-)
+from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Middleware, ThreadMiddleware
 from jqueue.worker.payloads import parse_result
 from jqueue.worker.signatures import (
     AddsJobs,
@@ -79,6 +75,7 @@ class Handler(Generic[P, R_co]):
         self.function: Callable[P, R_co] = function
         self.entrypoint = entrypoint
         self.options = options
+        self._options: dict[str, Any] = {}
         self.home = _home_of(function, options)
         self.middlewares: tuple[Middleware, ...] = tuple(filter(is_async, options.middleware))
         self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(is_async, options.middleware))
@@ -102,13 +99,16 @@ class Handler(Generic[P, R_co]):
         return self.function(*args, **kwargs)
 
     @enqueue_by_payload
-    def enqueue(self, queue: Any, payload: Any = NO_PAYLOAD, **options: Unpack[EnqueueArguments]) -> Any:
+    def enqueue(self, queue: Any, /, *payload: Any, **keywords: Any) -> Any:
         """Add a job for this handler, and return it. With an async queue, the call is awaited.
+
+        Keywords that are named like a payload parameter of the handler are payload; all others are options.
 
         Args:
             queue: the queue to add the job to: an async queue or a `SyncQueue`.
-            payload: the payload; leave it out if the handler takes none, or for the default of its parameter.
-            options: the options of `queue.enqueue`: delay, priority, headers and so on. They override the handler's.
+            payload: the payload, as in a call of the handler; parameters with a default may be left out.
+            keywords: more of the payload by name, and the options of `queue.enqueue`: delay, priority, headers and so
+                on, which override those of `with_options` and of the handler.
 
         Raises:
             InvalidJobError: the payload is not what the handler takes, or an option has an invalid value.
@@ -119,27 +119,37 @@ class Handler(Generic[P, R_co]):
                 f"enqueue of the handler {self.entrypoint!r} takes the queue first, got {type(queue).__name__}: "
                 "`connect(url, BrokerQueue)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
             )
-        add = functools.partial(self._enqueue, queue, payload, options)
+        add = functools.partial(self._enqueue, queue, payload, keywords)
         return add() if _blocks(queue) else _awaited(add)
 
-    def _enqueue(self, queue: Any, payload: Any, options: EnqueueArguments) -> Any:
+    def _enqueue(self, queue: Any, payload: Sequence[Any], keywords: dict[str, Any]) -> Any:
+        data, options = self._split(payload, keywords)
         deadline = options.pop("deadline", None)
-        data = self.encode(payload)
-        return queue.enqueue(self.entrypoint, data, **self._given(options), deadline=deadline)
+        return queue.enqueue(self.entrypoint, data, **options, deadline=deadline)
 
     @operation_by_payload
-    def operation(self, payload: Any = NO_PAYLOAD, **options: Unpack[OperationArguments]) -> Enqueue:
+    def operation(self, /, *payload: Any, **keywords: Any) -> Enqueue:
         """Return an operation that adds a job for this handler: for `queue.apply`, `enqueue_many` and `ctx.on_ack`.
 
         Args:
-            payload: the payload; leave it out if the handler takes none, or for the default of its parameter.
-            options: the options of `Enqueue`. They override the handler's.
+            payload: the payload, as for `enqueue`.
+            keywords: more of the payload by name, and the options of `Enqueue`.
 
         Raises:
             InvalidJobError: the payload is not what the handler takes.
             TypeError: an option does not exist.
         """
-        return Enqueue(self.entrypoint, self.encode(payload), **self._given(options))
+        data, options = self._split(payload, keywords)
+        return Enqueue(self.entrypoint, data, **options)
+
+    def with_options(self, **options: Unpack[EnqueueArguments]) -> Self:
+        """Return this handler with options for its `enqueue` and `operation`: `h.with_options(delay=60).enqueue(...)`.
+
+        It can give every option, also one that has the name of a payload parameter.
+        """
+        other = copy.copy(self)
+        other._options = {**self._options, **options}
+        return other
 
     @overload
     def result(
@@ -178,7 +188,7 @@ class Handler(Generic[P, R_co]):
         return self.options.keep_result if kept is None else kept
 
     def encode(self, payload: Any = NO_PAYLOAD) -> bytes:
-        """Return a payload of this handler as bytes.
+        """Return a payload of this handler as bytes. That of several parameters is a mapping by their names.
 
         Raises:
             InvalidJobError: the payload is not what the handler takes.
@@ -189,20 +199,32 @@ class Handler(Generic[P, R_co]):
                 raise InvalidJobError(f"the handler {self.entrypoint!r} takes no payload")
             return b""
         if payload is NO_PAYLOAD:
-            payload = self.signature.default
+            payload = self.signature.default if len(self.signature.names) == 1 else {}
         if payload is inspect.Parameter.empty:
             raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, but none was given")
         return codec.encode(payload)
 
-    def _given(self, options: OperationArguments) -> dict[str, Any]:
-        """Return the options of an enqueue, completed by the handler's own."""
+    def _split(self, payload: Sequence[Any], keywords: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
+        """Return the encoded payload in the arguments of a call, and its options, completed by the handler's own."""
+        names = self.signature.names
+        if len(payload) > self.signature.positional:
+            takes = f"at most {counted(self.signature.positional, 'argument')} by position" if names else "no payload"
+            raise InvalidJobError(f"the handler {self.entrypoint!r} takes {takes}, got {len(payload)}")
+        arguments = dict(zip(names, payload, strict=False))
+        for name in names:
+            if name in keywords and name in arguments:
+                raise InvalidJobError(f"the handler {self.entrypoint!r} got its argument {name!r} twice")
+            if name in keywords:
+                arguments[name] = keywords.pop(name)
         own = self.options
-        given: dict[str, Any] = {"priority": own.priority, "max_attempts": own.attempts_said, **options}
+        options = {"priority": own.priority, "max_attempts": own.attempts_said, **self._options, **keywords}
         if own.keep_result is not None:
-            given.setdefault("keep_result", own.keep_result)
-        if own.concurrency_limit is not None and given.get("concurrency_key") is not None:
-            given.setdefault("concurrency_limit", own.concurrency_limit)
-        return given
+            options.setdefault("keep_result", own.keep_result)
+        if own.concurrency_limit is not None and options.get("concurrency_key") is not None:
+            options.setdefault("concurrency_limit", own.concurrency_limit)
+        if len(names) == 1:
+            return self.encode(*arguments.values()), options
+        return self.encode(arguments) if names else self.encode(), options
 
     def __repr__(self) -> str:
         return f"Handler({self.entrypoint!r}, {self.__module__}.{self.__qualname__})"

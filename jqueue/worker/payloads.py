@@ -84,12 +84,12 @@ class Codec:
         self.encode = encode
 
 
-def codec_of(annotation: Any, name: str = "payload") -> Codec:
+def codec_of(annotation: Any, name: str | None) -> Codec:
     """Return the codec of an annotation.
 
     Args:
         annotation: of the handler's parameter.
-        name: of that parameter, for errors.
+        name: of that parameter, for errors; None for the parameters themselves, by name.
 
     Raises:
         TypeError: pydantic cannot validate the type.
@@ -122,7 +122,8 @@ def codec_of(annotation: Any, name: str = "payload") -> Codec:
             place = _lost(checked, arrived, names, lambda: dump(arrived) == payload)
             if place is None:
                 return payload
-            problem = f"{'.'.join((name, *place))} {LOSSES}: give another value, or annotate its type"
+            where = ".".join(place if name is None else (name, *place))
+            problem = f"{where} {LOSSES}: give another value, or annotate its type"
             if MASK in payload:
                 problem = "it has a secret that pydantic masks in JSON: give the field a serializer"
         except ValidationError as error:
@@ -299,7 +300,7 @@ def _encode_bytes(value: Any) -> bytes:
     return bytes(value)
 
 
-def _encode_text(value: Any, name: str) -> bytes:
+def _encode_text(value: Any, name: str | None) -> bytes:
     if not isinstance(value, str):
         raise InvalidJobError(f"the handler takes a str, got {type(value).__name__}")
     try:

@@ -8,9 +8,25 @@ import operator
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar, Union, Unpack, cast, get_args, get_origin, get_type_hints, overload
+from typing import (
+    Any,
+    Concatenate,
+    Never,
+    NotRequired,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    Unpack,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
 
-from pydantic import TypeAdapter
+from pydantic import ConfigDict, TypeAdapter
+from typing_extensions import TypedDict
 
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.context import BatchContext, Context
@@ -18,7 +34,10 @@ from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of
 
 T = TypeVar("T")
+U = TypeVar("U")
+P = ParamSpec("P")
 T_contra = TypeVar("T_contra", contravariant=True)
+U_contra = TypeVar("U_contra", contravariant=True)
 Added_co = TypeVar("Added_co", covariant=True)
 
 Bind = Callable[[Callable[..., Any], Any, Any], Any]
@@ -30,13 +49,18 @@ class Signature:
     """The payload, context and return type of a handler's function.
 
     Attributes:
-        codec: the codec of its payload, or of each payload of a batch; None if it takes none.
+        names: the names of its payload parameters, in their order.
+        positional: number of them that can be given by position.
+        codec: the codec of its payload, or of each payload of a batch; None if it takes none. The value of several
+            payload parameters is a dictionary by their names.
         wants_context: True if it takes the context.
         call: calls the function.
         returns: validates the value that it returns, or each result of a batch.
         default: payload of a job that is enqueued without one; `Parameter.empty` if a payload must be given.
     """
 
+    names: tuple[str, ...]
+    positional: int
     codec: Codec | None
     wants_context: bool
     call: Bind
@@ -64,37 +88,24 @@ def read_signature(
         raise TypeError(f"{named} must not be a generator, as nothing would read its values: write it without yield")
     hints = _hints(named, function, local_names)
     parameters = _parameters(named, function)
-    kind, other = (BatchContext, Context) if takes_batch else (Context, BatchContext)
-    wrong = next((each.name for each in parameters if hints.get(each.name) is other), None)
-    if wrong is not None:
-        raise TypeError(f"{named}: annotate its parameter {wrong!r} as {kind.__name__}: {_KINDS[takes_batch]}")
-    context = next((each.name for each in parameters if hints.get(each.name) is kind), None)
-    if context is None:
-        context = next((each.name for each in parameters if each.name == "ctx"), None)
-    others = [each for each in parameters if each.name != context]
-    codec, default = None, inspect.Parameter.empty
-    if others:
-        payload, *rest = others
-        if payload.name not in hints:
+    context = _context_of(named, parameters, hints, takes_batch)
+    payload = [each for each in parameters if each.name != context]
+    for each in payload:
+        if each.name not in hints:
             raise TypeError(
-                f"{named}: annotate its parameter {payload.name!r} as bytes, str, a pydantic model, or any type that"
-                f" pydantic can validate from JSON, as in `{payload.name}: dict[str, int]`"
+                f"{named}: annotate its parameter {each.name!r} as bytes, str, a pydantic model, or any type that"
+                f" pydantic can validate from JSON, as in `{each.name}: dict[str, int]`"
             )
-        needed = [each.name for each in rest if each.default is each.empty]
-        if needed:
-            raise TypeError(f"{named} gets only a payload and a Context: give {', '.join(needed)} a default")
-        annotation = hints[payload.name]
-        if takes_batch:
-            annotation = _item_of(annotation)
-            if annotation is _NO_LIST:
-                raise TypeError(
-                    f"{named} takes a batch: annotate its parameter {payload.name!r} as a list of payloads, as in"
-                    f" `{payload.name}: list[bytes]`"
-                )
-        codec = codec_of(annotation, payload.name)
-        if not takes_batch:
-            default = payload.default
-            codec = codec if annotation is bytes or annotation is str else _with_default(codec, default)
+    codec, default = None, inspect.Parameter.empty
+    if takes_batch and payload:
+        codec = _batch_codec(named, payload, hints)
+    elif len(payload) > 1:
+        codec = _arguments_codec(payload, hints)
+    elif payload:
+        [parameter] = payload
+        annotation, default = hints[parameter.name], parameter.default
+        codec = codec_of(annotation, parameter.name)
+        codec = codec if annotation is bytes or annotation is str else _with_default(codec, default)
     returned = hints.get("return", Any)
     if takes_batch:
         returned = _result_of(returned)
@@ -103,8 +114,53 @@ def read_signature(
                 f"{named} takes a batch: it must return None, or a list with one result for each job, as in"
                 " `-> list[int | Exception]`"
             )
-    bind = _bind(parameters, others[:1], context)
-    return Signature(codec, context is not None, bind, adapter_of(returned), default)
+    by_position = [each.name for each in payload if each.kind is not each.KEYWORD_ONLY]
+    return Signature(
+        tuple(each.name for each in payload),
+        len(by_position),
+        codec,
+        context is not None,
+        _bind(named, parameters, [each.name for each in payload], context),
+        adapter_of(returned),
+        default,
+    )
+
+
+def _context_of(
+    named: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any], takes_batch: bool
+) -> str | None:
+    """Return the name of the parameter for the context: the first with its annotation, else the one called `ctx`."""
+    kind, other = (BatchContext, Context) if takes_batch else (Context, BatchContext)
+    kinds = {each.name: hints.get(each.name) for each in parameters}
+    wrong = next((name for name, hint in kinds.items() if hint is other), None)
+    if wrong is not None:
+        raise TypeError(f"{named}: annotate its parameter {wrong!r} as {kind.__name__}: {_KINDS[takes_batch]}")
+    return next((name for name, hint in kinds.items() if hint is kind), "ctx" if "ctx" in kinds else None)
+
+
+def _arguments_codec(payload: list[inspect.Parameter], hints: Mapping[str, Any]) -> Codec:
+    """Return the codec of several parameters: their JSON is an object by name, and its value a dictionary."""
+    fields = {
+        each.name: hints[each.name] if each.default is each.empty else NotRequired[hints[each.name]] for each in payload
+    }
+    arguments = cast(Any, TypedDict)("Arguments", fields)
+    # an unknown name is an error, as in a call
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid", populate_by_name=True)
+    codec = codec_of(arguments, None)
+    return codec if arguments.__required_keys__ else _with_default(codec, {})
+
+
+def _batch_codec(named: str, payload: list[inspect.Parameter], hints: Mapping[str, Any]) -> Codec:
+    """Return the codec of one payload of a batch handler."""
+    first, *more = payload
+    item = _item_of(hints[first.name])
+    if item is _NO_LIST or more:
+        also = f", and only this one, without {', '.join(each.name for each in more)}" if more else ""
+        raise TypeError(
+            f"{named} takes a batch: annotate its parameter {first.name!r} as a list of payloads, as in"
+            f" `{first.name}: list[bytes]`{also}. A payload of several values is a model, as in `list[Reading]`"
+        )
+    return codec_of(item, first.name)
 
 
 _KINDS = {
@@ -196,7 +252,7 @@ def _parameters(named: str, function: Callable[..., Any]) -> list[inspect.Parame
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
         raise TypeError(f"{named}: its parameters cannot be read: wrap it in a Python function") from None
-    preset = function.keywords if isinstance(function, functools.partial) else {}
+    preset = {name for layer in _layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
     return [
         each
         for each in parameters
@@ -216,33 +272,34 @@ def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, A
         ) from None
 
 
-def _bind(parameters: list[inspect.Parameter], payload: list[inspect.Parameter], context: str | None) -> Bind:
+def _bind(named: str, parameters: list[inspect.Parameter], payload: list[str], context: str | None) -> Bind:
     """Return the quickest call that passes payload and context where the function takes them."""
-    wanted = [each for each in parameters if each.name == context or each in payload]
-    gaps = wanted != parameters[: len(wanted)] or any(each.kind is each.KEYWORD_ONLY for each in wanted)
-    if gaps:
-        return _bind_by_name(payload[0].name if payload else None, context)
-    if not wanted:
-        return lambda function, value, ctx: function()
-    if len(wanted) == 1:
-        if wanted[0].name == context:
-            return lambda function, value, ctx: function(ctx)
-        return lambda function, value, ctx: function(value)
-    if wanted[0].name == context:
-        return lambda function, value, ctx: function(ctx, value)
-    return lambda function, value, ctx: function(value, ctx)
+    kinds = {each.kind for each in parameters}
+    if len(payload) < 2 and inspect.Parameter.KEYWORD_ONLY not in kinds:
+        return _BY_POSITION["".join("c" if each.name == context else "p" for each in parameters)]
+    if inspect.Parameter.POSITIONAL_ONLY in kinds:
+        raise TypeError(f"{named} is called with its arguments by name: remove the `/` from its parameters")
+    single = payload[0] if len(payload) == 1 else None
 
-
-def _bind_by_name(payload: str | None, context: str | None) -> Bind:
     def call(function: Callable[..., Any], value: Any, ctx: Any) -> Any:
-        given = {}
-        if payload is not None:
-            given[payload] = value
-        if context is not None:
-            given[context] = ctx
+        given = {} if context is None else {context: ctx}
+        if single is not None:
+            given[single] = value
+        elif payload:
+            given.update(value)
         return function(**given)
 
     return call
+
+
+_BY_POSITION: dict[str, Bind] = {
+    "": lambda function, value, ctx: function(),
+    "c": lambda function, value, ctx: function(ctx),
+    "p": lambda function, value, ctx: function(value),
+    "cp": lambda function, value, ctx: function(ctx, value),
+    "pc": lambda function, value, ctx: function(value, ctx),
+}
+"""The calls with the payload, the context or both, by their order."""
 
 
 class AddsJobs(Protocol[Added_co]):
@@ -252,45 +309,98 @@ class AddsJobs(Protocol[Added_co]):
         """See `Producer.enqueue`."""
 
 
-class EnqueueOf(Protocol[T_contra]):
-    """`enqueue` of a handler that takes a payload."""
+class EnqueueOf(Protocol[T_contra, P]):
+    """`enqueue` of a handler that must get one payload: with options, or with all of its arguments."""
 
-    def __call__(self, queue: AddsJobs[T], payload: T_contra, **options: Unpack[EnqueueArguments]) -> T:
+    @overload
+    def __call__(self, queue: AddsJobs[T], payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> T: ...
+    @overload
+    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+class EnqueueDefault(Protocol[T_contra, P]):
+    """`enqueue` of a handler that can be called without a payload: with options, or with its arguments."""
+
+    @overload
+    def __call__(self, queue: AddsJobs[T], payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> T: ...
+    @overload
+    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+class EnqueueSome(Protocol[T_contra, U_contra]):
+    """`enqueue` of a handler that must get several arguments, of which some may be dependencies."""
+
+    def __call__(
+        self, queue: AddsJobs[T], first: T_contra = ..., second: U_contra = ..., /, *args: Any, **kwargs: Any
+    ) -> T:
         """See `Handler.enqueue`."""
 
 
-class EnqueueDefault(Protocol[T_contra]):
-    """`enqueue` of a handler whose payload has a default."""
+class OperationOf(Protocol[T_contra, P]):
+    """`operation` of a handler that must get one payload: see `EnqueueOf`."""
 
-    def __call__(self, queue: AddsJobs[T], payload: T_contra = ..., **options: Unpack[EnqueueArguments]) -> T:
-        """See `Handler.enqueue`."""
-
-
-class EnqueueNothing(Protocol):
-    """`enqueue` of a handler that takes no payload."""
-
-    def __call__(self, queue: AddsJobs[T], **options: Unpack[EnqueueArguments]) -> T:
-        """See `Handler.enqueue`."""
+    @overload
+    def __call__(self, payload: T_contra, /, **options: Unpack[OperationArguments]) -> Enqueue: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueue: ...
 
 
-class EnqueueAnything(Protocol):
-    """`enqueue` of a handler whose type says nothing about its payload."""
+class OperationDefault(Protocol[T_contra, P]):
+    """`operation` of a handler that can be called without a payload: see `EnqueueDefault`."""
 
-    def __call__(self, queue: AddsJobs[T], payload: Any = ..., **options: Unpack[EnqueueArguments]) -> T:
-        """See `Handler.enqueue`."""
+    @overload
+    def __call__(self, payload: T_contra = ..., /, **options: Unpack[OperationArguments]) -> Enqueue: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueue: ...
 
 
-class TakesDefault(Protocol[T_contra]):
-    """A handler whose payload has a default."""
+class OperationSome(Protocol[T_contra, U_contra]):
+    """`operation` of a handler that must get several arguments: see `EnqueueSome`."""
+
+    def __call__(self, first: T_contra = ..., second: U_contra = ..., /, *args: Any, **kwargs: Any) -> Enqueue:
+        """See `Handler.operation`."""
+
+
+class Of(Protocol[P]):
+    """A handler of a function with these parameters."""
+
+    @property
+    def function(self) -> Callable[P, Any]:
+        """See `Handler`."""
+
+
+class Nothing(Of[P], Protocol[P]):
+    """A handler that can be called without arguments."""
+
+    def __call__(self) -> Any:
+        """Call the handler."""
+
+
+class Defaulted(Of[P], Protocol[T_contra, P]):
+    """A handler that can be called without a payload, and with one."""
 
     def __call__(self, payload: T_contra = ..., /) -> Any:
         """Call the handler."""
 
 
-class TakesContextAndDefault(Protocol[T_contra]):
-    """A handler that takes a context, and a payload that has a default."""
+class DefaultedInContext(Of[Concatenate[Context, P]], Protocol[T_contra, P]):
+    """A handler that can be called with a context alone, and with a payload behind it."""
 
     def __call__(self, ctx: Context, payload: T_contra = ..., /) -> Any:
+        """Call the handler."""
+
+
+class One(Of[P], Protocol[T_contra, P]):
+    """A handler that can be called with one payload."""
+
+    def __call__(self, payload: T_contra, /) -> Any:
+        """Call the handler."""
+
+
+class OneInContext(Of[Concatenate[Context, P]], Protocol[T_contra, P]):
+    """A handler that can be called with a context and a payload behind it."""
+
+    def __call__(self, ctx: Context, payload: T_contra, /) -> Any:
         """Call the handler."""
 
 
@@ -298,108 +408,104 @@ class EnqueueVerb(Protocol):
     """`enqueue`, typed by the parameters of its handler. The first overload that fits counts."""
 
     @overload
-    def __get__(self, handler: TakesContextAndDefault[T], owner: Any = ...) -> EnqueueDefault[T]: ...
+    def __get__(self, handler: DefaultedInContext[T, P], owner: Any = ...) -> EnqueueDefault[T, P]: ...
     @overload
-    def __get__(self, handler: TakesDefault[T], owner: Any = ...) -> EnqueueDefault[T]: ...
+    def __get__(self, handler: Defaulted[T, P], owner: Any = ...) -> EnqueueDefault[T, P]: ...
     @overload
-    def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> EnqueueOf[object]: ...
+    def __get__(self, handler: Callable[[T, Context, U], Any], owner: Any = ...) -> EnqueueSome[T, U]: ...
     @overload
-    def __get__(self, handler: Callable[[T, Context], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> EnqueueOf[object, [object]]: ...
     @overload
-    def __get__(self, handler: Callable[[Context, T], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    def __get__(self, handler: Callable[[T, Context], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> EnqueueOf[object]: ...
+    def __get__(self, handler: OneInContext[T, P], owner: Any = ...) -> EnqueueOf[T, P]: ...
     @overload
-    def __get__(self, handler: Callable[[Context], Any], owner: Any = ...) -> EnqueueNothing: ...
+    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> EnqueueOf[object, [object]]: ...
     @overload
-    def __get__(self, handler: Callable[[T], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    def __get__(self, handler: Callable[[Context], Any], owner: Any = ...) -> EnqueueDefault[Never, []]: ...
     @overload
-    def __get__(self, handler: Callable[[], Any], owner: Any = ...) -> EnqueueNothing: ...
+    def __get__(self, handler: One[T, P], owner: Any = ...) -> EnqueueOf[T, P]: ...
     @overload
-    def __get__(self, handler: object, owner: Any = ...) -> EnqueueAnything: ...
+    def __get__(self, handler: Nothing[P], owner: Any = ...) -> EnqueueDefault[Never, P]: ...
+    @overload
+    def __get__(self, handler: Callable[Concatenate[Context, T, U, P], Any], owner: Any = ...) -> EnqueueSome[T, U]: ...
+    @overload
+    def __get__(self, handler: Callable[Concatenate[Context, T, P], Any], owner: Any = ...) -> EnqueueSome[T, Any]: ...
+    @overload
+    def __get__(self, handler: Callable[Concatenate[T, U, P], Any], owner: Any = ...) -> EnqueueSome[T, U]: ...
+    @overload
+    def __get__(self, handler: Callable[Concatenate[T, P], Any], owner: Any = ...) -> EnqueueSome[T, Any]: ...
+    @overload
+    def __get__(self, handler: object, owner: Any = ...) -> EnqueueSome[Any, Any]: ...
 
 
 class BatchEnqueueVerb(Protocol):
     """`enqueue` of a batch handler, which takes one payload of its list. The first overload that fits counts."""
 
     @overload
-    def __get__(self, handler: Callable[[list[T], BatchContext], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    def __get__(self, handler: Callable[[list[T], BatchContext], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[BatchContext, list[T]], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    def __get__(self, handler: Callable[[BatchContext, list[T]], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[BatchContext], Any], owner: Any = ...) -> EnqueueNothing: ...
+    def __get__(self, handler: Callable[[BatchContext], Any], owner: Any = ...) -> EnqueueDefault[Never, []]: ...
     @overload
-    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> EnqueueOf[T]: ...
+    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: object, owner: Any = ...) -> EnqueueAnything: ...
-
-
-class OperationOf(Protocol[T_contra]):
-    """`operation` of a handler that takes a payload."""
-
-    def __call__(self, payload: T_contra, **options: Unpack[OperationArguments]) -> Enqueue:
-        """See `Handler.operation`."""
-
-
-class OperationDefault(Protocol[T_contra]):
-    """`operation` of a handler whose payload has a default."""
-
-    def __call__(self, payload: T_contra = ..., **options: Unpack[OperationArguments]) -> Enqueue:
-        """See `Handler.operation`."""
-
-
-class OperationNothing(Protocol):
-    """`operation` of a handler that takes no payload."""
-
-    def __call__(self, **options: Unpack[OperationArguments]) -> Enqueue:
-        """See `Handler.operation`."""
-
-
-class OperationAnything(Protocol):
-    """`operation` of a handler whose type says nothing about its payload."""
-
-    def __call__(self, payload: Any = ..., **options: Unpack[OperationArguments]) -> Enqueue:
-        """See `Handler.operation`."""
+    def __get__(self, handler: object, owner: Any = ...) -> EnqueueSome[Any, Any]: ...
 
 
 class OperationVerb(Protocol):
     """`operation`, typed by the parameters of its handler. The first overload that fits counts."""
 
     @overload
-    def __get__(self, handler: TakesContextAndDefault[T], owner: Any = ...) -> OperationDefault[T]: ...
+    def __get__(self, handler: DefaultedInContext[T, P], owner: Any = ...) -> OperationDefault[T, P]: ...
     @overload
-    def __get__(self, handler: TakesDefault[T], owner: Any = ...) -> OperationDefault[T]: ...
+    def __get__(self, handler: Defaulted[T, P], owner: Any = ...) -> OperationDefault[T, P]: ...
     @overload
-    def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> OperationOf[object]: ...
+    def __get__(self, handler: Callable[[T, Context, U], Any], owner: Any = ...) -> OperationSome[T, U]: ...
     @overload
-    def __get__(self, handler: Callable[[T, Context], Any], owner: Any = ...) -> OperationOf[T]: ...
+    def __get__(self, handler: Callable[[object, Context], Any], owner: Any = ...) -> OperationOf[object, [object]]: ...
     @overload
-    def __get__(self, handler: Callable[[Context, T], Any], owner: Any = ...) -> OperationOf[T]: ...
+    def __get__(self, handler: Callable[[T, Context], Any], owner: Any = ...) -> OperationOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> OperationOf[object]: ...
+    def __get__(self, handler: OneInContext[T, P], owner: Any = ...) -> OperationOf[T, P]: ...
     @overload
-    def __get__(self, handler: Callable[[Context], Any], owner: Any = ...) -> OperationNothing: ...
+    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> OperationOf[object, [object]]: ...
     @overload
-    def __get__(self, handler: Callable[[T], Any], owner: Any = ...) -> OperationOf[T]: ...
+    def __get__(self, handler: Callable[[Context], Any], owner: Any = ...) -> OperationDefault[Never, []]: ...
     @overload
-    def __get__(self, handler: Callable[[], Any], owner: Any = ...) -> OperationNothing: ...
+    def __get__(self, handler: One[T, P], owner: Any = ...) -> OperationOf[T, P]: ...
     @overload
-    def __get__(self, handler: object, owner: Any = ...) -> OperationAnything: ...
+    def __get__(self, handler: Nothing[P], owner: Any = ...) -> OperationDefault[Never, P]: ...
+    @overload
+    def __get__(
+        self, handler: Callable[Concatenate[Context, T, U, P], Any], owner: Any = ...
+    ) -> OperationSome[T, U]: ...
+    @overload
+    def __get__(
+        self, handler: Callable[Concatenate[Context, T, P], Any], owner: Any = ...
+    ) -> OperationSome[T, Any]: ...
+    @overload
+    def __get__(self, handler: Callable[Concatenate[T, U, P], Any], owner: Any = ...) -> OperationSome[T, U]: ...
+    @overload
+    def __get__(self, handler: Callable[Concatenate[T, P], Any], owner: Any = ...) -> OperationSome[T, Any]: ...
+    @overload
+    def __get__(self, handler: object, owner: Any = ...) -> OperationSome[Any, Any]: ...
 
 
 class BatchOperationVerb(Protocol):
     """`operation` of a batch handler, which takes one payload of its list. The first overload that fits counts."""
 
     @overload
-    def __get__(self, handler: Callable[[list[T], BatchContext], Any], owner: Any = ...) -> OperationOf[T]: ...
+    def __get__(self, handler: Callable[[list[T], BatchContext], Any], owner: Any = ...) -> OperationOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[BatchContext, list[T]], Any], owner: Any = ...) -> OperationOf[T]: ...
+    def __get__(self, handler: Callable[[BatchContext, list[T]], Any], owner: Any = ...) -> OperationOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[BatchContext], Any], owner: Any = ...) -> OperationNothing: ...
+    def __get__(self, handler: Callable[[BatchContext], Any], owner: Any = ...) -> OperationDefault[Never, []]: ...
     @overload
-    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> OperationOf[T]: ...
+    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> OperationOf[T, [T]]: ...
     @overload
-    def __get__(self, handler: object, owner: Any = ...) -> OperationAnything: ...
+    def __get__(self, handler: object, owner: Any = ...) -> OperationSome[Any, Any]: ...
 
 
 def enqueue_by_payload(method: Callable[..., Any]) -> EnqueueVerb:

@@ -156,7 +156,10 @@ def undefined(message: "Later") -> None: ...  # type: ignore[name-defined]  # no
 def without_annotation(message): ...
 
 
-def two_payloads(message: bytes, ctx: Context, third: int) -> None: ...
+def two_in_batch(messages: list[bytes], third: int = 3) -> None: ...
+
+
+def by_position_only(message: bytes, third: int, /) -> None: ...
 
 
 def odd_payload(message: Worker) -> None: ...
@@ -186,7 +189,8 @@ def takes_batch_context(payload: bytes, it: BatchContext) -> None: ...
     ("function", "options", "advice"),
     [
         (without_annotation, {}, "annotate its parameter 'message' as bytes, str, a pydantic model"),
-        (two_payloads, {}, "give third a default"),
+        (two_in_batch, {"batch": 2}, r"'messages' as a list .* only this one, without third\. A payload of several"),
+        (by_position_only, {}, "remove the `/`"),
         (undefined, {}, "'Later', which is not defined when it is decorated"),
         (odd_payload, {}, "pydantic cannot validate"),
         (functools.partial(generates), {}, "must not be a generator"),
@@ -249,7 +253,7 @@ async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_obje
     async def count(store: list[Any], number: int, ctx: Context, *, times: int = 1) -> None:
         store.append((ctx.entrypoint, number * times))
 
-    own.handler("wrapped")(in_wrapper(functools.partial(count, counting.seen)))
+    own.handler("wrapped")(in_wrapper(functools.partial(count, counting.seen, times=3)))
     own.handler("partial")(functools.partial(in_wrapper(count), counting.seen, times=10))
     own.handler("called")(counting)
     own.handler("preset")(functools.partial(count, counting.seen, number=7, times=1))
@@ -257,4 +261,4 @@ async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_obje
         for name in own.handlers:
             await queue.enqueue(name, b"2")
         assert RunReport(succeeded=4) == await drained(own, queue)
-    assert [("called", 2), ("partial", 20), ("preset", 7), ("wrapped", 2)] == sorted(counting.seen)
+    assert [("called", 2), ("partial", 20), ("preset", 7), ("wrapped", 6)] == sorted(counting.seen)

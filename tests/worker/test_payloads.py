@@ -114,7 +114,7 @@ async def _context_last(message: "str", ctx: Context):
     return ctx, message
 
 
-async def _context_first_and_by_annotation(about: Context, message: str, retries: int = 3):
+async def _context_first_and_by_annotation(about: Context, message: str):
     return about, message
 
 
@@ -137,6 +137,71 @@ async def test_the_context_parameter_is_found_by_annotation_or_name_at_any_posit
         assert RunReport(succeeded=1) == await drained(worker, queue)
     [(ctx, answer)] = seen
     assert (ctx, "hello") == answer
+
+
+# Several payload parameters
+
+
+@in_virtual_time
+async def test_several_payload_parameters_are_a_json_object_by_name_in_calls_operations_and_other_programs():
+    worker, got = Worker(), list[tuple[Any, ...]]()
+
+    @worker.handler("resize", priority=7)
+    async def resize(
+        path: str, ctx: Context, width: int = 640, *, priority: int = 0, shape: Email | None = None
+    ) -> None:
+        got.append((path, width, priority, shape, ctx.job.priority))
+
+    @worker.handler("defaults")
+    def defaults(*, size: int = 3, mail: Email | None = None) -> None:
+        got.append((size, mail))
+
+    async with broker() as queue:
+        job = await resize.enqueue(queue, "a", width=200, unique_key="once")
+        assert (b'{"path":"a","width":200}', "once") == (job.payload, job.unique_key)
+        await resize.with_options(priority=9).enqueue(queue, "b", 300, priority=4, shape=Email(to="c"))
+        await queue.apply(resize.with_options(priority=10).with_options(delay=0).operation(path="c"))
+        await queue.enqueue("resize", b'{"path": "d", "shape": {"to": "e"}}', priority=11)
+        await queue.enqueue("defaults", priority=12)
+        await defaults.with_options(priority=13).enqueue(queue, size=5)
+        assert RunReport(succeeded=6) == await drained(worker, queue)
+    assert [
+        ("a", 200, 0, None, 7),
+        ("b", 300, 4, Email(to="c"), 9),
+        ("c", 640, 0, None, 10),
+        ("d", 640, 0, Email(to="e"), 11),
+        (3, None),
+        (5, None),
+    ] == sorted(got, key=lambda each: (len(each) < 5, each[0]))
+
+
+async def _sized(path: str, width: int = 640) -> None: ...
+
+
+async def _alone(path: str) -> None: ...
+
+
+async def _empty() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "keywords", "error"),
+    [
+        (_sized, (), {"width": 3}, "the payload does not fit the handler: path: Field required"),
+        (_sized, ("a", SECRET), {}, "the payload does not fit the handler: width: Input should be a valid integer, "),
+        (_sized, (SECRET, 3, 4), {}, "the handler 'work' takes at most 2 arguments by position, got 3"),
+        (_sized, (SECRET,), {"path": "b"}, "the handler 'work' got its argument 'path' twice"),
+        (_alone, (SECRET,), {"path": "b"}, "the handler 'work' got its argument 'path' twice"),
+        (_alone, (), {}, "the handler 'work' takes a payload, but none was given"),
+        (_empty, (SECRET,), {}, "the handler 'work' takes no payload, got 1"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_handler_are_refused_by_name(function, payload, keywords, error):
+    handler: Any = Worker().handler("work")(function)
+    with pytest.raises(InvalidJobError) as caught:
+        handler.operation(*payload, **keywords)
+    assert str(caught.value).startswith(error)
+    assert SECRET not in f"{caught.value} {caught.value.__context__}"
 
 
 # Wrong payloads and results
@@ -162,11 +227,15 @@ async def test_an_invalid_payload_makes_its_job_dead_and_is_never_shown(annotati
     async def batch(numbers: list[int]) -> None:
         got.extend(numbers)
 
+    async def several(it: int, other: int = 3) -> None: ...
+
+    worker.handler("several", max_attempts=10)(several)
     worker.handler("batch", batch=10, max_attempts=10)(batch)
     async with broker() as queue:
         await queue.enqueue_many([Enqueue(name, payload % SECRET.encode()) for name in ("work", "batch")])
+        await queue.enqueue("several", b'{"it": 3, "%s": 4}' % SECRET.encode())
         await queue.enqueue("batch", b"7")
-        assert RunReport(succeeded=1, dead=2) == await drained(worker, queue)
+        assert RunReport(succeeded=1, dead=3) == await drained(worker, queue)
         jobs = (await queue.read_state()).jobs
     assert ([7], {DEAD}) == (got, {job.status for job in jobs})
     assert all(job.error.startswith("the payload ") for job in jobs)

@@ -56,28 +56,60 @@ async def with_parentheses(email: Email) -> int: ...
 async def routed(email: Email) -> int: ...
 worker.handler(5)  # expect-error: call-overload
 worker.include(worker.handlers)  # expect-error: arg-type
+@worker.handler("resize")
+async def resize(path: str, width: int = 640, *, height: int = 480) -> None: ...
+@worker.handler("in_context")
+async def in_context(ctx: Context, path: str, width: int = 640) -> None: ...
+@worker.handler("move")
+async def move(source: str, target: str, ctx: Context) -> None: ...
+@worker.handler("between")
+async def between(path: str, ctx: Context, width: int = 640) -> None: ...
+@worker.handler("only_defaults")
+async def only_defaults(path: str = "", width: int = 640) -> None: ...
 @worker.handler("batch", batch=500, batch_wait=2, max_attempts=8)
 async def in_batches(emails: list[Email], ctx: BatchContext) -> list[int | Exception] | None: ...
 
 
 async def payloads(queue: BrokerQueue) -> list[Enqueue]:
     assert_type(await send.enqueue(queue, Email(), priority=3, delay=60, deadline=5), Job)
-    await send.enqueue(queue, "x")  # expect-error: arg-type
-    await send.enqueue(queue)  # expect-error: call-arg
-    await send.enqueue(queue, Email(), dely=3)  # expect-error: call-arg
+    await send.enqueue(queue, "x")  # expect-error: call-overload
+    await send.enqueue(queue)  # expect-error: call-overload
+    await send.enqueue(queue, Email(), dely=3)  # expect-error: call-overload
     send.enqueue(queue, Email())  # expect-error: unused-coroutine
-    send.operation("x")  # expect-error: arg-type
-    await context_first.enqueue(queue, Context)  # expect-error: arg-type
-    await nothing.enqueue(queue, 3)  # expect-error: call-arg
+    send.operation("x")  # expect-error: call-overload
+    await send.with_options(delay=3).enqueue(queue, "x")  # expect-error: call-overload
+    send.with_options(dely=3)  # expect-error: call-arg
+    await context_first.enqueue(queue, Context)  # expect-error: call-overload
+    await nothing.enqueue(queue, 3)  # expect-error: call-overload
     assert_type(await defaulted.enqueue(queue), Job)
-    await defaulted.enqueue(queue, "3")  # expect-error: arg-type
+    await defaulted.enqueue(queue, "3")  # expect-error: call-overload
     assert_type(await in_batches.enqueue(queue, Email(), priority=3), Job)
     assert_type(await nameless.enqueue(queue, Email()), Job)
-    await nameless.enqueue(queue, "x")  # expect-error: arg-type
-    await with_parentheses.enqueue(queue, "x")  # expect-error: arg-type
-    await routed.enqueue(queue, "x")  # expect-error: arg-type
-    await in_batches.enqueue(queue, [Email()])  # expect-error: arg-type
+    await nameless.enqueue(queue, "x")  # expect-error: call-overload
+    await with_parentheses.enqueue(queue, "x")  # expect-error: call-overload
+    await routed.enqueue(queue, "x")  # expect-error: call-overload
+    await in_batches.enqueue(queue, [Email()])  # expect-error: call-overload
     return [send.operation(Email(), job_id="a"), nothing.operation(), defaulted.operation(3)]
+
+
+async def arguments(queue: BrokerQueue) -> list[Enqueue]:
+    assert_type(await resize.enqueue(queue, "p", 3, height=5), Job)
+    await resize.with_options(delay=3).enqueue(queue, path="p", width=3)
+    await resize.enqueue(queue, "p", delay=3)
+    await resize.enqueue(queue, "p", "3")  # expect-error: call-overload
+    await resize.enqueue(queue, "p", width="3")  # expect-error: call-overload
+    await resize.enqueue(queue, width=3)  # expect-error: call-overload
+    await in_context.enqueue(queue, "p", width=3)
+    await in_context.enqueue(queue, "p", width="3")  # expect-error: call-overload
+    assert_type(await move.enqueue(queue, "a", target="b", delay=3), Job)
+    await move.enqueue(queue, "a", 3)  # expect-error: arg-type
+    assert_type(await between.enqueue(queue, "p", width=3), Job)
+    await between.enqueue(queue, 3)  # expect-error: arg-type
+    await only_defaults.enqueue(queue, width=3)
+    await only_defaults.enqueue(queue, priority=3)
+    await only_defaults.enqueue(queue, width="3")  # expect-error: call-overload
+    resize.operation("p", "3")  # expect-error: call-overload
+    return [resize.operation("p", width=3), move.operation("a", target="b"), only_defaults.operation(width=3)]
 
 
 async def results(queue: BrokerQueue, job: Job, ctx: Context) -> None:
@@ -89,7 +121,8 @@ async def results(queue: BrokerQueue, job: Job, ctx: Context) -> None:
 
 def blocking(queue: SyncQueue, job: Job) -> None:
     assert_type(send.enqueue(queue, Email(), priority=3, deadline=5), Job)
-    send.enqueue(queue, "x")  # expect-error: arg-type
+    send.enqueue(queue, "x")  # expect-error: call-overload
+    assert_type(resize.enqueue(queue, "p", width=3), Job)
     assert_type(send.result(queue, job), int)
 """
 
