@@ -81,7 +81,7 @@ class PartitionQueue:
             self._real_queue = self._make_queue()
         return getattr(self._real_queue, name)
 
-    def attend(self, run: str, describe: Describe) -> None:
+    def attend(self, run: str, describe: Describe, stop: Callable[[], object]) -> None:
         """Do nothing: the driver, not the partition, commits."""
 
     def leave(self, run: str) -> None:
