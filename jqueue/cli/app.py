@@ -20,13 +20,13 @@ class Commands(CommandGroup):
     modules = {  # noqa: RUF012 - the base class says ClassVar
         "worker": {"worker": "Run the worker of a program on a queue."},
         "jobs": {
-            "ls": "List jobs: ready, running, dead; by entrypoint, age, holder, key or error.",
+            "ls": "List jobs: ready, running, dead; by entrypoint, age, holder, key, error or payload.",
             "show": "Show one job with its whole life: attempts, errors, holder, times, events.",
         },
         "enqueue": {"enqueue": "Add a job, and print its id."},
         "changes": {
             "cancel": "Remove waiting jobs; with --running, also stop jobs in progress.",
-            "redrive": "Queue dead jobs again: one by its ID, several by filters, or --all.",
+            "redrive": "Queue dead jobs again: one by its ID, by filters, or --all; or with --stale those of dead workers.",
             "purge": "Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.",
             "update": "Give waiting jobs another time or priority: one by its ID, several by filters, or --all.",
         },

@@ -68,6 +68,7 @@ class Choice(NamedTuple):
         yes: True if no question is asked.
         dry_run: True if only the number of jobs is printed.
         as_json: True if JSON is printed.
+        stale: seconds without a heartbeat, for all jobs in progress whose workers have been silent for so long.
     """
 
     job_id: str | None
@@ -75,32 +76,42 @@ class Choice(NamedTuple):
     yes: bool
     dry_run: bool
     as_json: bool
+    stale: float | None = None
 
 
-def choosing(*without: str, has_all: bool = True) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def choosing(
+    *without: str, has_all: bool = True, has_stale: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an ID, filters, --all, --yes, --dry-run and --json. Its parameter `choice` receives the `Choice`.
 
     Args:
         without: names of filters that this command does not take.
         has_all: True if jobs must be chosen in exactly one way. False if no choice means all jobs.
+        has_stale: True if --stale is one more way.
     """
+    silent = "Instead revoke the claims of workers that gave no sign for this time: 10m, 2h."
     types: dict[str, Any] = {
         "job_id": Annotated[str | None, argument("ID", "Id of one job, or its beginning.")],
         **{name: kind for name, kind in FILTERS.items() if name not in without},
-        "every": Annotated[bool, typer.Option("--all", help="All jobs of the queue that can be changed like this.")],
+        **({"stale": Annotated[str | None, option("AGE", silent)]} if has_stale else {}),
+        **(
+            {"every": Annotated[bool, typer.Option("--all", help="All jobs that can be changed so.")]}
+            if has_all
+            else {}
+        ),
         "yes": Yes,
         "dry_run": DryRun,
         "as_json": AsJSON,
     }
-    if not has_all:
-        del types["every"]
 
     def read(given: dict[str, Any]) -> Choice:
-        job_id, selection = given["job_id"], selection_of(given)
-        ways = (job_id is not None) + bool(selection) + bool(given.get("every"))
+        job_id, selection, stale = given["job_id"], selection_of(given), given.get("stale")
+        ways = (job_id is not None) + bool(selection) + bool(given.get("every")) + (stale is not None)
         if ways > 1 or (has_all and not ways):
             raise ValueError(f"choose the jobs: one ID, filters such as --entrypoint NAME{', or --all' * has_all}")
-        return Choice(job_id, selection, *(bool(given[name]) for name in ("yes", "dry_run", "as_json")))
+        yes, dry_run, as_json = (bool(given[name]) for name in ("yes", "dry_run", "as_json"))
+        seconds = None if stale is None else duration("--stale", stale)
+        return Choice(job_id, selection, yes, dry_run, as_json, seconds)
 
     return expanding("choice", types, read)
 
@@ -422,14 +433,21 @@ def cancel(
     change_jobs(url, choice, change)
 
 
-@choosing("status", "holder")
+@choosing("status", "holder", has_stale=True)
 def redrive(url: URL, choice: Choice) -> None:
-    """Queue dead jobs again: one by its ID, several by filters, or --all.
+    """Queue dead jobs again: one by its ID, by filters, or --all; or with --stale those of dead workers.
 
     A job stays dead if another job has taken its unique key meanwhile.
 
+    Workers queue the jobs of a dead worker again by themselves, once its claims time out: after five minutes by
+    default. --stale 30s does it now, for all jobs in progress without a heartbeat in the last 30 seconds. A job without
+    attempts left becomes dead. A worker that still lives can no longer end such a job, and another may run it at the
+    same time.
+
     Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
     """
+    if choice.stale is not None:
+        return _requeue_stale(url, choice, choice.stale)
     change = JobChange(
         done="redriven",
         operation=lambda job: Redrive(job.id),
@@ -438,6 +456,24 @@ def redrive(url: URL, choice: Choice) -> None:
         refused=_refused("only a dead job can be queued again"),
     )
     change_jobs(url, choice, change)
+
+
+def _requeue_stale(url: str, choice: Choice, seconds: float) -> None:
+    """Revoke the claims without a heartbeat for some seconds, and print their number."""
+
+    async def requeue(opened: OpenedQueue) -> int:
+        if not choice.dry_run:
+            return await certain(opened.queue.requeue_stale(seconds))
+        now, running = opened.now(), Selection(frozenset({Phase.IN_PROGRESS}))
+        beats = [job.heartbeat_at async for job in opened.view.jobs(now, running)]
+        return sum(beat is None or (now - beat).total_seconds() >= seconds for beat in beats)
+
+    number = on_queue(url, requeue, as_json=choice.as_json)
+    told: dict[str, Any] = (
+        {"matched": number, "requeued": 0, "dry_run": True} if choice.dry_run else {"requeued": number}
+    )
+    words = f"{jobs(number)} would be queued again" if choice.dry_run else f"revoked: {counted(number, 'stale claim')}"
+    tell(told, words, as_json=choice.as_json)
 
 
 @choosing("holder")

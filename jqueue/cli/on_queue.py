@@ -25,7 +25,7 @@ from jqueue.domain.errors import (
     QueueMissingError,
     UnknownOutcomeError,
 )
-from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.domain.stats import QueueStats
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime, describe
 
 if TYPE_CHECKING:
@@ -87,20 +87,6 @@ class OpenedQueue:
         storage = place_of(self.queue)
         told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
         return told or self.queue.options.clock.now()
-
-    async def has(self, entrypoint: str) -> bool:
-        """Return True if a job, a rule, a cron entry or a worker of the queue has this entrypoint."""
-        header, stats = self.view.header, await self.stats()
-        names = {
-            *(stats.entrypoints or {}),
-            *header.entrypoints,
-            *(each.entrypoint for each in header.schedules.values()),
-        }
-        return entrypoint in names or any(entrypoint in worker.entrypoints for worker in stats.workers)
-
-    async def figures(self, entrypoint: str) -> EntrypointStats:
-        """Return the figures of an entrypoint when the queue was opened."""
-        return ((await self.stats()).entrypoints or {}).get(entrypoint, EntrypointStats())
 
 
 def on_queue(

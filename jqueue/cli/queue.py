@@ -2,38 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from itertools import chain
-from typing import Annotated, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
-from jqueue.cli.options import duration
+from jqueue.cli.options import duration, expanding
 from jqueue.cli.options import size as size_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import (
     age,
     brief,
-    instant,
     length,
     moment,
     note,
     refusal,
-    show,
     show_json,
     size,
     tell,
 )
-from jqueue.core.shown import QueueInfo
-from jqueue.core.view import QueueView
-from jqueue.domain.counters import Totals
+from jqueue.core.shown import stats_values
 from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError
-from jqueue.domain.header import WorkerRecord, by_name
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
 from jqueue.domain.operations.rules import SetLimits
@@ -44,7 +37,14 @@ from jqueue.domain.stats import EntrypointStats
 LISTED = 20
 """Largest number of workers that are listed for people."""
 
-COUNTS = ("ready", "scheduled", "in progress", "dead", "completed", "oldest")
+COUNTS = ("ready", "scheduled", "in_progress", "dead", "completed")
+RATED = ("enqueued", "claimed", "done", "failed")
+WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
+TEXTS = ("entrypoint", "entrypoints", "when")
+"""The titles of columns that are not for numbers. Nor is the first of a table."""
+
+Figures = Mapping[str, Any]
+"""The values of a `ShownStats`, or of a part of it."""
 
 
 def stats(
@@ -70,245 +70,158 @@ def stats(
     """
     if watch and as_json:
         raise refusal("choose --watch or --json", as_json=True)
+
+    async def draw(opened: OpenedQueue, terminal: Terminal, _: int) -> list[str]:
+        return [f"{opened.now().astimezone(UTC):%H:%M:%S} UTC", *_page(await _read(opened), opened.now(), terminal)]
+
+    async def read(opened: OpenedQueue) -> tuple[Figures, datetime]:
+        return await _read(opened), opened.now()
+
     if watch:
-        return live(url, _draw, interval, instead="jqueue stats")
-    info, holders = on_queue(url, _read, as_json=as_json)
+        return live(url, draw, interval, instead="jqueue stats")
+    values, now = on_queue(url, read, as_json=as_json)
     if as_json:
-        show_json({**info.values(), "workers_seen": [_holder_values(each, info.now) for each in holders]})
+        show_json(values)
     else:
-        write_lines(_page(info, holders, Terminal.of_stdout()))
+        write_lines(_page(values, now, Terminal.of_stdout()))
 
 
-async def _draw(opened: OpenedQueue, terminal: Terminal, room: int) -> Iterator[str]:
-    """Return the lines of the live screen."""
-    info, holders = await _read(opened)
-    return chain([f"{info.now.astimezone(UTC):%H:%M:%S} UTC"], _page(info, holders, terminal))
-
-
-async def _read(opened: OpenedQueue) -> tuple[QueueInfo, list[Holder]]:
-    now, one_object = opened.now(), opened.queue.capabilities.size_limit
+async def _read(opened: OpenedQueue) -> Figures:
     await opened.view.list_segments()
-    info = QueueInfo.of(opened.name, opened.view.header, await opened.stats(), now, one_object=one_object)
-    return info, _holders(opened.view)
+    one_object = opened.queue.capabilities.size_limit
+    return stats_values(opened.name, opened.view, await opened.stats(), opened.now(), one_object=one_object)
 
 
-def _page(info: QueueInfo, holders: Sequence[Holder], terminal: Terminal) -> Iterator[str]:
+def _page(values: Figures, now: datetime, terminal: Terminal) -> Iterator[str]:
     """Yield the lines of the figures for people."""
-    yield terminal.styled(printable(info.name), "bold")
-    yield from _extent(info)
-    totals = info.stats.totals
-    warnings = [f"warning: {printable(each)}" for each in info.stats.warnings]
-    for part in (
-        _jobs(info, terminal),
-        (terminal.styled(line, "yellow") for line in _reasons(info)),
-        _rates(totals, terminal),
-        _times(info.entrypoints, totals, terminal),
-        _workers(holders, info.now, terminal),
-        _limits(info, terminal),
-        _schedules(info, terminal),
-        _settings(info.settings),
-        (terminal.styled(line, "yellow") for line in warnings),
-    ):
-        if lines := [*part]:
-            yield from ("", *lines)
+    yield terminal.styled(printable(values["queue"]), "bold")
+    yield from _extent(values)
+    entrypoints: Mapping[str, Figures] = values["entrypoints"]
+    waits = {name: each["why_waiting"] for name, each in entrypoints.items() if each["why_waiting"]}
+    reasons = [
+        f"{printable(name)}: {counted(entrypoints[name]['ready'], 'ready job waits', 'ready jobs wait')}: {reason}"
+        for name, reason in waits.items()
+    ]
+    known = {name: each for name, each in entrypoints.items() if each["wait_seconds"] and each["wait_seconds"]["count"]}
+    tables: Sequence[tuple[Sequence[str], Iterable[Row]]] = (
+        (("jobs", *RATED), _rates(values)),
+        (("entrypoint", "median wait", "95% wait", "median run", "95% run"), _with_all(known, values, _times)),
+        (("worker", "jobs", "oldest", "seen", "entrypoints"), _workers(values["workers_seen"], now)),
+        (("limits", "in progress", "claims"), _limits(entrypoints)),
+        (("cron entry", "entrypoint", "when", "next (UTC)", "in"), _schedules(values["schedules"], now)),
+    )
+    parts = [_jobs(entrypoints, values, terminal), [terminal.styled(line, "yellow") for line in reasons]]
+    parts += [_table(titles, rows, terminal) for titles, rows in tables]
+    settings = []
+    if values["dead_retention"] is not None:
+        settings.append(f"dead jobs are removed after {length(values['dead_retention'])}")
+    if values["blob_bytes"] is not None:
+        settings.append(f"the queue's own size limit: {size(values['blob_bytes'])}")
+    parts += [settings, [terminal.styled(f"warning: {printable(each)}", "yellow") for each in values["warnings"]]]
+    for lines in filter(None, parts):
+        yield from ("", *lines)
 
 
-def _columns(*titles: str, numbers: Collection[str]) -> Sequence[Column]:
-    return [Column(title, right=title in numbers, cut=title not in numbers) for title in titles]
-
-
-def _number(number: int, style: str = "") -> Cell:
-    return Cell(f"{number:,}", style if number else "dim")
-
-
-def _extent(info: QueueInfo) -> Iterator[str]:
+def _extent(values: Figures) -> Iterator[str]:
     """Yield the size of the queue. In the format of an older queue, only payloads count, and there are no versions."""
-    figures = info.stats
-    if not info.one_object:
-        yield f"{size(figures.size)} of payloads"
+    if values["version"] is None:
+        yield f"{size(values['size'])} of payloads"
         return
-    yield f"{size(figures.size)} of {size(figures.size_limit)}, version {figures.version}"
-    if figures.segments:
-        jobs, segments = counted(figures.segment_jobs, "waiting job"), counted(figures.segments, "segment")
-        yield f"{jobs} in {segments} beside it, {size(figures.segment_bytes)}"
-    if info.broker is not None:
-        yield f"served at {printable(info.broker)}"
+    yield f"{size(values['size'])} of {size(values['size_limit'])}, version {values['version']}"
+    if values["segments"]:
+        jobs, segments = counted(values["segment_jobs"], "waiting job"), counted(values["segments"], "segment")
+        yield f"{jobs} in {segments} beside it, {size(values['segment_bytes'])}"
+    if values["broker"] is not None:
+        yield f"served at {printable(values['broker'])}"
 
 
-def _jobs(info: QueueInfo, terminal: Terminal) -> Iterator[str]:
-    shown = {name: known for name, known in info.entrypoints.items() if name in info.rules or _has_jobs(known)}
-    if not shown:
-        yield "no jobs"
-        return
-    rows = [
-        (Cell(f"{name} (paused)", "yellow") if known.paused else Cell(name), *_cells(known))
-        for name, known in shown.items()
-    ]
-    if len(shown) > 1:
-        rows.append((Cell("all", "bold"), *_cells(info.stats)))
-    yield from lines_of(_columns("entrypoint", *COUNTS, numbers=COUNTS), rows, terminal)
+Row = Sequence[Cell | str | int]
 
 
-def _reasons(info: QueueInfo) -> Iterator[str]:
-    """Yield a line for each entrypoint whose jobs wait for a known reason."""
-    for name, reason in info.why_waiting.items():
-        jobs = counted(info.entrypoints[name].ready, "ready job waits", "ready jobs wait")
-        yield f"{printable(name)}: {jobs}: {reason}"
+def _table(titles: Sequence[str], rows: Iterable[Row], terminal: Terminal) -> list[str]:
+    """Return the lines of a table; none without rows."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    texts = [number == 0 or title in TEXTS for number, title in enumerate(titles)]
+    columns = [Column(title, right=not text, cut=text) for title, text in zip(titles, texts, strict=True)]
+    return [*lines_of(columns, cells, terminal)] if cells else []
 
 
-def _has_jobs(figures: EntrypointStats) -> bool:
-    """Return True if there are jobs of any status. Entrypoints that had jobs once have figures, too."""
-    return any((figures.ready, figures.scheduled, figures.in_progress, figures.dead, figures.completed))
+def _cell(value: Cell | str | int) -> Cell:
+    if isinstance(value, Cell):
+        return value
+    return Cell(value) if isinstance(value, str) else Cell(f"{value:,}", "" if value else "dim")
 
 
-def _cells(figures: EntrypointStats) -> Sequence[Cell]:
-    waiting = (figures.ready, figures.scheduled, figures.in_progress)
-    oldest = "" if figures.oldest_ready_age is None else length(figures.oldest_ready_age)
-    return [*map(_number, waiting), _number(figures.dead, "red"), _number(figures.completed), Cell(oldest)]
+def _red(number: int) -> Cell | int:
+    return Cell(f"{number:,}", "red") if number else 0
 
 
-def _limits(info: QueueInfo, terminal: Terminal) -> Iterator[str]:
-    limited = {name: rules for name, rules in sorted(info.rules.items()) if rules.max_running or rules.rate}
-    rows = []
-    for name, rules in limited.items():
-        running = f"{info.entrypoints[name].in_progress} of {rules.max_running}" if rules.max_running else "no limit"
-        rate = f"{rules.rate} in {rules.per:g} s" if rules.rate else "no limit"
-        rows.append((Cell(name), Cell(running), Cell(rate)))
-    if rows:
-        numbers = ("in progress", "claims")
-        yield from lines_of(_columns("limits", *numbers, numbers=numbers), rows, terminal)
+def _with_all(parts: Mapping[str, Figures], whole: Figures, row: Callable[[Figures], Row]) -> Iterator[Row]:
+    """Yield a row for each entrypoint, and one for all if there are several."""
+    for name, each in parts.items():
+        yield [Cell(f"{name} (paused)", "yellow") if each["paused"] else name, *row(each)]
+    if len(parts) > 1:
+        yield [Cell("all", "bold"), *row(whole)]
 
 
-def _schedules(info: QueueInfo, terminal: Terminal) -> Iterator[str]:
-    rows = [
-        (
-            Cell(each.name),
-            Cell(each.entrypoint),
-            Cell(f"{each.cron} {each.timezone}"),
-            Cell(moment(each.next_at)),
-            Cell(length(max(timedelta(), each.next_at - info.now))),
-        )
-        for each in info.schedules
-    ]
-    if rows:
-        numbers = ("next (UTC)", "in")
-        yield from lines_of(_columns("cron entry", "entrypoint", "when", *numbers, numbers=numbers), rows, terminal)
-
-
-def _settings(settings: QueueSettings) -> Iterator[str]:
-    if settings.dead_retention is not None:
-        yield f"dead jobs are removed after {length(settings.dead_retention)}"
-    if settings.blob_bytes is not None:
-        yield f"the queue's own size limit: {size(settings.blob_bytes)}"
-
-
-RATED = ("enqueued", "claimed", "done", "failed")
-WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
-
-
-def _rates(totals: Totals | None, terminal: Terminal) -> Iterator[str]:
-    """Yield a table of the jobs of the last minute, hour and day, and of all; nothing if nothing has happened."""
-    if totals is None or not totals.enqueued:
-        return
-    rows = []
-    for name, seconds in WINDOWS.items():
-        known = getattr(totals, name.replace(" ", "_"))
-        rows.append((Cell(name), *_rated([round(getattr(known, kind) * seconds) for kind in RATED])))
-    rows.append((Cell("in all", "bold"), *_rated([getattr(totals, kind) for kind in RATED])))
-    yield from lines_of(_columns("jobs", *RATED, numbers=RATED), rows, terminal)
-
-
-def _rated(numbers: Sequence[int]) -> Sequence[Cell]:
-    return [_number(number, "red" if kind == "failed" else "") for kind, number in zip(RATED, numbers, strict=True)]
-
-
-def _times(entrypoints: Mapping[str, EntrypointStats], totals: Totals | None, terminal: Terminal) -> Iterator[str]:
-    """Yield a table of the times for which jobs waited and ran, by entrypoint; nothing if none was claimed."""
-    known = {name: each.totals for name, each in entrypoints.items() if each.totals and each.totals.waits.count}
-    if totals is None or not known:
-        return
-    rows = [(Cell(name), *_time_cells(each)) for name, each in known.items()]
-    if len(known) > 1:
-        rows.append((Cell("all", "bold"), *_time_cells(totals)))
-    titles = ("median wait", "95% wait", "median run", "95% run")
-    yield from lines_of(_columns("entrypoint", *titles, numbers=titles), rows, terminal)
-
-
-def _time_cells(totals: Totals) -> Sequence[Cell]:
-    bounds = [each.quantile(share) for each in (totals.waits, totals.runs) for share in (0.5, 0.95)]
-    return [Cell("" if bound is None else brief(bound)) for bound in bounds]
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A worker, or another holder of jobs.
-
-    Attributes:
-        name: name of the holder, as claims have it.
-        jobs: number of its jobs in progress.
-        oldest: time of its oldest claim; None without claims.
-        record: its record; None if it is not a worker, or has not committed within the last hour.
-    """
-
-    name: str
-    jobs: int
-    oldest: datetime | None
-    record: WorkerRecord | None
-
-
-def _holders(view: QueueView) -> list[Holder]:
-    """Return the workers of a queue by name, and the other holders of jobs after them."""
-    claims, known = view.holders(), []
-    for record in by_name(view.header.workers.values()):
-        number, oldest = claims.get(record.holder, (0, None))
-        known.append(Holder(record.holder, number, oldest, record))
-    others = sorted(claims.keys() - {each.name for each in known})
-    return [*known, *(Holder(name, *claims[name], None) for name in others)]
-
-
-def _holder_values(holder: Holder, now: datetime) -> dict[str, Any]:
-    record = holder.record
-    return {
-        "holder": holder.name,
-        "worker": record is not None,
-        "jobs": holder.jobs,
-        "lost": record and record.is_lost(now.timestamp()),
-        "oldest_claim_at": instant(holder.oldest),
-        "name": record and record.name,
-        "host": record and record.host,
-        "pid": record and record.pid,
-        "slots": record and record.slots,
-        "last_commit_at": record and instant(record.last_seen),
-        "last_commit_seconds": record and round(now.timestamp() - record.at, 3),
-        "runs_seconds": record and round(now.timestamp() - record.started, 3),
-        "entrypoints": record and list(record.entrypoints),
-        "version": record and record.version,
+def _jobs(entrypoints: Mapping[str, Figures], values: Figures, terminal: Terminal) -> list[str]:
+    shown = {
+        name: each
+        for name, each in entrypoints.items()
+        if any(each[kind] for kind in (*COUNTS, "paused", "max_running", "rate"))
     }
 
+    def row(each: Figures) -> Row:
+        oldest = each["oldest_ready_seconds"]
+        numbers = [_red(each[kind]) if kind == "dead" else each[kind] for kind in COUNTS]
+        return [*numbers, "" if oldest is None else length(oldest)]
 
-def _workers(holders: Sequence[Holder], now: datetime, terminal: Terminal) -> Iterator[str]:
-    rows = []
-    for each in holders[:LISTED]:
-        oldest = Cell("" if each.oldest is None else age(now - each.oldest))
-        if each.record is None:
-            last = (Cell(""), Cell("(no record of a worker)", "dim"))
-            rows.append((Cell(each.name), Cell(str(each.jobs)), oldest, *last))
+    titles = ("entrypoint", *(kind.replace("_", " ") for kind in COUNTS), "oldest")
+    return _table(titles, _with_all(shown, values, row), terminal) or ["no jobs"]
+
+
+def _rates(values: Figures) -> Iterator[Row]:
+    """Yield the numbers of jobs of the last minute, hour and day, and of all; nothing if nothing has happened."""
+    totals = values["totals"]
+    if not totals or not totals["enqueued"]:
+        return
+    for name, seconds in WINDOWS.items():
+        known = values["rates"][name.replace(" ", "_")]
+        numbers = {kind: round(known[kind] * seconds) for kind in RATED}
+        yield [name, *(_red(numbers[kind]) if kind == "failed" else numbers[kind] for kind in RATED)]
+    yield [Cell("in all", "bold"), *(_red(totals[kind]) if kind == "failed" else totals[kind] for kind in RATED)]
+
+
+def _times(figures: Figures) -> Row:
+    times = [figures[kind][share] for kind in ("wait_seconds", "run_seconds") for share in ("median", "p95")]
+    return ["" if each is None else brief(each) for each in times]
+
+
+def _workers(workers: Sequence[Figures], now: datetime) -> Iterator[Row]:
+    for each in workers[:LISTED]:
+        oldest = each["oldest_claim_at"]
+        claimed = "" if oldest is None else age(now - datetime.fromisoformat(oldest))
+        if not each["worker"]:
+            yield [each["holder"], each["jobs"], claimed, "", Cell("(no record of a worker)", "dim")]
             continue
-        seen = f"{age(now.timestamp() - each.record.at)} ago"
-        rows.append(
-            (
-                Cell(each.name),
-                Cell(f"{each.jobs} of {each.record.slots}"),
-                oldest,
-                Cell(f"lost, {seen}", "red") if each.record.is_lost(now.timestamp()) else Cell(seen),
-                Cell(", ".join(each.record.entrypoints)),
-            )
-        )
-    if rows:
-        numbers = ("jobs", "oldest", "seen")
-        yield from lines_of(_columns("worker", *numbers, "entrypoints", numbers=numbers), rows, terminal)
-    if len(holders) > LISTED:
-        yield terminal.styled(f"{counted(len(holders) - LISTED, 'more worker')}: see --json", "dim")
+        seen = f"{age(each['last_commit_seconds'])} ago"
+        last = Cell(f"lost, {seen}", "red") if each["lost"] else seen
+        yield [each["holder"], f"{each['jobs']} of {each['slots']}", claimed, last, ", ".join(each["entrypoints"])]
+    if len(workers) > LISTED:
+        yield [Cell(f"{len(workers) - LISTED:,} more: see --json", "dim"), "", "", "", ""]
+
+
+def _limits(entrypoints: Mapping[str, Figures]) -> Iterator[Row]:
+    for name, each in entrypoints.items():
+        if each["max_running"] or each["rate"]:
+            running = f"{each['in_progress']} of {each['max_running']}" if each["max_running"] else "no limit"
+            yield [name, running, f"{each['rate']} in {each['per']:g} s" if each["rate"] else "no limit"]
+
+
+def _schedules(schedules: Sequence[Figures], now: datetime) -> Iterator[Row]:
+    for each in schedules:
+        when = datetime.fromisoformat(each["next_at"])
+        yield [each["name"], each["entrypoint"], f"{each['cron']} {each['timezone']}", moment(when), age(when - now)]
 
 
 def init(url: URL, as_json: AsJSON = False) -> None:
@@ -347,37 +260,35 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs.
     """
 
-    async def pause_entrypoint(opened: OpenedQueue) -> tuple[EntrypointStats, bool]:
+    async def change(opened: OpenedQueue) -> tuple[EntrypointStats, bool]:
         await certain(opened.queue.pause(entrypoint))
-        return await opened.figures(entrypoint), await opened.has(entrypoint)
+        figures, header = await opened.stats(), opened.view.header
+        known = entrypoint in (figures.entrypoints or {}) or entrypoint in header.entrypoints
+        known = known or any(entrypoint == each.entrypoint for each in header.schedules.values())
+        known = known or any(entrypoint in worker.entrypoints for worker in figures.workers)
+        return (figures.entrypoints or {}).get(entrypoint, EntrypointStats()), known
 
-    before, known = on_queue(url, pause_entrypoint, as_json=as_json)
+    before, known = on_queue(url, change, as_json=as_json)
     if not known:
         note(NOBODY_HAS_IT)
-    if as_json:
-        show_json({"entrypoint": entrypoint, "paused": True, "changed": not before.paused})
-    elif before.paused:
-        show("this entrypoint was already paused")
-    else:
-        waiting = counted(before.ready + before.scheduled, "job waits", "jobs wait")
-        running = counted(before.in_progress, "job in progress continues", "jobs in progress continue")
-        show(f"paused until `jqueue resume`: {waiting}, {running}")
+    waiting = counted(before.ready + before.scheduled, "job waits", "jobs wait")
+    running = counted(before.in_progress, "job in progress continues", "jobs in progress continue")
+    paused = f"paused until `jqueue resume`: {waiting}, {running}"
+    told = {"entrypoint": entrypoint, "paused": True, "changed": not before.paused}
+    tell(told, "this entrypoint was already paused" if before.paused else paused, as_json=as_json)
 
 
 def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     """End the pause of an entrypoint: workers claim its jobs again."""
 
-    async def resume_entrypoint(opened: OpenedQueue) -> EntrypointStats:
+    async def change(opened: OpenedQueue) -> EntrypointStats:
         await certain(opened.queue.resume(entrypoint))
-        return await opened.figures(entrypoint)
+        return ((await opened.stats()).entrypoints or {}).get(entrypoint, EntrypointStats())
 
-    before = on_queue(url, resume_entrypoint, as_json=as_json)
-    if as_json:
-        show_json({"entrypoint": entrypoint, "paused": False, "changed": before.paused})
-    elif before.paused:
-        show(f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready")
-    else:
-        show("this entrypoint was not paused")
+    before = on_queue(url, change, as_json=as_json)
+    resumed = f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready"
+    told = {"entrypoint": entrypoint, "paused": False, "changed": before.paused}
+    tell(told, resumed if before.paused else "this entrypoint was not paused", as_json=as_json)
 
 
 def limit(
@@ -424,92 +335,107 @@ def limit(
             return rules, True
 
     rules, changed = on_queue(url, change, as_json=as_json)
-    if as_json:
-        told = {"running": rules.max_running, "rate": rules.rate, "per": rules.per, "paused": rules.paused}
-        show_json({"entrypoint": entrypoint, **told, "changed": changed})
-    else:
-        show(_limits_in_words(rules))
+    told = {"running": rules.max_running, "rate": rules.rate, "per": rules.per, "paused": rules.paused}
+    most = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
+    claims = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
+    words = f"in progress: {most}; claims: {claims}{'; this entrypoint is paused' if rules.paused else ''}"
+    tell({"entrypoint": entrypoint, **told, "changed": changed}, words, as_json=as_json)
 
 
-def _limits_in_words(rules: EntrypointRules) -> str:
-    running = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
-    rate = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
-    paused = "; this entrypoint is paused" if rules.paused else ""
-    return f"in progress: {running}; claims: {rate}{paused}"
+class Setting(NamedTuple):
+    """A setting of a queue that has a value, or none.
+
+    Attributes:
+        metavar: what its value is, as the help shows it.
+        help: help of the option that sets it.
+        unset: help of the option that removes it.
+        none: the words for a queue that has none.
+        read: reads the value of the option.
+        words: returns a value in words.
+    """
+
+    metavar: str
+    help: str
+    unset: str
+    none: str
+    read: Callable[[str, str], float]
+    words: Callable[[Any], str]
 
 
-def configure(
-    url: URL,
-    history: Annotated[str | None, option("DURATION", "Keep the events of jobs for this time.")] = None,
-    no_history: Annotated[bool, typer.Option("--no-history", help="Keep no events.")] = False,
-    history_bytes: Annotated[
-        str | None, option("SIZE", "Remove the oldest events above this size: 512MiB, 2GiB.")
-    ] = None,
-    no_history_bytes: Annotated[bool, typer.Option("--no-history-bytes", help="No limit on that size.")] = False,
-    history_payloads: Annotated[
-        bool | None,
-        typer.Option(
-            "--history-payloads/--no-history-payloads", help="Keep payloads with the events.", show_default=False
-        ),
-    ] = None,
-    dead_retention: Annotated[str | None, option("DURATION", "Remove dead jobs after this time.")] = None,
-    no_dead_retention: Annotated[
-        bool, typer.Option("--no-dead-retention", help="Keep dead jobs until they are purged.")
-    ] = False,
-    blob_bytes: Annotated[
-        str | None, option("SIZE", "Size limit of the queue's object, for every program: 64MiB.")
-    ] = None,
-    no_blob_bytes: Annotated[
-        bool, typer.Option("--no-blob-bytes", help="Each program uses its own size limit.")
-    ] = False,
-    as_json: AsJSON = False,
-) -> None:
+VALUES = {
+    "history": Setting(
+        "DURATION", "Keep the events of jobs for this time.", "Keep no events.", "not kept", duration, length
+    ),
+    "history_bytes": Setting(
+        "SIZE",
+        "Remove the oldest events above this size: 512MiB, 2GiB.",
+        "No limit on that size.",
+        "no limit",
+        size_of,
+        size,
+    ),
+    "dead_retention": Setting(
+        "DURATION",
+        "Remove dead jobs after this time.",
+        "Keep dead jobs until they are purged.",
+        "until they are purged",
+        duration,
+        length,
+    ),
+    "blob_bytes": Setting(
+        "SIZE",
+        "Size limit of the queue's object, for every program: 64MiB.",
+        "Each program uses its own size limit.",
+        "each program uses its own limit",
+        size_of,
+        size,
+    ),
+}
+PAYLOADS = typer.Option(
+    "--history-payloads/--no-history-payloads", help="Keep payloads with the events.", show_default=False
+)
+
+
+def _flag(name: str, no: str = "") -> str:
+    return f"--{no}{name.replace('_', '-')}"
+
+
+def _changes_of(given: dict[str, Any]) -> dict[str, Any]:
+    changes = {} if given["history_payloads"] is None else {"history_payloads": given["history_payloads"]}
+    for name, setting in VALUES.items():
+        text, unset = given[name], given[f"no_{name}"]
+        if unset and text is not None:
+            raise ValueError(f"give {_flag(name)} or {_flag(name, 'no-')}, not both")
+        if unset or text is not None:
+            changes[name] = None if unset else setting.read(_flag(name), text)
+    return changes
+
+
+OPTIONS: dict[str, Any] = {
+    **{name: Annotated[str | None, option(each.metavar, each.help)] for name, each in VALUES.items()},
+    **{
+        f"no_{name}": Annotated[bool, typer.Option(_flag(name, "no-"), help=each.unset)]
+        for name, each in VALUES.items()
+    },
+    "history_payloads": Annotated[bool | None, PAYLOADS],
+}
+
+
+@expanding("changes", OPTIONS, _changes_of)
+def configure(url: URL, changes: dict[str, Any], as_json: AsJSON = False) -> None:
     """Change the settings of a queue; without options, show them.
 
     A setting that is not named stays as it is. A DURATION is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d.
 
     Once a history was kept, versions of jqueue that know no history refuse the queue.
     """
-    changes: dict[str, Any] = {}
-    for name, text, unset, read in (
-        ("history", history, no_history, duration),
-        ("history-bytes", history_bytes, no_history_bytes, size_of),
-        ("dead-retention", dead_retention, no_dead_retention, duration),
-        ("blob-bytes", blob_bytes, no_blob_bytes, size_of),
-    ):
-        if unset and text is not None:
-            raise refusal(f"give --{name} or --no-{name}, not both", as_json=as_json)
-        try:
-            value = None if text is None else read(f"--{name}", text)
-        except ValueError as error:
-            raise refusal(str(error), as_json=as_json) from None
-        if unset or text is not None:
-            changes[name.replace("-", "_")] = value
-    if history_payloads is not None:
-        changes["history_payloads"] = history_payloads
 
     async def change(opened: OpenedQueue) -> QueueSettings:
         settings: QueueSettings = await certain(opened.queue.configure(**changes))
         return settings
 
     settings = on_queue(url, change, as_json=as_json)
-    tell({name: getattr(settings, name) for name in SETTINGS}, *_setting_lines(settings), as_json=as_json)
-
-
-def _setting_lines(settings: QueueSettings) -> list[str]:
-    """Return the settings, a line for each."""
-
-    def lasting(seconds: float | None, otherwise: str) -> str:
-        return otherwise if seconds is None else length(seconds)
-
-    def sized(number: int | None, otherwise: str) -> str:
-        return otherwise if number is None else size(number)
-
-    shown = {
-        "history": lasting(settings.history, "not kept"),
-        "history-bytes": sized(settings.history_bytes, "no limit"),
-        "history-payloads": "kept" if settings.history_payloads else "not kept",
-        "dead-retention": lasting(settings.dead_retention, "until they are purged"),
-        "blob-bytes": sized(settings.blob_bytes, "each program uses its own limit"),
-    }
-    return [f"{name:17} {text}" for name, text in shown.items()]
+    values = {name: getattr(settings, name) for name in SETTINGS}
+    words = {name: each.none if values[name] is None else each.words(values[name]) for name, each in VALUES.items()}
+    words["history_payloads"] = "kept" if settings.history_payloads else "not kept"
+    tell(values, *(f"{name.replace('_', '-'):17} {words[name]}" for name in SETTINGS), as_json=as_json)

@@ -5,21 +5,21 @@ Each is a record, from which the schema of the HTTP interface is made. None has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 from msgspec.structs import asdict
 
+from jqueue.core.view import QueueView
 from jqueue.domain.counters import KINDS, Histogram, Totals
 from jqueue.domain.events import HistoryEvent
-from jqueue.domain.header import Header
+from jqueue.domain.header import by_name
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
-from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, as_shown
+from jqueue.domain.rules import EntrypointRules, as_shown
 from jqueue.domain.selection import Phase, phase_of, since
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 
@@ -182,6 +182,25 @@ class ShownSchedule(msgspec.Struct):
     next_at: Instant | None
 
 
+class ShownWorker(msgspec.Struct):
+    """A worker, or another holder of jobs, of which only the claims are known."""
+
+    holder: str
+    worker: bool
+    jobs: int
+    lost: bool | None
+    oldest_claim_at: Instant | None
+    name: str | None
+    host: str | None
+    pid: int | None
+    slots: int | None
+    last_commit_at: Instant | None
+    last_commit_seconds: float | None
+    runs_seconds: float | None
+    entrypoints: list[str] | None
+    version: str | None
+
+
 class ShownStats(ShownFigures):
     """A whole queue."""
 
@@ -196,6 +215,7 @@ class ShownStats(ShownFigures):
     warnings: list[str]
     workers: int
     workers_lost: int
+    workers_seen: list[ShownWorker]
     broker: str | None
     holders: dict[str, int]
     entrypoints: dict[str, ShownEntrypoint]
@@ -204,85 +224,72 @@ class ShownStats(ShownFigures):
     blob_bytes: int | None
 
 
-@dataclass(frozen=True)
-class QueueInfo:
-    """The facts about a queue.
+def stats_values(
+    name: str, view: QueueView, stats: QueueStats, now: datetime, *, one_object: bool = True
+) -> dict[str, Any]:
+    """Return the values of a `ShownStats`.
 
-    Attributes:
+    Args:
         name: of the queue's object.
+        view: the queue.
         stats: its figures.
-        rules: the rules of each entrypoint that has limits, or is paused.
-        settings: the settings of the queue as a whole.
-        schedules: its cron entries, the next one first.
-        why_waiting: the reasons why ready jobs are not claimed, by entrypoint.
         now: the time by the queue's clock.
         one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
-        broker: URL of the broker whose seat stands in the queue; None if there is none.
     """
-
-    name: str
-    stats: QueueStats
-    rules: dict[str, EntrypointRules]
-    settings: QueueSettings
-    schedules: Sequence[Schedule]
-    why_waiting: Mapping[str, str]
-    now: datetime
-    one_object: bool
-    broker: str | None
-
-    @classmethod
-    def of(cls, name: str, header: Header, stats: QueueStats, now: datetime, *, one_object: bool = True) -> Self:
-        """Return the facts about a queue that was read."""
-        schedules = [as_shown(schedule, now) for schedule in header.schedules.values()]
-        return cls(
-            name=name,
-            stats=stats,
-            why_waiting=why_waiting(header, stats, now),
-            one_object=one_object,
-            rules=dict(header.entrypoints),
-            settings=header.settings,
-            schedules=sorted(schedules, key=lambda schedule: (schedule.next_at, schedule.name)),
-            now=now,
-            broker=(header.broker.url or None) if header.broker is not None else None,
-        )
-
-    @property
-    def entrypoints(self) -> dict[str, EntrypointStats]:
-        """The figures of each entrypoint; an entrypoint with limits and no jobs has zeros."""
-        known = self.stats.entrypoints or {}
-        return {name: known.get(name, EntrypointStats()) for name in sorted({*known, *self.rules})}
-
-    def values(self) -> dict[str, Any]:
-        """Return the values of a `ShownStats`."""
-        figures = self.stats
-        return {
-            "queue": self.name,
-            "version": figures.version if self.one_object else None,
-            "size": figures.size,
-            "size_limit": figures.size_limit if self.one_object else None,
-            "segments": figures.segments,
-            "segment_jobs": figures.segment_jobs,
-            "segment_bytes": figures.segment_bytes,
-            "unreadable": figures.unreadable,
-            "warnings": list(figures.warnings),
+    header, waits = view.header, why_waiting(view.header, stats, now)
+    known = stats.entrypoints or {}
+    entrypoints = {}
+    for each in sorted({*known, *header.entrypoints}):  # one with limits and no jobs has zeros
+        figures, rules = known.get(each, EntrypointStats()), header.entrypoints.get(each, EntrypointRules())
+        entrypoints[each] = {
             **_figures(figures),
-            "workers": sum(not record.lost for record in figures.workers),
-            "workers_lost": sum(record.lost for record in figures.workers),
-            "broker": self.broker,
-            "holders": dict(figures.holders or {}),
-            "entrypoints": {
-                name: {
-                    **_figures(known),
-                    "paused": known.paused,
-                    "why_waiting": self.why_waiting.get(name),
-                    **{key: getattr(self.rules.get(name), key, None) for key in ("max_running", "rate", "per")},
-                }
-                for name, known in self.entrypoints.items()
-            },
-            "schedules": [_values(ShownSchedule, schedule, {}) for schedule in self.schedules],
-            "dead_retention": self.settings.dead_retention,
-            "blob_bytes": self.settings.blob_bytes,
+            "paused": figures.paused,
+            "why_waiting": waits.get(each),
+            **{key: getattr(rules, key) for key in ("max_running", "rate", "per")},
         }
+    schedules = [as_shown(schedule, now) for schedule in header.schedules.values()]
+    made = {
+        **_figures(stats),
+        "queue": name,
+        "version": stats.version if one_object else None,
+        "size_limit": stats.size_limit if one_object else None,
+        "warnings": list(stats.warnings),
+        "workers": sum(not record.lost for record in stats.workers),
+        "workers_lost": sum(record.lost for record in stats.workers),
+        "workers_seen": _workers(view, now),
+        "broker": (header.broker.url or None) if header.broker is not None else None,
+        "holders": dict(stats.holders or {}),
+        "entrypoints": entrypoints,
+        "schedules": [
+            _values(ShownSchedule, each, {}) for each in sorted(schedules, key=lambda each: (each.next_at, each.name))
+        ],
+        "dead_retention": header.settings.dead_retention,
+        "blob_bytes": header.settings.blob_bytes,
+    }
+    return _values(ShownStats, stats, made)
+
+
+def _workers(view: QueueView, now: datetime) -> list[dict[str, Any]]:
+    """Return the values of the workers of a queue by name, and of the other holders of jobs after them."""
+    claims, found = view.holders(), []
+    for record in by_name(view.header.workers.values()):
+        jobs, oldest = claims.pop(record.holder, (0, None))
+        made = {
+            "worker": True,
+            "jobs": jobs,
+            "lost": record.is_lost(now.timestamp()),
+            "oldest_claim_at": oldest,
+            "last_commit_at": record.last_seen,
+            "last_commit_seconds": round(now.timestamp() - record.at, 3),
+            "runs_seconds": round(now.timestamp() - record.started, 3),
+            "entrypoints": list(record.entrypoints),
+        }
+        found.append(_values(ShownWorker, record, made))
+    for holder, (jobs, oldest) in sorted(claims.items()):
+        unknown: dict[str, Any] = dict.fromkeys(ShownWorker.__struct_fields__)
+        known = {"holder": holder, "worker": False, "jobs": jobs, "oldest_claim_at": oldest}
+        found.append(_values(ShownWorker, None, unknown | known))
+    return found
 
 
 def _figures(figures: EntrypointStats) -> dict[str, Any]:

@@ -21,13 +21,13 @@ from starlette.types import Receive, Scope, Send
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import (
     Instant,
-    QueueInfo,
     ShownEvent,
     ShownJob,
     ShownLife,
     ShownStats,
     event_values,
     job_values,
+    stats_values,
 )
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, QueueMissingError
@@ -375,7 +375,7 @@ class Api:
         view = await self._viewers.look()
         if view.queue.absent:
             raise QueueMissingError(self._queue.storage)
-        return QueueInfo.of(describe(self._queue.storage), view.header, view.stats, view.now).values()
+        return stats_values(describe(self._queue.storage), view.queue, view.stats, view.now)
 
     async def history(self, call: Call) -> Any:
         """List events."""

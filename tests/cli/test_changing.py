@@ -106,6 +106,16 @@ def test_a_dead_job_whose_key_is_taken_stays_dead_and_is_named(path, queue):
     assert "Unique key 'k' is taken" in refused("redrive", path, job.id)
 
 
+def test_the_claims_of_silent_workers_are_revoked_on_request(path, jobs):
+    assert {"matched": 0, "requeued": 0, "dry_run": True} == values("redrive", path, "--stale", "1h", "--dry-run")
+    assert {"matched": 1, "requeued": 0, "dry_run": True} == values("redrive", path, "--stale", "0", "--dry-run")
+    assert "revoked: 0 stale claims" == text("redrive", path, "--stale", "1h")
+    assert "in_progress" == jobs.find("running").status
+    assert {"requeued": 1} == values("redrive", path, "--stale", "0")
+    assert "queued" == jobs.find("running").status
+    assert "choose the jobs: one ID" in refused("redrive", path, "--stale", "0", "--all")
+
+
 @pytest.mark.wide
 @pytest.mark.parametrize(("answer", "status", "left"), [("n", 1, 4), ("y", 0, 0)])
 def test_a_command_asks_at_a_terminal_and_names_the_entrypoints(path, jobs, answer, status, left):
