@@ -26,7 +26,7 @@ class Commands(CommandGroup):
         "enqueue": {"enqueue": "Add a job, and print its id."},
         "changes": {
             "cancel": "Remove waiting jobs; with --running, also stop jobs in progress.",
-            "redrive": "Queue dead jobs again: one by its ID, by filters, or --all; or with --stale those of dead workers.",
+            "redrive": "Queue dead jobs again: one by its ID, by filters, or --all; with --stale, of silent workers.",
             "purge": "Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.",
             "update": "Give waiting jobs another time or priority: one by its ID, several by filters, or --all.",
         },

@@ -164,7 +164,10 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, monkeypatch):
         here.setattr(sys, "stdout", screen)
         app(["ls", str(queue.path)], standalone_mode=False)
         screen.flush()
-        lines = os.read(keyboard, 65536).decode().splitlines()
+        seen = b""
+        while b"7 jobs" not in seen:
+            seen += os.read(keyboard, 65536)
+        lines = seen.decode().splitlines()
     os.close(keyboard)
     assert max(map(len, lines)) <= 80
     shown = {"one", "two", "0b5a4f0e-6c7e-17", "0b5a4f0e-6c7e-18", "ffffffff", "x", "x-1"}
