@@ -57,6 +57,7 @@ class Handler(Generic[P, R_co]):
         home: the place where it runs: the event loop, a thread, or a process.
         middlewares: the functions called around it, the outermost first.
         thread_middlewares: the functions called around it in its thread, if it runs in one, the outermost first.
+        queues: returns the queues to which its workers are bound.
     """
 
     __name__: str
@@ -76,6 +77,7 @@ class Handler(Generic[P, R_co]):
         self.entrypoint = entrypoint
         self.options = options
         self._options: dict[str, Any] = {}
+        self.queues: Callable[[], Sequence[Any]] = tuple
         self.home = _home_of(function, options)
         self.middlewares: tuple[Middleware, ...] = tuple(filter(is_async, options.middleware))
         self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(is_async, options.middleware))
@@ -99,28 +101,39 @@ class Handler(Generic[P, R_co]):
         return self.function(*args, **kwargs)
 
     @enqueue_by_payload
-    def enqueue(self, queue: Any, /, *payload: Any, **keywords: Any) -> Any:
+    def enqueue(self, /, *arguments: Any, **keywords: Any) -> Any:
         """Add a job for this handler, and return it. With an async queue, the call is awaited.
 
         Keywords that are named like a payload parameter of the handler are payload; all others are options.
 
         Args:
-            queue: the queue to add the job to: an async queue or a `SyncQueue`.
-            payload: the payload, as in a call of the handler; parameters with a default may be left out.
+            arguments: the queue, an async queue or a `SyncQueue`, and the payload, as in a call of the handler.
+                Parameters with a default may be left out. A first argument that has no method `enqueue` is no queue:
+                the job is then added to the queue to which the worker is bound.
             keywords: more of the payload by name, and the options of `queue.enqueue`: delay, priority, headers and so
                 on, which override those of `with_options` and of the handler.
 
         Raises:
             InvalidJobError: the payload is not what the handler takes, or an option has an invalid value.
-            TypeError: an option does not exist, or the first argument is not a queue.
+            TypeError: an option does not exist, or there is no queue.
         """
-        if not hasattr(queue, "enqueue"):
-            raise TypeError(
-                f"enqueue of the handler {self.entrypoint!r} takes the queue first, got {type(queue).__name__}: "
-                "`connect(url, BrokerQueue)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
-            )
+        queue, payload = self._queue_and_rest(arguments)
         add = functools.partial(self._enqueue, queue, payload, keywords)
         return add() if _blocks(queue) else _awaited(add)
+
+    def _queue_and_rest(self, arguments: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
+        """Return the queue of a call, and its arguments behind the queue."""
+        if arguments and callable(getattr(arguments[0], "enqueue", None)):
+            return arguments[0], arguments[1:]
+        queues = {id(queue): queue for queue in self.queues()}
+        if len(queues) == 1:
+            return queues.popitem()[1], arguments
+        why = "its router is in workers with different queues" if queues else "none was given, and none is bound"
+        raise TypeError(
+            f"the handler {self.entrypoint!r} needs a queue: {why}. Give it first, as in "
+            f"`{self.__name__}.enqueue(queue, ...)`, or once for all calls: `worker.bind(queue)`. "
+            "`connect(url, BrokerQueue)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
+        )
 
     def _enqueue(self, queue: Any, payload: Sequence[Any], keywords: dict[str, Any]) -> Any:
         data, options = self._split(payload, keywords)
@@ -165,11 +178,14 @@ class Handler(Generic[P, R_co]):
     def result(
         self, queue: Producer, job: Job | str, *, timeout: Duration | None = None
     ) -> Coroutine[Any, Any, R_co]: ...
-    def result(self, queue: Any, job: Job | str, *, timeout: Duration | None = None) -> Any:
+    @overload
+    def result(self, queue: Job | str, *, timeout: Duration | None = None) -> Any: ...
+    def result(self, queue: Any, job: Job | str | None = None, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of this handler is finished, and return what the handler returned.
 
         Args:
-            queue: the queue that holds the job: an async queue, whose call is awaited, or a `SyncQueue`.
+            queue: the queue that holds the job: an async queue, whose call is awaited, or a `SyncQueue`. It is left out
+                if the worker is bound to a queue.
             job: the job or its id. It must have been enqueued with `keep_result`.
             timeout: time to wait, a timedelta or seconds; by default, there is no limit.
 
@@ -177,7 +193,9 @@ class Handler(Generic[P, R_co]):
             JobFailedError: the job is dead.
             ResultTimeoutError: the job was not finished in that time.
             ResultNotKeptError: the job is finished, but its result was not kept.
+            TypeError: there is no queue.
         """
+        queue, [job] = self._queue_and_rest((queue,) if job is None else (queue, job))
         ask = functools.partial(queue.result, job, timeout=timeout)
         parse = functools.partial(parse_result, self.signature.returns)
         return parse(ask()) if _blocks(queue) else _awaited(ask, parse)
@@ -237,7 +255,7 @@ class BatchHandler(Handler[P, R_co]):
         enqueue: BatchEnqueueVerb
         operation: BatchOperationVerb
 
-        def result(self, queue: Any, job: Job | str, *, timeout: Duration | None = None) -> Any:
+        def result(self, queue: Any, job: Any = None, *, timeout: Duration | None = None) -> Any:
             """See `Handler.result`."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 from jqueue.domain.cron import check_cron
@@ -171,6 +171,10 @@ class Router:
         wrapped.thread_middlewares = (*self._thread_middlewares, *handler.thread_middlewares)
         return wrapped
 
+    def queues(self) -> Sequence[Any]:
+        """Return the queues to which its workers are bound."""
+        return [queue for worker in self.workers for queue in worker.queues()]
+
     def _options(self, options: HandlerArguments) -> HandlerOptions:
         own: Any = {**self._defaults, **options}
         return HandlerOptions(**own)
@@ -179,7 +183,10 @@ class Router:
         self, function: Callable[P, R], name: str | None, options: HandlerOptions, local_names: Mapping[str, Any]
     ) -> Handler[P, R]:
         make: Callable[..., Handler[P, R]] = Handler if options.batch is None else BatchHandler
-        return make(function, self._prefix + (name_of(function) if name is None else name), options, local_names)
+        entrypoint = self._prefix + (name_of(function) if name is None else name)
+        handler = make(function, entrypoint, options, local_names)
+        handler.queues = self.queues
+        return handler
 
     def _register(self, handler: Handler[P, R]) -> Handler[P, R]:
         self._check_open()

@@ -103,6 +103,11 @@ class Run:
         """The phase of the run, in one word."""
         return "stopping" if self._phase == "working" and self._stopping.is_set() else self._phase
 
+    @property
+    def queue_here(self) -> JobQueue | None:
+        """The queue of the run, for code on its event loop. Elsewhere, as in the thread of a handler, it is None."""
+        return self._queue if asyncio._get_running_loop() is self._loop else None
+
     def stop(self) -> None:
         """Stop in order. A second call stops at once."""
         self._hurried = self._stopping.is_set()

@@ -316,6 +316,10 @@ class EnqueueOf(Protocol[T_contra, P]):
     def __call__(self, queue: AddsJobs[T], payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> T: ...
     @overload
     def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def __call__(self, payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> Any: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
 
 
 class EnqueueDefault(Protocol[T_contra, P]):
@@ -325,15 +329,21 @@ class EnqueueDefault(Protocol[T_contra, P]):
     def __call__(self, queue: AddsJobs[T], payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> T: ...
     @overload
     def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def __call__(self, payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> Any: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
 
 
 class EnqueueSome(Protocol[T_contra, U_contra]):
     """`enqueue` of a handler that must get several arguments, of which some may be dependencies."""
 
+    @overload
     def __call__(
         self, queue: AddsJobs[T], first: T_contra = ..., second: U_contra = ..., /, *args: Any, **kwargs: Any
-    ) -> T:
-        """See `Handler.enqueue`."""
+    ) -> T: ...
+    @overload
+    def __call__(self, first: T_contra = ..., second: U_contra = ..., /, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class OperationOf(Protocol[T_contra, P]):

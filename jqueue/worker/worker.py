@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
@@ -14,6 +14,7 @@ from jqueue.worker.handlers import Handler
 from jqueue.worker.report import RunReport
 from jqueue.worker.router import Router
 from jqueue.worker.run import Run
+from jqueue.worker.signatures import AddsJobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +58,7 @@ class Worker(Router):
         super().__init__()
         self.settings = WorkerSettings(**settings)
         self._run: Run | None = None
+        self._queue: Any = None
 
     def lifespan(self, function: LifespanT) -> LifespanT:
         """Register the context manager of the resources that all handlers share: see `Worker`.
@@ -82,18 +84,46 @@ class Worker(Router):
             raise InvalidJobError("this router is included in this worker already")
         for handler in router.handlers.values():
             self._check_name(handler)
-        self.handlers |= {name: router.wrap(handler) for name, handler in router.handlers.items()}
+        for name, handler in router.handlers.items():
+            self.handlers[name] = wrapped = router.wrap(handler)
+            wrapped.queues = self.queues
         self.crons += router.crons
         router.workers.append(self)
 
-    async def run(self, queue: JobQueue, *, drain: bool = False, signals: bool = True) -> RunReport:
+    def bind(self, queue: AddsJobs[Any]) -> None:
+        """Set the queue of all calls that name none: `enqueue` and `result` of the handlers, and `run`.
+
+        A second call replaces it. Until the first, code on the event loop of a running worker has the worker's queue.
+
+        Args:
+            queue: an async queue, or a `SyncQueue`, whose calls need no `await` and which cannot `run` a worker.
+
+        Raises:
+            TypeError: it is not a queue.
+        """
+        if not callable(getattr(queue, "enqueue", None)):
+            raise TypeError(
+                f"worker.bind takes a queue, got {type(queue).__name__}: `connect(url, BrokerQueue)` makes one, and "
+                "`SyncQueue(url)` one for code without asyncio"
+            )
+        self._queue = queue
+
+    def queues(self) -> Sequence[Any]:
+        """See `Router.queues`."""
+        queue = self._queue
+        if queue is None and self._run is not None:
+            queue = self._run.queue_here
+        return () if queue is None else (queue,)
+
+    async def run(self, queue: JobQueue | None = None, *, drain: bool = False, signals: bool = True) -> RunReport:
         """Do the jobs of a queue until stopped by `stop`, SIGTERM, SIGHUP or SIGINT.
 
         A stopped worker claims no more jobs. Running jobs get `grace` to finish; the rest are handed back unharmed. A
         second signal hands back at once.
 
         Args:
-            queue: any queue. A queue that needs opening and is not open is opened here, and closed in the end.
+            queue: any queue; by default, the one to which the worker is bound. A queue that needs opening and is not
+                open is opened here, and closed in the end.
             drain: True to end when nothing is ready and nothing runs. Jobs that are scheduled for later do not count.
             signals: True to stop at these signals, which works only in the main thread.
 
@@ -102,6 +132,7 @@ class Worker(Router):
 
         Raises:
             RuntimeError: the worker runs already, or has no handlers.
+            TypeError: there is no queue, or it is not one.
             InvalidJobError: the queue does not support what a handler declares.
             StorageFatalError: the queue cannot be used, and could not since the start, or for `give_up_after`.
             JQueueError: handlers that do not stop have taken all slots for `give_up_after`.
@@ -113,6 +144,9 @@ class Worker(Router):
             raise RuntimeError("this worker is already running: stop it first, or make another one")
         if not self.handlers:
             raise RuntimeError("this worker has no handlers: register one with @worker.handler, or include a Router")
+        queue = self._queue if queue is None else queue
+        if queue is None:
+            raise TypeError("this worker has no queue: write `worker.run(queue)`, or `worker.bind(queue)` before")
         handlers = {name: self.wrap(handler) for name, handler in self.handlers.items()}
         self._run = run = Run(self.settings, handlers, tuple(self.crons), queue, drain=drain, signals=signals)
         try:

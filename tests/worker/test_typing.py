@@ -102,14 +102,32 @@ async def arguments(queue: BrokerQueue) -> list[Enqueue]:
     await in_context.enqueue(queue, "p", width=3)
     await in_context.enqueue(queue, "p", width="3")  # expect-error: call-overload
     assert_type(await move.enqueue(queue, "a", target="b", delay=3), Job)
-    await move.enqueue(queue, "a", 3)  # expect-error: arg-type
+    await move.enqueue(queue, "a", 3)  # expect-error: call-overload
     assert_type(await between.enqueue(queue, "p", width=3), Job)
-    await between.enqueue(queue, 3)  # expect-error: arg-type
+    await between.enqueue(queue, 3)  # expect-error: call-overload
     await only_defaults.enqueue(queue, width=3)
     await only_defaults.enqueue(queue, priority=3)
     await only_defaults.enqueue(queue, width="3")  # expect-error: call-overload
     resize.operation("p", "3")  # expect-error: call-overload
     return [resize.operation("p", width=3), move.operation("a", target="b"), only_defaults.operation(width=3)]
+
+
+async def bound(queue: BrokerQueue) -> None:
+    worker.bind(queue)
+    worker.bind(SyncQueue("memory://"))
+    worker.bind("memory://")  # expect-error: arg-type
+    await send.enqueue(Email(), priority=3)
+    await send.enqueue("x")  # expect-error: call-overload
+    await nothing.enqueue()
+    await nothing.enqueue("x")  # expect-error: call-overload
+    await defaulted.enqueue(n=3)
+    await resize.with_options(delay=3).enqueue("p", width=3)
+    await resize.enqueue("p", "3")  # expect-error: call-overload
+    await move.enqueue("a", target="b")
+    await move.enqueue("a", 3)  # expect-error: call-overload
+    await in_batches.enqueue(Email())
+    await send.result("a", timeout=3)
+    await worker.run(drain=True)
 
 
 async def results(queue: BrokerQueue, job: Job, ctx: Context) -> None:

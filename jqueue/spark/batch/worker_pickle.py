@@ -91,11 +91,12 @@ def _culprit(worker: Worker, error: Exception) -> tuple[str, Exception]:
     parts: list[tuple[str, Any]] = [
         (f"the handler {name!r}", handler.function) for name, handler in worker.handlers.items()
     ]
-    parts += [(f"the handler {name!r}", handler) for name, handler in worker.handlers.items()]
     parts += [
         ("its settings, such as the lifespan", worker.settings),
         ("a middleware", [*worker._middlewares, *worker._thread_middlewares]),
+        ("the queue that it is bound to", worker.queues()),
     ]
+    parts += [(f"the handler {name!r}", handler) for name, handler in worker.handlers.items()]
     for what, part in parts:
         try:
             cloudpickle.dumps(part)  # type: ignore[no-untyped-call]

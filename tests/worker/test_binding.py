@@ -1,0 +1,152 @@
+"""A worker that is bound to a queue: its handlers and `run` use it where none is given."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from jqueue import DirectQueue, Job, connect
+from jqueue.sync import SyncQueue
+from jqueue.worker import Router, RunReport, Worker
+from tests.virtual_world import in_virtual_time
+from tests.worker.scenes import broker, drained
+
+BOTH_WAYS = r"Give it first, as in `work.enqueue\(queue, ...\)`, or once for all calls: `worker.bind\(queue\)`"
+
+
+def one_handler(registrar: Router):
+    """A handler that returns its number."""
+
+    @registrar.handler(keep_result=60)
+    async def work(number: int = 3) -> int:
+        return number
+
+    return work
+
+
+async def waiting(queue):
+    """The payloads of a queue's jobs."""
+    return [job.payload for job in (await queue.read_state()).jobs]
+
+
+@in_virtual_time
+async def test_a_queue_bound_once_is_that_of_enqueue_of_result_and_of_run():
+    worker = Worker()
+    work = one_handler(worker)
+    async with broker() as queue:
+        worker.bind(queue)
+        jobs = [await work.enqueue(5), await work.enqueue(number=6), await work.enqueue()]
+        jobs.append(await work.with_options(priority=4).enqueue(7, delay=0))
+        assert RunReport(succeeded=4) == await worker.run(drain=True, signals=False)
+        assert [5, 6, 3, 7] == [await work.result(job) for job in jobs]
+        assert 7 == await work.result(jobs[3].id, timeout=1)
+    assert 4 == jobs[3].priority
+
+
+@in_virtual_time
+async def test_a_queue_given_to_a_call_comes_first_and_binding_again_replaces():
+    worker = Worker()
+    work = one_handler(worker)
+    async with broker() as first, broker() as second, broker() as third:
+        worker.bind(first)
+        await work.enqueue(1)
+        job = await work.enqueue(third, 3)
+        worker.bind(second)
+        await work.enqueue(2)
+        assert [[b"1"], [b"2"], [b"3"]] == [await waiting(queue) for queue in (first, second, third)]
+        assert RunReport(succeeded=1) == await worker.run(third, drain=True, signals=False)
+        assert 3 == await work.result(third, job)
+        assert [b"2"] == await waiting(second)
+
+
+def test_with_a_sync_queue_enqueue_and_result_need_no_await(tmp_path):
+    worker = Worker()
+    work = one_handler(worker)
+    with SyncQueue(str(tmp_path / "queue.json")) as queue:
+        worker.bind(queue)
+        job = work.enqueue(5)
+        assert isinstance(job, Job)
+        other = Worker()
+        other.handler("work", keep_result=60)(work)
+        asyncio.run(other.run(connect(str(tmp_path / "queue.json"), DirectQueue), drain=True, signals=False))
+        assert 5 == work.result(job, timeout=30)
+
+
+@in_virtual_time
+async def test_without_a_queue_the_error_shows_both_ways():
+    worker = Worker()
+    work: Any = one_handler(worker)
+    for arguments in ((), (5,), ("queue.json", 5)):
+        with pytest.raises(TypeError, match=BOTH_WAYS):
+            work.enqueue(*arguments)
+    with pytest.raises(TypeError, match=BOTH_WAYS):
+        work.result("a")
+    with pytest.raises(TypeError, match=r"`worker.run\(queue\)`, or `worker.bind\(queue\)`"):
+        await worker.run()
+    for wrong in ("queue.json", None, work.function):
+        with pytest.raises(TypeError, match=r"worker\.bind takes a queue, got"):
+            worker.bind(wrong)  # type: ignore[arg-type]
+
+
+class Fields(BaseModel):
+    enqueue: bool
+
+
+@in_virtual_time
+async def test_a_payload_with_a_field_of_that_name_is_no_queue():
+    worker = Worker()
+
+    @worker.handler
+    async def work(fields: Fields) -> None: ...
+
+    async with broker() as queue:
+        worker.bind(queue)
+        await work.enqueue(Fields(enqueue=True))
+        assert [b'{"enqueue":true}'] == await waiting(queue)
+
+
+@in_virtual_time
+async def test_the_handlers_of_a_router_have_the_queue_of_the_worker_that_includes_it():
+    router, first, second = Router(), Worker(), Worker()
+    work: Any = one_handler(router)
+    async with broker() as queue, broker() as other:
+        with pytest.raises(TypeError, match="none was given, and none is bound"):
+            work.enqueue(1)
+        first.include(router)
+        first.bind(queue)
+        await work.enqueue(1)
+        second.include(router)
+        await work.enqueue(2)  # only one of its workers is bound
+        second.bind(queue)
+        await work.enqueue(3)
+        second.bind(other)
+        with pytest.raises(TypeError, match=rf"in workers with different queues\. {BOTH_WAYS}"):
+            work.enqueue(4)
+        await second.handlers["work"].enqueue(5)
+        assert [[b"1", b"2", b"3"], [b"5"]] == [await waiting(each) for each in (queue, other)]
+
+
+@in_virtual_time
+async def test_while_a_worker_runs_unbound_code_on_its_loop_has_its_queue_and_threads_have_none():
+    worker, errors = Worker(), list[str]()
+    work: Any = one_handler(worker)
+
+    @worker.handler
+    async def first() -> None:
+        await work.enqueue(1)
+
+    @worker.handler
+    def in_a_thread() -> None:
+        try:
+            work.enqueue(2)  # its queue is async: without await the job would be lost
+        except TypeError as error:
+            errors.append(str(error))
+
+    async with broker() as queue:
+        await first.enqueue(queue)
+        await in_a_thread.enqueue(queue)
+        assert RunReport(succeeded=3) == await drained(worker, queue)
+    assert 1 == len(errors)
+    with pytest.raises(TypeError, match=BOTH_WAYS):
+        work.enqueue(1)
