@@ -1,12 +1,18 @@
-"""The actions of the page. Each is one commit, made only if what the operator saw still holds."""
+"""The actions of the page in one table. The page draws its buttons and questions from it, and it checks the requests.
+
+Each request is one commit, made only if what the operator saw still holds.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
+from jqueue.domain.durations import parse_duration
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
     InvalidJobError,
@@ -16,16 +22,18 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.job import JobStatus
+from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.ends import RequeueStale
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
-from jqueue.domain.operations.rules import Pause, Resume, RunSchedule, SetLimits, Unschedule
-from jqueue.domain.rules import EntrypointRules
-from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of
+from jqueue.domain.operations.rules import Pause, Resume, RunSchedule, SetLimits, SetSchedule, Unschedule
+from jqueue.domain.rules import EntrypointRules, Schedule
+from jqueue.domain.selection import QUEUED, FirstItems, Phase, phase_of
 from jqueue.ports.queue import JobQueue
-from jqueue.server.dead import pattern_of
-from jqueue.server.jobs import ORDERS, seen_of, selection_of
+from jqueue.server.jobs import ORDERS, PAGE, matching, query_of, seen_of
 from jqueue.server.view import View
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
@@ -38,7 +46,287 @@ SECOND_THOUGHT = 10.0
 """Seconds within which the outcome of an action must be found out if the store has not answered."""
 
 CHUNK = 1000
-"""Maximum number of jobs that one action on a group changes."""
+"""Maximum number of jobs that one request changes. The page sends it again while some are left."""
+
+Values = Mapping[str, Any]
+"""Values that the operator has entered, by the names of the fields."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A value that an action asks for. An empty one is None.
+
+    Attributes:
+        name: in the request.
+        label: before the input.
+        kind: "text", "integer", "duration" ("15m"), "payload" (a text of many lines) or "tick".
+        hint: below the input.
+        required: True if it must not be empty.
+    """
+
+    name: str
+    label: str
+    kind: str = "text"
+    hint: str = ""
+    required: bool = False
+
+    def of(self, body: Values) -> Any:
+        """Return the value in a request.
+
+        Raises:
+            InvalidJobError: it is missing or of another kind. The message does not show it.
+        """
+        value = body.get(self.name)
+        if value is None or value == "":
+            if self.required:
+                raise InvalidJobError(f"the action needs {self.name!r}")
+            return None
+        if self.kind == "integer":
+            value = number(body, self.name)
+            if value != int(value):
+                raise InvalidJobError(f"{self.name!r} must be an integer")
+            return int(value)
+        if self.kind == "tick":
+            return value is True
+        if not isinstance(value, str):
+            raise InvalidJobError(f"{self.name!r} must be a text")
+        if self.kind != "duration":
+            return value
+        if (seconds := parse_duration(value)) is None:
+            raise InvalidJobError(f"{self.name!r} must be a duration such as 90s, 15m, 12h or 7d")
+        return seconds
+
+
+def number(body: Values, name: str) -> float:
+    """Return an argument that must be a number.
+
+    Raises:
+        InvalidJobError: it is something else.
+    """
+    value = body.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST:
+        return value
+    raise InvalidJobError(f"the action needs {name!r}, a number")
+
+
+def time(body: Values, name: str) -> datetime:
+    """Return an argument that must be a time in seconds since 1970.
+
+    Raises:
+        InvalidJobError: it is something else.
+    """
+    try:
+        return datetime.fromtimestamp(number(body, name), UTC)
+    except (OverflowError, OSError, ValueError):
+        raise InvalidJobError(f"{name!r} is no time in seconds since 1970") from None
+
+
+@dataclass(frozen=True)
+class Action:
+    """A row of the table.
+
+    Attributes:
+        on: "job", "entrypoint", "entry" (a cron entry), "dead" (all dead jobs) or "queue".
+        label: of its button.
+        title: the question. "{these}" stands for the job or jobs.
+        text: what will happen.
+        confirm: the answer that does it.
+        done: said afterwards, before the name or the number.
+        make: returns the operation for a target and the values of the fields. The target is the id of a job, the name
+            of an entrypoint, a cron entry (None if it is a new one), the time at which the operator looked, or nothing.
+        fields: what it asks for.
+        needs: capabilities of the queue.
+        states: phases of the jobs that it is for.
+        danger: True if it loses something.
+        undo: returns the action that takes it back and its values, for the job or the rules before it.
+    """
+
+    on: str
+    label: str
+    title: str
+    text: str
+    confirm: str
+    done: str
+    make: Callable[[Any, Values], Operation]
+    fields: tuple[Field, ...] = ()
+    needs: tuple[str, ...] = ()
+    states: frozenset[Phase] = frozenset()
+    danger: bool = False
+    undo: Callable[[Any], tuple[str, dict[str, Any]]] | None = None
+
+
+def _enqueue(_: None, values: Values) -> Operation:
+    options = {} if values["delay"] is None else {"delay": values["delay"]}
+    return Enqueue(values["entrypoint"], _payload(values) or b"", priority=values["priority"] or 0, **options)
+
+
+def _set_schedule(known: Schedule | None, values: Values) -> Operation:
+    """Return the operation that sets an entry. Options of a known one that the page does not show stay as they are."""
+    options = {} if known is None else {name: getattr(known, name) for name in SCHEDULE_OPTIONS}
+    payload = _payload(values)
+    if payload is None:
+        payload = b"" if known is None else known.payload
+    options |= {"payload": payload, "timezone": values["timezone"] or "UTC", "priority": values["priority"] or 0}
+    return SetSchedule(values["name"], values["cron"], values["entrypoint"], **options)
+
+
+def _payload(values: Values) -> bytes | None:
+    """Return the payload that was entered; None if none was.
+
+    Raises:
+        InvalidJobError: it must be JSON and is not. The message shows none of it.
+    """
+    text = values["payload"]
+    if text is not None and values["json"]:
+        try:
+            json.loads(text)
+        except ValueError as error:
+            place = f" (line {error.lineno}, column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+            raise InvalidJobError(f"the payload is not JSON{place}: correct it, or clear the tick") from None
+        except RecursionError:
+            raise InvalidJobError("the payload is nested too deeply to be checked: clear the tick") from None
+    return None if text is None else text.encode("utf-8", "surrogatepass")
+
+
+def _reschedule(job_id: str, values: Values) -> Operation:
+    if values.get("run_at") is not None:  # from an undo
+        return Reschedule(job_id, run_at=time(values, "run_at"))
+    return Reschedule(job_id, delay=values["delay"] or 0)
+
+
+def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
+    return "reschedule", {"delay": "0s", "run_at": None if job.run_at is None else job.run_at.timestamp()}
+
+
+def _old_limits(rules: EntrypointRules) -> tuple[str, dict[str, Any]]:
+    per = None if rules.per is None else f"{Decimal(rules.per):f}s"
+    return "limit", {"running": rules.max_running, "rate": rules.rate, "per": per}
+
+
+_DEAD = frozenset({Phase.DEAD})
+_PRIORITY = Field("priority", "Priority", "integer", "A lower number is served first.")
+_PAYLOAD = (
+    Field("payload", "Payload", "payload"),
+    Field("json", "The payload is JSON", "tick"),
+)
+
+ACTIONS: Mapping[str, Action] = {
+    "cancel": Action(
+        "job", "Cancel…", "Cancel {these}?",
+        "A cancelled job leaves the queue with its payload. This cannot be undone.", "Cancel", "Cancelled",
+        lambda job_id, _: Cancel(job_id), states=QUEUED, danger=True,
+    ),
+    "stop": Action(
+        "job", "Stop…", "Stop {these}?",
+        "The worker is told at its next heartbeat. A job that finishes before is done.", "Stop", "Told to stop",
+        lambda job_id, _: Cancel(job_id, running=True), states=frozenset({Phase.IN_PROGRESS}), danger=True,
+    ),
+    "redrive": Action(
+        "job", "Queue again…", "Queue {these} again?",
+        "Failures are forgotten, and the job waits behind those of its priority. A job whose unique key is taken stays "
+        "dead.",
+        "Queue again", "Queued again", lambda job_id, _: Redrive(job_id), states=_DEAD, needs=("dead_letters",),
+    ),
+    "remove": Action(
+        "job", "Remove…", "Remove {these} for good?",
+        "The payload goes too. This cannot be undone.", "Remove", "Removed",
+        lambda job_id, _: Purge(JobStatus.DEAD, job_id=job_id), states=_DEAD, needs=("dead_letters",), danger=True,
+    ),
+    "run-now": Action(
+        "job", "Run now…", "Run {these} now?", "A scheduled job becomes ready at once.", "Run now", "Ready now",
+        lambda job_id, _: Reschedule(job_id, delay=0), states=frozenset({Phase.SCHEDULED}), needs=("reschedule",),
+        undo=_old_time,
+    ),
+    "reschedule": Action(
+        "job", "Run later…", "Run {these} later?", "", "Reschedule", "Rescheduled", _reschedule,
+        (Field("delay", "Time from now", "duration", "For example 90s, 15m, 12h or 7d.", required=True),),
+        states=QUEUED, needs=("reschedule",), undo=_old_time,
+    ),
+    "reprioritise": Action(
+        "job", "Priority…", "Change the priority of {these}?", "", "Change", "New priority",
+        lambda job_id, values: Reprioritise(job_id, values["priority"]),
+        (Field("priority", "Priority", "integer", "A lower number is served first.", required=True),),
+        states=QUEUED, needs=("reschedule",), undo=lambda job: ("reprioritise", {"priority": job.priority}),
+    ),
+    "pause": Action(
+        "entrypoint", "Pause…", "Pause this entrypoint?",
+        "Workers claim none of its jobs until it is resumed. Jobs in progress go on.", "Pause", "Paused",
+        lambda name, _: Pause(name), needs=("limits",), undo=lambda _: ("resume", {}),
+    ),
+    "resume": Action(
+        "entrypoint", "Resume…", "Resume this entrypoint?", "Workers claim its jobs again.", "Resume", "Resumed",
+        lambda name, _: Resume(name), needs=("limits",), undo=lambda _: ("pause", {}),
+    ),
+    "limit": Action(
+        "entrypoint", "Limits…", "Limits of an entrypoint", "They hold for all workers. An empty field is no limit.",
+        "Set the limits", "New limits",
+        lambda name, values: SetLimits(name, running=values["running"], rate=values["rate"], per=values["per"]),
+        (
+            Field("entrypoint", "Entrypoint", required=True),
+            Field("running", "Jobs in progress at once", "integer"),
+            Field("rate", "Jobs started …", "integer"),
+            Field("per", "… within any", "duration", "For example 60s or 1h."),
+        ),
+        needs=("limits",), undo=_old_limits,
+    ),
+    "schedule": Action(
+        "entry", "Change…", "Set a cron entry", "Each occurrence adds one job.", "Set the entry", "Set the cron entry",
+        _set_schedule,
+        (
+            Field("name", "Name", required=True),
+            Field("cron", "Cron", hint="For example 0 3 * * * is every day at 3:00.", required=True),
+            Field("timezone", "Time zone", hint="For example Europe/Berlin. Empty is UTC."),
+            Field("entrypoint", "Entrypoint", required=True),
+            _PRIORITY,
+            *_PAYLOAD,
+        ),
+        needs=("schedules",),
+    ),
+    "run-schedule": Action(
+        "entry", "Run now…", "Run this cron entry now?",
+        "One more job is added now. The times of the entry stay as they are.", "Add the job", "Added job",
+        lambda entry, _: RunSchedule(entry.name), needs=("schedules",),
+    ),
+    "unschedule": Action(
+        "entry", "Remove…", "Remove this cron entry?",
+        "It adds no more jobs. Those that it has added stay. This cannot be undone.", "Remove the entry",
+        "Removed the cron entry", lambda entry, _: Unschedule(entry.name), needs=("schedules",), danger=True,
+    ),
+    "enqueue": Action(
+        "queue", "Add a job…", "Add a job", "", "Add the job", "Added job", _enqueue,
+        (
+            Field("entrypoint", "Entrypoint", required=True),
+            *_PAYLOAD,
+            _PRIORITY,
+            Field("delay", "Not before", "duration", "Time from now, for example 15m. Empty is at once."),
+        ),
+    ),
+    "requeue-stale": Action(
+        "queue", "Take back claims…", "Queue jobs of silent workers again?",
+        "Jobs without a heartbeat for this time wait again, or are dead if they have failed often enough. A worker "
+        "that still runs one of them cannot finish it.",
+        "Take back", "Claims taken back", lambda _, values: RequeueStale(values["timeout"]),
+        (Field("timeout", "No heartbeat for", "duration", "For example 90s or 15m.", required=True),), danger=True,
+    ),
+    "purge": Action(
+        "dead", "Remove all…", "Remove all dead jobs for good?",
+        "Their payloads go too. Jobs that have died since you looked stay. This cannot be undone.", "Remove them",
+        "Removed", lambda seen_at, _: Purge(JobStatus.DEAD, before=seen_at), needs=("dead_letters",), danger=True,
+    ),
+}  # fmt: skip
+"""Every action by its name."""
+
+
+def actions_of(queue: JobQueue) -> dict[str, Any]:
+    """Return what the page must know of each action that a queue can carry out, by its name."""
+    missing = set(queue.capabilities.missing)
+    hidden = {"make": None, "undo": None, "needs": None}
+    return {
+        name: {key: value for key, value in vars(action).items() if key not in hidden}
+        | {"states": sorted(action.states), "fields": [asdict(each) for each in action.fields]}
+        for name, action in ACTIONS.items()
+        if missing.isdisjoint(action.needs)
+    }
 
 
 @dataclass(frozen=True)
@@ -46,81 +334,108 @@ class Request:
     """An action as the page has asked for it.
 
     Attributes:
+        name: of the action.
         queue: the queue.
         view: the queue as it was read last.
         body: the arguments, as JSON.
     """
 
+    name: str
     queue: JobQueue
     view: View
     body: Mapping[str, Any] = field(repr=False)
 
-    def text(self, name: str) -> str:
-        """Return an argument that must be a text.
+    async def done(self) -> dict[str, Any]:
+        """Carry out the action. Return the number of changed things, the name of a new one, and how to undo it.
 
         Raises:
-            InvalidJobError: it is not one.
+            JQueueError: it was refused, or its outcome is not known.
         """
-        value = self.body.get(name)
-        if not isinstance(value, str) or not value:
-            raise InvalidJobError(f"the action needs {name!r}, a text")
-        return value
+        action, body = ACTIONS[self.name], self.body
+        values = {each.name: each.of(body) for each in action.fields} | {"run_at": body.get("run_at")}
+        if action.on == "job":
+            return await self._on_jobs(action, values)
+        if action.on == "entrypoint":
+            return await self._on_rules(action, values)
+        if action.on == "entry":
+            name = Field("name", "", required=True).of(body)
+            entry = self.view.header.schedules.get(name)
+            shown = entry and [entry.cron, entry.timezone, entry.entrypoint, entry.priority]
+            if body.get("seen") != shown or (entry is None and self.name != "schedule"):
+                raise ChangedMeanwhileError("this cron entry has changed meanwhile, or was removed or added")
+            operation = action.make(entry, values)
+            result = await self._result(operation if entry is None else Guarded(operation, schedule=entry))
+            return {"done": 1, "name": result.id if isinstance(result, Job) else name}
+        result = await self._result(action.make(time(body, "seen_at") if action.on == "dead" else None, values))
+        return {"done": 1, "name": result.id} if isinstance(result, Job) else {"done": result}
 
-    def number(self, name: str) -> float | None:
-        """Return an argument that must be a number or null.
+    async def _on_rules(self, action: Action, values: Values) -> dict[str, Any]:
+        """Change the rules of an entrypoint, which must still be as the operator saw them."""
+        name = Field("entrypoint", "", required=True).of(self.body)
+        known = self.view.header.entrypoints.get(name, EntrypointRules())
+        if self.body.get("seen") != rules_seen(known):
+            raise ChangedMeanwhileError("the limits of this entrypoint have changed meanwhile")
+        await self._result(Guarded(action.make(name, values), entrypoint=name, rules=known))
+        after = {**rules_seen(known), **values, "paused": known.paused if action.fields else self.name == "pause"}
+        seen = {key: after[key] for key in rules_seen(known)}
+        return {"done": 1, "name": name, "undo": _undo(action, known, {"entrypoint": name, "seen": seen})}
 
-        Raises:
-            InvalidJobError: it is something else.
-        """
-        value = self.body.get(name)
-        if value is None or (isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST):
-            return value
-        raise InvalidJobError(f"{name!r} must be a number")
+    async def _on_jobs(self, action: Action, values: Values) -> dict[str, Any]:
+        """Change one job, the jobs that were selected, or those that match the filters of a list, in one commit."""
+        if "id" in self.body:
+            job = await self._seen(self.body["id"], self.body.get("seen"))
+            after = await self._result(Guarded(action.make(job.id, values), job=job))
+            seen = {"id": job.id, "seen": seen_of(after)} if action.undo else {}
+            return {"done": 1, "name": job.id, "undo": _undo(action, job, seen)}
+        changed, left = 0, 0
+        jobs: list[Job] = []
+        if "query" in self.body:
+            jobs, left = await self._matching(action)
+        else:
+            for job_id, seen in _pairs(self.body.get("jobs")):
+                try:
+                    jobs.append(await self._seen(job_id, seen))
+                except ChangedMeanwhileError:
+                    changed += 1
+        if not jobs:
+            raise ChangedMeanwhileError("there are no such jobs any longer")
+        operations = (Guarded(action.make(each.id, values), job=each) for each in jobs)
+        results = await certain(self.queue.apply_each(*operations))
+        refused = [result for result in results if isinstance(result, JQueueError)]
+        other = [error for error in refused if not isinstance(error, CHANGED)]
+        return {
+            "done": len(results) - len(refused),
+            "changed": changed + len(refused) - len(other),
+            "refused": len(other),
+            "why": str(other[0]) if other else None,
+            "left": left,
+        }
 
-    def time(self, name: str) -> datetime | None:
-        """Return an argument that must be a time in seconds since 1970, or null.
-
-        Raises:
-            InvalidJobError: it is something else.
-        """
-        value = self.number(name)
-        try:
-            return None if value is None else datetime.fromtimestamp(value, UTC)
-        except (OverflowError, OSError, ValueError):
-            raise InvalidJobError(f"{name!r} is no time in seconds since 1970") from None
-
-    def integer(self, name: str) -> int | None:
-        """Return an argument that must be an integer or null.
-
-        Raises:
-            InvalidJobError: it is something else.
-        """
-        value = self.number(name)
-        if value is not None and value != int(value):
-            raise InvalidJobError(f"{name!r} must be an integer")
-        return None if value is None else int(value)
-
-    async def on_job(self, operation: Callable[[str], Operation]) -> Any:
-        """Carry out an operation on a job that must still be as the operator saw it, and return its result."""
-        job_id = self.text("id")
-        job = await self.view.queue.find(job_id)
+    async def _seen(self, job_id: Any, seen: Any) -> Job:
+        """Return a job that must still be as the operator saw it."""
+        job = await self.view.queue.find(job_id) if isinstance(job_id, str) else None
         if job is None:
             raise ChangedMeanwhileError(f"job {job_id!r} has left the queue meanwhile")
-        if seen_of(job) != self.body.get("seen"):
+        if seen_of(job) != seen:
             state = phase_of(job, self.view.now).replace("_", " ")
             raise ChangedMeanwhileError(f"job {job_id!r} has changed meanwhile: it is {state} now. Look at it again")
-        return await self.done(Guarded(operation(job_id), job=job))
+        return job
 
-    async def on_rules(self, operation: Callable[[str], Operation]) -> dict[str, Any]:
-        """Change the rules of an entrypoint, which must still be as the operator saw them. Return how to undo it."""
-        name, seen = self.text("entrypoint"), self.body.get("seen")
-        known = self.view.header.entrypoints.get(name, EntrypointRules())
-        if not isinstance(seen, dict) or seen != rules_seen(known):
-            raise ChangedMeanwhileError("the limits of this entrypoint have changed meanwhile")
-        await self.done(Guarded(operation(name), entrypoint=name, rules=known))
-        return {"entrypoint": name, "running": known.max_running, "rate": known.rate, "per": known.per}
+    async def _matching(self, action: Action) -> tuple[list[Job], int]:
+        """Return the first jobs that filters pick, and the number of the others. Newer ones are left out.
 
-    async def done(self, operation: Operation) -> Any:
+        Ages and states are those of the moment at which the operator looked.
+        """
+        query, seen_at = self.body["query"], time(self.body, "seen_at")
+        if not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
+            raise InvalidJobError("'query' must have the filters of a list")
+        jobs = FirstItems[Job](CHUNK, ORDERS["served"])
+        async for job in matching(self.view, query_of(query).within(action.states), seen_at):
+            if all(at is None or at <= seen_at for at in (job.created_at, job.queued_at, job.claimed_at, job.dead_at)):
+                jobs.add(job)
+        return jobs.found(), max(0, jobs.number - CHUNK)
+
+    async def _result(self, operation: Operation) -> Any:
         """Carry out an operation, and return its result. If the outcome is not known at first, try to find out.
 
         Raises:
@@ -130,6 +445,23 @@ class Request:
         if isinstance(result, JQueueError):
             raise result
         return result
+
+
+def _undo(action: Action, before: Any, seen: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the request that takes an action back."""
+    if action.undo is None:
+        return None
+    name, values = action.undo(before)
+    return {"action": name, "body": seen | values}
+
+
+def _pairs(jobs: Any) -> list[tuple[Any, Any]]:
+    """Return the ids of selected jobs, each with what was seen."""
+    if not isinstance(jobs, list) or not all(isinstance(each, list) and len(each) == 2 for each in jobs):
+        raise InvalidJobError("the action needs 'id' and 'seen', 'jobs' or 'query'")
+    if len(jobs) > PAGE:
+        raise InvalidJobError(f"at most {PAGE} jobs can be selected")
+    return [(job_id, seen) for job_id, seen in jobs]
 
 
 async def certain(call: Awaitable[list[Any]]) -> list[Any]:
@@ -149,155 +481,3 @@ async def certain(call: Awaitable[list[Any]]) -> list[Any]:
 def rules_seen(rules: EntrypointRules) -> dict[str, Any]:
     """Return the rules of an entrypoint as the page shows them and sends them back."""
     return {"paused": rules.paused, "running": rules.max_running, "rate": rules.rate, "per": rules.per}
-
-
-async def _cancel(request: Request) -> dict[str, Any]:
-    running = request.body.get("running") is True
-    await request.on_job(lambda job_id: Cancel(job_id, running))
-    return {"done": 1}
-
-
-async def _cancel_found(request: Request) -> dict[str, Any]:
-    """Cancel the queued jobs that a search finds, as far as the operator may have seen them."""
-    seen_at, query = request.time("seen_at"), request.body.get("query")
-    if seen_at is None or not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
-        raise InvalidJobError("the action needs 'query' and 'seen_at', the filters and the time of the page")
-    jobs = FirstItems[Job](CHUNK, ORDERS["served"])
-    async for job in request.view.queue.jobs(request.view.now, selection_of(query)):
-        if job.status is JobStatus.QUEUED and job.created_at <= seen_at:
-            jobs.add(job)
-    return await _on_jobs(request, jobs, lambda job: Guarded(Cancel(job.id), job=job))
-
-
-async def _redrive(request: Request) -> dict[str, Any]:
-    return {"done": await request.on_job(lambda job_id: Redrive(job_id))}
-
-
-async def _remove(request: Request) -> dict[str, Any]:
-    return {"done": await request.on_job(lambda job_id: Purge(JobStatus.DEAD, job_id=job_id))}
-
-
-async def _redrive_group(request: Request) -> dict[str, Any]:
-    return await _on_group(request, lambda job: Redrive(job.id))
-
-
-async def _remove_group(request: Request) -> dict[str, Any]:
-    return await _on_group(request, lambda job: Guarded(Purge(JobStatus.DEAD, job_id=job.id), job=job))
-
-
-async def _on_group(request: Request, operation: Callable[[Job], Operation]) -> dict[str, Any]:
-    """Carry out an operation on the dead jobs of an entrypoint with one pattern of error, as far as they are dead.
-
-    Jobs that have died since the operator looked are left out.
-    """
-    entrypoint, pattern = request.text("entrypoint"), request.body.get("pattern")
-    seen_at = request.time("seen_at")
-    if seen_at is None:
-        raise InvalidJobError("the action needs 'seen_at', the time of the page")
-    group = FirstItems[Job](CHUNK, ORDERS["served"])
-    dead = Selection(frozenset({Phase.DEAD}), frozenset({entrypoint}))
-    async for job in request.view.queue.jobs(request.view.now, dead):
-        if pattern_of(job) == pattern and (job.dead_at or seen_at) <= seen_at:
-            group.add(job)
-    return await _on_jobs(request, group, operation)
-
-
-async def _on_jobs(request: Request, jobs: FirstItems[Job], operation: Callable[[Job], Operation]) -> dict[str, Any]:
-    """Carry out an operation on each of some jobs, in one commit. Return the numbers of jobs by outcome."""
-    if not jobs.number:
-        raise ChangedMeanwhileError("there are no such jobs any longer")
-    results = await certain(request.queue.apply_each(*(operation(job) for job in jobs.found())))
-    refused = [result for result in results if isinstance(result, JQueueError)]
-    changed = sum(isinstance(error, CHANGED) for error in refused)
-    return {
-        "done": len(results) - len(refused),
-        "changed": changed,
-        "refused": len(refused) - changed,
-        "left": max(0, jobs.number - CHUNK),
-    }
-
-
-async def _purge(request: Request) -> dict[str, Any]:
-    """Remove dead jobs that were dead when the operator looked."""
-    entrypoint, seen_at = request.body.get("entrypoint"), request.time("seen_at")
-    if seen_at is None:
-        raise InvalidJobError("the action needs 'seen_at', the time of the page")
-    name = None if entrypoint is None else request.text("entrypoint")
-    return {"done": await request.done(Purge(JobStatus.DEAD, name, before=seen_at))}
-
-
-async def _reschedule(request: Request) -> dict[str, Any]:
-    """Set the time of a queued job; null means at once."""
-    run_at = request.time("run_at")
-    when: dict[str, Any] = {"delay": 0} if run_at is None else {"run_at": run_at}
-    return _changed(await request.on_job(lambda job_id: Reschedule(job_id, **when)))
-
-
-async def _reprioritise(request: Request) -> dict[str, Any]:
-    priority = request.integer("priority")
-    if priority is None:
-        raise InvalidJobError("the action needs 'priority', an integer")
-    return _changed(await request.on_job(lambda job_id: Reprioritise(job_id, priority)))
-
-
-def _changed(job: Job) -> dict[str, Any]:
-    """Return the answer to a change that can be undone: the job as it is now."""
-    return {"done": 1, "seen": seen_of(job)}
-
-
-async def _pause(request: Request) -> dict[str, Any]:
-    return await request.on_rules(Pause)
-
-
-async def _resume(request: Request) -> dict[str, Any]:
-    return await request.on_rules(Resume)
-
-
-async def _limit(request: Request) -> dict[str, Any]:
-    running, rate, per = request.integer("running"), request.integer("rate"), request.number("per")
-    return await request.on_rules(lambda name: SetLimits(name, running=running, rate=rate, per=per))
-
-
-async def _run_schedule(request: Request) -> dict[str, Any]:
-    """Enqueue a job of a cron entry now."""
-    job = await _on_schedule(request, RunSchedule)
-    return {"done": 1, "id": job.id}
-
-
-async def _unschedule(request: Request) -> dict[str, Any]:
-    """Remove a cron entry."""
-    await _on_schedule(request, Unschedule)
-    return {"done": 1}
-
-
-async def _on_schedule(request: Request, operation: Callable[[str], Operation]) -> Any:
-    """Carry out an operation on a cron entry that must still be as the operator saw it, and return its result."""
-    entry = request.view.header.schedules.get(request.text("name"))
-    if entry is None or request.body.get("seen") != [entry.cron, entry.timezone, entry.entrypoint]:
-        raise ChangedMeanwhileError("this cron entry has changed meanwhile, or was removed")
-    return await request.done(Guarded(operation(entry.name), schedule=entry))
-
-
-ACTIONS: Mapping[str, tuple[Callable[[Request], Awaitable[dict[str, Any]]], tuple[str, ...]]] = {
-    "cancel": (_cancel, ()),
-    "cancel-found": (_cancel_found, ()),
-    "redrive": (_redrive, ("dead_letters",)),
-    "redrive-group": (_redrive_group, ("dead_letters",)),
-    "remove": (_remove, ("dead_letters",)),
-    "remove-group": (_remove_group, ("dead_letters",)),
-    "purge": (_purge, ("dead_letters",)),
-    "reschedule": (_reschedule, ("reschedule",)),
-    "reprioritise": (_reprioritise, ("reschedule",)),
-    "pause": (_pause, ("limits",)),
-    "resume": (_resume, ("limits",)),
-    "limit": (_limit, ("limits",)),
-    "run-schedule": (_run_schedule, ("schedules",)),
-    "unschedule": (_unschedule, ("schedules",)),
-}
-"""Each action with the capabilities that the queue needs for it."""
-
-
-def actions_of(queue: JobQueue) -> list[str]:
-    """Return the names of the actions that a queue can carry out."""
-    missing = set(queue.capabilities.missing)
-    return [name for name, (_, needed) in ACTIONS.items() if missing.isdisjoint(needed)]

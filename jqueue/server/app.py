@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from base64 import b64encode
 from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
@@ -29,8 +28,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
 from jqueue.server.access import OF_THE_PAGE, Authorize, Role, Tokens
-from jqueue.server.dead import dead_groups
-from jqueue.server.jobs import job_details, job_page, selection_of
+from jqueue.server.jobs import Query, dead_groups, job_details, job_page, query_of
 from jqueue.server.overview import overview
 from jqueue.server.past import events_of_job, timeline
 from jqueue.server.payloads import payload_of, result_of
@@ -80,7 +78,7 @@ class _Dashboard:
                 *files,
                 Route("/api/session", self._session, methods=["POST"]),
                 Route("/api/overview", self._overview, methods=["GET"]),
-                Route("/api/jobs", self._jobs, methods=["GET"]),
+                Route("/api/jobs", self._jobs, methods=["GET", "POST"]),
                 Route("/api/job", self._job, methods=["GET"]),
                 Route("/api/job/payload", self._payload, methods=["GET"]),
                 Route("/api/job/result", self._result, methods=["GET"]),
@@ -134,16 +132,25 @@ class _Dashboard:
         view = await self._viewers.look()
         if request.headers.get("if-none-match") == f'"{view.etag}-{role}"':
             return Response(status_code=304)
-        allowed = actions.actions_of(self._queue) if role is Role.OPERATOR else []
+        allowed = actions.actions_of(self._queue) if role is Role.OPERATOR else {}
         values = {"name": self._name, "role": role, "actions": allowed, **overview(view)}
         return JSONResponse(values, headers={"ETag": f'"{view.etag}-{role}"'})
 
     async def _jobs(self, request: Request) -> Response:
+        if request.method == "POST":
+            await self._operator(request)
+            body = await _body(request)
+            if not all(isinstance(text, str) for text in body.values()):
+                raise InvalidJobError("the filters must be texts")
+            return await self._list(body, query_of(body))
         await self._role(request)
-        asked = request.query_params
-        view = await self._viewers.look()
+        if "payload" in request.query_params:
+            raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
+        return await self._list(request.query_params, query_of(request.query_params))
+
+    async def _list(self, asked: Mapping[str, str], query: Query) -> Response:
         start = _natural(asked.get("start", "0"))
-        return JSONResponse(await job_page(view, selection_of(asked), asked.get("order", "served"), start))
+        return JSONResponse(await job_page(await self._viewers.look(), query, asked.get("order", "served"), start))
 
     async def _dead(self, request: Request) -> Response:
         await self._role(request)
@@ -156,7 +163,7 @@ class _Dashboard:
 
     async def _payload(self, request: Request) -> Response:
         await self._operator(request)
-        return JSONResponse(_bytes(*await payload_of(self._queue, await self._found(request))))
+        return JSONResponse(await payload_of(self._queue, await self._found(request)))
 
     async def _result(self, request: Request) -> Response:
         await self._operator(request)
@@ -185,16 +192,15 @@ class _Dashboard:
 
     async def _act(self, request: Request) -> Response:
         await self._operator(request)
-        known = actions.ACTIONS.get(request.path_params["name"])
-        if known is None:
+        name = request.path_params["name"]
+        if name not in actions.ACTIONS:
             raise HTTPException(404, "there is no such action")
         body = await _body(request)
         view = await self._viewers.look(fresh=True)
         try:
-            answer = await known[0](actions.Request(self._queue, view, body))
+            return JSONResponse(await actions.Request(name, self._queue, view, body).done())
         finally:
             self._viewers.forget()
-        return JSONResponse(answer)
 
     # Rights
 
@@ -235,24 +241,6 @@ async def _body(request: Request) -> Mapping[str, Any]:
     if not isinstance(body, dict):
         raise HTTPException(400, "the request must be a JSON object")
     return body
-
-
-def _bytes(content: bytes, size: int) -> dict[str, Any]:
-    """Return bytes as JSON: as text if they are text."""
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError:
-        text = None
-    return {
-        "bytes": size,
-        "shown": len(content),
-        "text": text,
-        "base64": None if text is not None else _base64(content),
-    }
-
-
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode("ascii")
 
 
 async def _refused(_: Request, error: Exception) -> Response:

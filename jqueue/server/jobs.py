@@ -1,13 +1,16 @@
-"""Jobs for the page: a list by filters, a part at a time, and one job with its whole life."""
+"""Jobs for the page: a list by filters, a part at a time, dead ones by their error, and one job with its whole life."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from msgspec.structs import replace
+from msgspec.structs import replace as replace_fields
 
 from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
@@ -33,6 +36,15 @@ LISTED_BYTES = 8 << 20
 ERROR_SHOWN = 200
 """Characters of an error in a list of jobs."""
 
+SEARCHED = 10_000
+"""Maximum number of jobs whose payloads one list searches."""
+
+SEARCHED_BYTES = 32 << 20
+"""Bytes of payloads after which the search ends before."""
+
+GROUPS_SHOWN = 200
+"""Maximum number of groups of dead jobs in the page, the largest first."""
+
 ORDERS: Mapping[str, Callable[[AnyJob], Any]] = {
     "served": lambda job: (job.priority, job.sequence),
     "oldest": lambda job: (since(job), job.sequence),
@@ -43,28 +55,85 @@ ORDERS: Mapping[str, Callable[[AnyJob], Any]] = {
 """The orders of a list, each by the key of a job."""
 
 
-def selection_of(asked: Mapping[str, str]) -> Selection:
+@dataclass(frozen=True)
+class Query:
+    """The filters of a list.
+
+    Attributes:
+        selection: the filters that the queue itself knows.
+        pattern: the pattern of the error that the jobs have died of; None for any.
+        payload: a part of the payloads, in lower case; empty for any. It must come from an operator.
+    """
+
+    selection: Selection = field(default_factory=Selection)
+    pattern: str | None = None
+    payload: bytes = field(default=b"", repr=False)
+
+    def within(self, phases: frozenset[Phase]) -> Query:
+        """Return the query with fewer phases.
+
+        Raises:
+            InvalidJobError: none of its phases is among them.
+        """
+        both = phases & (self.selection.phases or phases)
+        if not both:
+            raise InvalidJobError(f"this is for jobs that are {' or '.join(sorted(phases)).replace('_', ' ')}")
+        return replace(self, selection=replace_fields(self.selection, phases=both))
+
+    def matches(self, job: Job) -> bool:
+        """Return True if a job has the pattern and the payload."""
+        return (self.pattern is None or pattern_of(job) == self.pattern) and self.payload in job.payload.lower()
+
+
+def query_of(asked: Mapping[str, str]) -> Query:
     """Return the filters in the query of a URL.
 
     Raises:
-        InvalidJobError: a phase is not known.
+        InvalidJobError: a phase is not known, or an age is not a number.
     """
     try:
         phases = frozenset(Phase(name) for name in asked.get("state", "").split(",") if name)
     except ValueError:
         raise InvalidJobError(f"there is no state of this name: the states are {', '.join(Phase)}") from None
+    try:
+        older = float(asked["older"]) if asked.get("older") else None
+    except ValueError:
+        raise InvalidJobError("'older' must be a number of seconds") from None
     names = frozenset(filter(None, (asked.get("entrypoint"),)))
-    return Selection(phases, names, holder=asked.get("holder") or None, text=asked.get("text") or None)
+    holder, text = asked.get("holder") or None, asked.get("text") or None
+    selection = Selection(phases, names, older_than=older, holder=holder, text=text)
+    return Query(selection, asked.get("pattern"), asked.get("payload", "").encode("utf-8", "replace").lower())
 
 
-async def job_page(view: View, selection: Selection, order: str, start: int) -> dict[str, Any]:
+async def matching(view: View, query: Query, now: datetime) -> AsyncIterator[Job]:
+    """Yield the jobs that all filters pick at a time. Other tasks run in between.
+
+    Raises:
+        InvalidJobError: more payloads would have to be searched than a list searches.
+    """
+    number = size = 0
+    async with aclosing(view.queue.jobs(now, query.selection)) as jobs:
+        async for job in jobs:
+            number, size = number + 1, size + len(job.payload)
+            if query.payload and (number > SEARCHED or size > SEARCHED_BYTES):
+                raise InvalidJobError(
+                    "too many payloads would have to be searched: choose an entrypoint or a state too"
+                )
+            if query.matches(job):
+                yield job
+            if number % 256 == 0:
+                await asyncio.sleep(0)
+
+
+async def job_page(view: View, query: Query, order: str, start: int) -> dict[str, Any]:
     """Return some jobs of a list, and the number of all jobs in it.
 
-    `listed` is the number of jobs that pages can show, and `beyond` that of the waiting jobs which were not looked at.
+    `listed` is the number of jobs that pages can show, and `beyond` that of the jobs which were not looked at.
+    `searched` is the number of jobs whose payloads were searched; None without such a filter.
 
     Args:
         view: the queue.
-        selection: the filters.
+        query: the filters.
         order: one of `ORDERS`.
         start: number of jobs to leave out at the beginning.
 
@@ -73,49 +142,97 @@ async def job_page(view: View, selection: Selection, order: str, start: int) -> 
     """
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
-    asked = selection, order, start + PAGE
+    asked = query, order, start + PAGE
     if asked not in view.lists:
         found = await first_jobs(view, *asked)
         if len(view.lists) < LISTS_KEPT:
             view.lists[asked] = found
-    first, beyond = view.lists.get(asked) or found
+    first, beyond, searched = view.lists.get(asked) or found
+    only = query.selection.text or query.payload or query.pattern is not None or query.selection.older_than is not None
     return {
         "now": view.now.timestamp(),
-        "total": first.number + (0 if selection.text else beyond),
+        "total": first.number + (0 if only else beyond),
         "listed": first.number,
         "beyond": beyond,
+        "searched": searched if query.payload else None,
         "start": start,
         "page": PAGE,
         "jobs": [row_of(job, view.now) for job in first.found()[start:]],
     }
 
 
-async def first_jobs(view: View, selection: Selection, order: str, most: int) -> tuple[FirstItems[Job], int]:
-    """Return the first jobs that the filters pick, and the number of those that may fit and were not looked at.
+async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[FirstItems[Job], int, int]:
+    """Return the first jobs that the filters pick, and the numbers of jobs that were not and that were looked at.
 
     A page is drawn again at each change of the queue, and a look at a million jobs would take longer than that. So if
     very many jobs are in segments, only the next of them are looked at.
     """
-    queue, now, place = view.queue, view.now, ORDERS[order]
+    queue, now, place, selection = view.queue, view.now, ORDERS[order], query.selection
     first, few = FirstItems[Job](most, lambda job: (place(job), job.id)), view.stats.segment_jobs <= FEW
+    looked = size = beyond = 0
+
+    def look(job: Job) -> None:
+        nonlocal looked, size, beyond
+        if query.payload and (looked == SEARCHED or size > SEARCHED_BYTES):
+            beyond += 1
+            return
+        looked, size = looked + 1, size + len(job.payload)
+        if query.matches(job):
+            first.add(job)
+
     with suppress(JobsUnreadableError):  # all others are listed, and the page says which segment cannot be read
         async for job in queue.jobs(now, selection, hot=not few):
-            first.add(job)
+            look(job)
+            if query.payload and looked % 256 == 0:
+                await asyncio.sleep(0)
     if few or selection.holder is not None:  # no waiting job has a holder
-        return first, 0
+        return first, beyond, looked
     plain, next_jobs = Selection(selection.phases, selection.entrypoints), dict[str, Job]()
     for phase in {Phase.READY, Phase.SCHEDULED} & (plain.phases or frozenset(Phase)):
-        found = await queue.first_jobs(LISTED, now, replace(plain, phases=frozenset({phase})), LISTED_BYTES)
+        found = await queue.first_jobs(LISTED, now, replace_fields(plain, phases=frozenset({phase})), LISTED_BYTES)
         next_jobs |= {job.id: job for job in found.jobs if job.id not in queue.records}
     known = sum([1 async for _ in queue.jobs(now, plain, hot=True)]) + len(next_jobs)
-    beyond = max(0, await queue.count(now, plain) - known)
+    beyond += max(0, await queue.count(now, plain) - known)
     with suppress(JobsUnreadableError):  # it may be there
         if selection.text and (whole := await queue.find(selection.text)) and whole.id not in queue.records:
             next_jobs[whole.id] = whole
     for job in next_jobs.values():
         if selection.matches(job, now):
-            first.add(job)
-    return first, beyond
+            look(job)
+    return first, beyond, looked
+
+
+_VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9]+")
+
+
+def pattern_of(job: AnyJob) -> str:
+    """Return the first line of a job's error, with a sign in place of each number and id."""
+    lines = (job.error or "").strip().splitlines()
+    return _VARYING.sub("#", lines[0][:ERROR_SHOWN]) if lines else ""
+
+
+async def dead_groups(view: View) -> dict[str, Any]:
+    """Return the groups of dead jobs by entrypoint and pattern of the error, the largest first."""
+    groups: dict[tuple[str, str], dict[str, Any]] = {}
+    total = 0
+    async for job in view.queue.jobs(view.now, Selection(frozenset({Phase.DEAD}))):
+        total += 1
+        at = (job.dead_at or job.created_at).timestamp()
+        key = job.entrypoint, pattern_of(job)
+        group = groups.setdefault(
+            key, {"entrypoint": key[0], "pattern": key[1], "jobs": 0, "first": at, "last": at, "example": job.id}
+        )
+        group["jobs"] += 1
+        if at >= group["last"]:
+            group["last"], group["example"] = at, job.id
+        group["first"] = min(group["first"], at)
+    largest = sorted(groups.values(), key=lambda group: (-group["jobs"], group["entrypoint"], group["pattern"]))
+    return {
+        "now": view.now.timestamp(),
+        "total": total,
+        "groups_total": len(groups),
+        "groups": largest[:GROUPS_SHOWN],
+    }
 
 
 def row_of(job: AnyJob, now: datetime) -> dict[str, Any]:
@@ -161,6 +278,7 @@ def job_details(job: Job, now: datetime) -> dict[str, Any]:
         "error": job.error,
         "errors": [{"attempt": each.attempt, "at": each.at.timestamp(), "text": each.text} for each in job.errors],
         "headers": dict(job.headers),
+        "pattern": pattern_of(job),
         "payload_bytes": len(job.payload) if job.payload_object is None else job.payload_object.size,
         "has_result": job.status is JobStatus.COMPLETED and (job.result is not None or job.result_object is not None),
     }

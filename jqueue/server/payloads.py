@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from contextlib import aclosing
+from base64 import b64encode
+from codecs import getincrementaldecoder
+from contextlib import aclosing, suppress
 from typing import Any
 
 from msgspec.structs import replace
@@ -44,31 +46,50 @@ def without_payloads(state: QueueState) -> bytes:
     return join_blob(encode_header(header), lines)
 
 
-async def payload_of(queue: JobQueue, job: Job) -> tuple[bytes, int]:
-    """Return the beginning of a job's payload, and the size of the whole.
+async def payload_of(queue: JobQueue, job: Job) -> dict[str, Any]:
+    """Return the beginning of a job's payload as text, or in base64 if it is no text, and the sizes of both in bytes.
 
     Raises:
         StorageError: the payload is in an object of its own, which cannot be read.
     """
-    if job.payload_object is None or not isinstance(queue, SupportsLargeValues):
-        return job.payload[:SHOWN], len(job.payload)
-    content = b""
-    async with aclosing(queue.open_payload(job)) as pieces:
-        async for piece in pieces:
-            content += piece
-            if len(content) >= SHOWN:
-                break
-    return content[:SHOWN], job.payload_object.size
+    content, size = job.payload, len(job.payload)
+    if job.payload_object is not None and isinstance(queue, SupportsLargeValues):
+        content, size = b"", job.payload_object.size
+        async with aclosing(queue.open_payload(job)) as pieces:
+            async for piece in pieces:
+                content += piece
+                if len(content) >= SHOWN:
+                    break
+    content = content[:SHOWN]
+    try:  # the cut may fall within a character
+        text = getincrementaldecoder("utf-8")().decode(content, final=len(content) == size)
+    except UnicodeDecodeError:
+        return {"bytes": size, "shown": len(content), "text": None, "base64": b64encode(content).decode("ascii")}
+    if text.lstrip()[:1] in ("{", "[") and len(content) == size:
+        with suppress(ValueError, RecursionError):  # it only looks like JSON
+            text = _pretty(json.loads(text))
+    return {"bytes": size, "shown": len(content), "text": text, "base64": None}
 
 
 async def result_of(queue: JobQueue, job: Job) -> dict[str, Any]:
-    """Return the beginning of a job's result as JSON text, and the size of the whole in characters.
+    """Return the beginning of a job's result as JSON text; None if it is too large.
 
     Raises:
         ResultNotKeptError: there is no result.
         StorageError: the result is in an object of its own, which cannot be read.
     """
     if job.result_object is not None and job.result_object.size > SHOWN:
-        return {"size": job.result_object.size, "text": None}
-    text = json.dumps(await queue.result(job.id, timeout=0), indent=2, ensure_ascii=False)
-    return {"size": len(text), "text": text[:SHOWN]}
+        return {"text": None}
+    return {"text": _pretty(await queue.result(job.id, timeout=0))}
+
+
+def _pretty(value: Any) -> str:
+    """Return the beginning of a value as JSON for people. Indents may take many times its size, so it is cut."""
+    pieces, size = [], 0
+    for piece in json.JSONEncoder(indent=2, ensure_ascii=False).iterencode(value):
+        pieces.append(piece)
+        size += len(piece)
+        if size > 2 * SHOWN:
+            pieces.append("\n…")
+            break
+    return "".join(pieces).encode("utf-8", "backslashreplace").decode()  # JSON may have half a character

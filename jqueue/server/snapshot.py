@@ -13,8 +13,7 @@ from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import page
 from jqueue.server.access import Role
-from jqueue.server.dead import dead_groups
-from jqueue.server.jobs import first_jobs, job_details
+from jqueue.server.jobs import Query, dead_groups, first_jobs, job_details
 from jqueue.server.overview import overview
 from jqueue.server.past import timeline
 from jqueue.server.view import Viewers, name_of
@@ -39,7 +38,7 @@ async def snapshot(queue: JobQueue, clock: Clock | None = None) -> str:
     view = await Viewers(queue, clock or SystemClock()).look()
     lists = {}
     for phase in Phase:
-        first, beyond = await first_jobs(view, Selection(frozenset({phase})), "served", JOBS_OF_EACH_STATE)
+        first, beyond, _ = await first_jobs(view, Query(Selection(frozenset({phase}))), "served", JOBS_OF_EACH_STATE)
         rows = [job_details(job, view.now) for job in first.found()]
         lists[phase] = {"total": first.number + beyond, "jobs": rows}
     values = {
@@ -47,7 +46,7 @@ async def snapshot(queue: JobQueue, clock: Clock | None = None) -> str:
         "dead": await dead_groups(view),
         "timeline": await timeline(queue, view),
         # The figures come last: they name the segments that could not be read for the lists.
-        "overview": {"name": name_of(queue), "role": Role.VIEWER, "actions": [], "still": True, **overview(view)},
+        "overview": {"name": name_of(queue), "role": Role.VIEWER, "actions": {}, "still": True, **overview(view)},
     }
     return _page_of(json.dumps(values, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
 

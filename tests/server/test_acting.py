@@ -49,24 +49,63 @@ async def test_the_commit_itself_compares_the_job_with_what_was_seen(path, other
         app = dashboard(queue, authorize=lambda request: "operator")
         shown = await seen(app, job.id)
         storage.first = lambda: other.dequeue("mail")
-        answer = await act(app, "cancel", {"id": job.id, "seen": shown["seen"], "running": True})
+        answer = await act(app, "cancel", {"id": job.id, "seen": shown["seen"]})
         assert (409, "changed") == (answer.status, answer.values["kind"])
         assert "has changed meanwhile" in answer.values["error"]
         [held] = (await queue.read_state()).in_progress_jobs()
         assert not held.cancel_requested
 
 
-async def test_a_group_of_dead_jobs_is_queued_again_without_the_others(queue, app):
+DONE = {"changed": 0, "refused": 0, "why": None, "left": 0}
+
+
+async def test_dead_jobs_are_queued_again_by_entrypoint_error_and_age_without_the_others(queue, app):
     same = [await kill(queue, error=f"no server {number}") for number in range(3)]
     others = [await kill(queue, error="disk full"), await kill(queue, "resize", "no server 1")]
     before = await version(queue)
     seen_at = (await get(app, "/api/dead")).values["now"] + 1
-    body = {"entrypoint": "mail", "pattern": "no server #", "seen_at": seen_at}
-    answer = await act(app, "redrive-group", body)
-    assert ({"done": 3, "changed": 0, "refused": 0, "left": 0}, before + 1) == (answer.values, await version(queue))
-    assert (409, before + 1) == ((await act(app, "redrive-group", body)).status, await version(queue))
+    query = {"state": "dead", "entrypoint": "mail", "pattern": "no server #"}
+    body = {"query": {**query, "older": "60"}, "seen_at": seen_at}
+    assert 409 == (await act(app, "redrive", body)).status  # none is dead for a minute
+    body = {"query": {**query, "older": "0.5"}, "seen_at": seen_at}
+    answer = await act(app, "redrive", body)
+    assert ({"done": 3, **DONE}, before + 1) == (answer.values, await version(queue))
+    assert (409, before + 1) == ((await act(app, "redrive", body)).status, await version(queue))
     assert {JobStatus.QUEUED} == {(await queue.find(job_id)).status for job_id in same}
     assert {JobStatus.DEAD} == {(await queue.find(job_id)).status for job_id in others}
+
+
+async def test_selected_jobs_are_changed_in_one_commit_except_those_that_changed_meanwhile(queue, other, app):
+    ids = [(await queue.enqueue("mail", b"")).id for _ in range(3)]
+    jobs = [[job_id, (await seen(app, job_id))["seen"]] for job_id in ids]
+    await other.reprioritise(ids[1], 7)
+    before = await version(queue)
+    answer = await act(app, "reprioritise", {"jobs": jobs, "priority": -2})
+    assert ({"done": 2, **DONE, "changed": 1}, before + 1) == (answer.values, await version(queue))
+    assert [-2, 7, -2] == [(await queue.find(job_id)).priority for job_id in ids]
+    many = await act(app, "cancel", {"jobs": jobs * 20})
+    assert (400, "at most 50 jobs can be selected") == (many.status, many.values["error"])
+
+
+async def test_a_job_that_cannot_be_queued_again_is_counted_with_the_reason(queue, app):
+    await queue.enqueue("mail", b"", unique_key="bob", max_attempts=1)
+    [claimed] = await queue.dequeue("mail")
+    await queue.nack(claimed, dead=True)
+    await queue.enqueue("mail", b"", unique_key="bob")
+    body = {"query": {"state": "dead"}, "seen_at": (await get(app, "/api/dead")).values["now"] + 1}
+    answer = (await act(app, "redrive", body)).values
+    assert (0, 1) == (answer["done"], answer["refused"])
+    assert "bob" in answer["why"]
+
+
+async def test_an_action_on_all_that_match_never_reaches_jobs_of_other_states(queue, app):
+    dead = await kill(queue)
+    await queue.enqueue("mail", b"")
+    answer = await act(app, "cancel", {"query": {}, "seen_at": (await get(app, "/api/jobs")).values["now"] + 1})
+    assert 1 == answer.values["done"]
+    assert [dead] == [job.id for job in (await queue.read_state()).jobs]
+    refused = await act(app, "cancel", {"query": {"state": "dead"}, "seen_at": 1})
+    assert (400, "this is for jobs that are expired or ready or scheduled") == (refused.status, refused.values["error"])
 
 
 async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, other):
@@ -83,8 +122,7 @@ async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, o
             later.append(await kill(other))
 
         storage.first = meanwhile
-        assert {"done": 1} == (await act(app, "purge", {"entrypoint": "mail", "seen_at": seen_at})).values
-        assert {"done": 1} == (await act(app, "purge", {"entrypoint": None, "seen_at": seen_at})).values
+        assert {"done": 2} == (await act(app, "purge", {"seen_at": seen_at})).values
         assert later == [job.id for job in (await queue.read_state()).dead_jobs()]
 
 
@@ -104,8 +142,8 @@ async def test_jobs_are_cancelled_by_filters_except_those_that_changed_or_came_s
     [claimed] = await other.dequeue("mail")
     before = await version(queue)
     body = {"query": {"entrypoint": "mail", "state": "ready"}, "seen_at": seen_at}
-    answer = await act(app, "cancel-found", body)
-    assert ({"done": 2, "changed": 0, "refused": 0, "left": 0}, before + 1) == (answer.values, await version(queue))
+    answer = await act(app, "cancel", body)
+    assert ({"done": 2, **DONE}, before + 1) == (answer.values, await version(queue))
     assert claimed.id == ids[0]
     assert {claimed.id, later.id, *others} == {job.id for job in (await queue.read_state()).jobs}
 
@@ -117,12 +155,25 @@ async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app):
         ("cancel", {}),
         ("reschedule", {"id": "a", "run_at": "soon"}),
         ("reprioritise", {"id": "a", "priority": float("nan")}),
+        ("reprioritise", {"id": "a", "priority": 1.5}),
+        ("reschedule", {"id": "a", "delay": "1 fortnight"}),
+        ("cancel", {"jobs": ["a"]}),
         ("limit", {"entrypoint": "mail", "seen": OPEN, "rate": 7}),
+        ("schedule", {"name": "nightly", "seen": None, "cron": "soon", "entrypoint": "mail"}),
+        ("schedule", {"name": "nightly", "seen": None, "entrypoint": "mail"}),
+        ("run-schedule", {"name": "no entry", "seen": None}),
+        ("unschedule", {"name": "no entry"}),
+        ("enqueue", {"entrypoint": ""}),
+        ("enqueue", {"entrypoint": "mail", "payload": ["hunter2"]}),
+        ("enqueue", {"entrypoint": "mail", "payload": "hunter2", "json": True}),
+        ("requeue-stale", {}),
         ("purge", {"seen_at": 1e300}),
-        ("cancel-found", {"query": {"state": "x"}, "seen_at": 1}),
+        ("cancel", {"query": {"state": "x"}, "seen_at": 1}),
+        ("cancel", {"query": {"state": 7}, "seen_at": 1}),
     ):
         answer = await act(app, action, body)
         assert (answer.status, answer.values["kind"]) in ((400, "invalid"), (409, "changed")), action
+        assert b"hunter2" not in answer.body
     assert before == await version(queue)
 
 
@@ -146,7 +197,73 @@ async def test_entrypoints_are_paused_resumed_and_limited_if_nobody_else_has_cha
     await act(app, "pause", {"entrypoint": "mail", "seen": OPEN})
     assert (True, None, None, None) == await rules(queue)
     await act(app, "resume", {"entrypoint": "mail", "seen": {**OPEN, "paused": True}})
-    await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 2, "rate": 100, "per": 60})
+    await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 2, "rate": 100, "per": "1m"})
     assert (False, 2, 100, 60.0) == await rules(queue)
     assert 409 == (await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 3})).status
     assert (False, 2, 100, 60.0) == await rules(queue)
+
+
+async def test_a_change_of_a_job_or_of_limits_is_undone_unless_somebody_else_has_changed_it_since(queue, other, app):
+    job_id = (await queue.enqueue("mail", b"", delay=3600, priority=3)).id
+    planned = (await queue.find(job_id)).run_at
+    for action, body in (
+        ("run-now", {}),
+        ("reschedule", {"delay": "2h"}),
+        ("reprioritise", {"priority": -1}),
+    ):
+        undo = (await on_job(app, action, job_id, **body)).values["undo"]
+        changed = await queue.find(job_id)
+        assert (planned, 3) != (changed.run_at, changed.priority)
+        assert 200 == (await act(app, undo["action"], undo["body"])).status
+        back = await queue.find(job_id)
+        assert (planned, 3) == (back.run_at, back.priority)
+    undo = (await act(app, "pause", {"entrypoint": "mail", "seen": OPEN})).values["undo"]
+    assert 200 == (await act(app, undo["action"], undo["body"])).status
+    await queue.limit("mail", running=2, rate=3, per=0.1)
+    known = {**OPEN, "running": 2, "rate": 3, "per": 0.1}
+    undo = (await act(app, "limit", {"entrypoint": "mail", "seen": known})).values["undo"]
+    assert (False, None, None, None) == (await rules(queue) or (False, None, None, None))
+    assert 200 == (await act(app, undo["action"], undo["body"])).status
+    assert (False, 2, 3, 0.1) == await rules(queue)
+    undo = (await on_job(app, "reprioritise", job_id, priority=9)).values["undo"]
+    await other.reprioritise(job_id, 4)
+    assert 409 == (await act(app, undo["action"], undo["body"])).status
+
+
+async def test_a_job_is_added_with_payload_priority_and_delay(queue, app):
+    body = {"entrypoint": "mail", "payload": '{"to": "é"}', "json": True, "priority": -3, "delay": "15m"}
+    added = (await act(app, "enqueue", body)).values["name"]
+    [job] = (await queue.read_state()).jobs
+    assert added == job.id
+    assert ("mail", '{"to": "é"}'.encode(), -3) == (job.entrypoint, job.payload, job.priority)
+    assert 900 == round((job.run_at - job.created_at).total_seconds())
+    assert 200 == (await act(app, "enqueue", {"entrypoint": "mail"})).status
+    job = (await queue.read_state()).jobs[-1]
+    assert (b"", 0, None) == (job.payload, job.priority, job.run_at)
+
+
+async def test_a_cron_entry_is_added_changed_run_and_removed_if_it_is_as_it_was_seen(queue, app):
+    body = {"name": "nightly", "seen": None, "cron": "0 3 * * *", "entrypoint": "report", "payload": "x", "priority": 2}
+    assert 200 == (await act(app, "schedule", body)).status
+    assert 409 == (await act(app, "schedule", body)).status  # it is there now
+    await queue.schedule("nightly", "0 3 * * *", "report", b"x", priority=2, headers={"by": "ops"}, max_attempts=4)
+    seen = ["0 3 * * *", "UTC", "report", 2]
+    change = {"name": "nightly", "seen": seen, "cron": "0 4 * * *", "timezone": "Europe/Berlin", "entrypoint": "report"}
+    assert 200 == (await act(app, "schedule", change)).status
+    [entry] = await queue.schedules()
+    assert ("0 4 * * *", "Europe/Berlin", b"x", 0) == (entry.cron, entry.timezone, entry.payload, entry.priority)
+    assert ({"by": "ops"}, 4) == (dict(entry.headers), entry.max_attempts)
+    assert 409 == (await act(app, "unschedule", {"name": "nightly", "seen": seen})).status
+    now = ["0 4 * * *", "Europe/Berlin", "report", 0]
+    assert 200 == (await act(app, "run-schedule", {"name": "nightly", "seen": now})).status
+    assert [("report", b"x")] == [(job.entrypoint, job.payload) for job in (await queue.read_state()).jobs]
+    assert {"done": 1, "name": "nightly"} == (await act(app, "unschedule", {"name": "nightly", "seen": now})).values
+    assert [] == await queue.schedules()
+
+
+async def test_claims_without_a_heartbeat_are_taken_back(queue, other, app):
+    job = await queue.enqueue("mail", b"")
+    await other.dequeue("mail")
+    assert {"done": 0} == (await act(app, "requeue-stale", {"timeout": "1h"})).values
+    assert {"done": 1} == (await act(app, "requeue-stale", {"timeout": "0s"})).values
+    assert JobStatus.QUEUED is (await queue.find(job.id)).status

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.operations import Enqueue
 from tests.cli.commands import run
 from tests.cli.test_serving import running
 from tests.server.chromium import chromium
@@ -43,6 +44,10 @@ def on(path, verb, *arguments, **options):
             return await getattr(queue, verb)(*arguments, **options)
 
     return asyncio.run(call())
+
+
+def add(path, *operations):
+    on(path, "apply", *operations)
 
 
 def filled(path):
@@ -150,18 +155,19 @@ def test_actions_on_a_job_an_entry_and_a_group_ask_first_and_are_done(browser, p
     on(path, "dequeue", "running")
     on(path, "schedule", "nightly", "0 3 * * *", "report")
     with opened(browser, path):
+        browser.resize(1280)
         for place, button, question, confirm, done in (
-            (f"/job?id={running}", "Stop…", f"{running} of running", "Stop the job", "told to stop the job"),
+            (f"/job?id={running}", "Stop…", f"{running} of running", "Stop", "Told to stop: "),
             (
                 f"/job?id={dead['redriven']}",
                 "Queue again…",
-                "failures are forgotten",
-                "Queue it again",
-                "Queued again: r",
+                "Failures are forgotten",
+                "Queue again",
+                "Queued again: redriven",
             ),
-            (f"/job?id={dead['removed']}", "Remove…", "payload goes too", "Remove the job", "Removed: removed"),
-            ("/schedules", "Run now…", "nightly of report", "Add the job", "Added job"),
-            ("/schedules", "Remove…", "nightly of report", "Remove the entry", "Removed the cron entry nightly"),
+            (f"/job?id={dead['removed']}", "Remove…", "payload goes too", "Remove", "Removed: removed"),
+            ("/schedules", "Run now…", "nightly of report", "Add the job", "Added job: "),
+            ("/schedules", "Remove…", "nightly of report", "Remove the entry", "Removed the cron entry: nightly"),
             ("/dead", "Queue again…", "Queue these 2 jobs again?", "Queue again", "Queued again: 2"),
         ):
             browser.go(place)
@@ -174,6 +180,92 @@ def test_actions_on_a_job_an_entry_and_a_group_ask_first_and_are_done(browser, p
     assert [True] == [job.cancel_requested for job in state.in_progress_jobs()]
     assert 5 == len(state.jobs)
     assert [] == on(path, "schedules")
+
+
+def test_jobs_are_selected_by_clicks_by_a_range_and_by_the_filter_and_changed_together(browser, path):
+    from selenium.webdriver import ActionChains, Keys
+
+    add(path, *(Enqueue("mail", b"", job_id=f"m{number:02}") for number in range(60)), Enqueue("other", b"", delay=60))
+    with opened(browser, path):
+        browser.go("/jobs?entrypoint=mail&state=ready")
+        boxes = browser.until(lambda: len(found := browser.all("tbody input")) == 50 and found, "50 boxes")
+        boxes[2].click()
+        browser.see("1 selected", ".selection")
+        ActionChains(browser.driver).key_down(Keys.SHIFT).click(boxes[4]).key_up(Keys.SHIFT).perform()
+        browser.see("3 selected", ".selection")
+        browser.press("Priority…", ".selection")
+        browser.until(lambda: browser.all("#field-priority"), "the form")[0].send_keys("-4", Keys.ENTER)
+        browser.see("New priority: 3", "#notes")
+        jobs = on(path, "read_state").jobs
+        assert ["m02", "m03", "m04"] == [job.id for job in jobs if job.priority == -4]
+        browser.until(lambda: [each.text for each in browser.all("main td a.id")][:2] == ["m02", "m03"], "the order")
+        browser.all(".selection input")[0].click()
+        browser.until(lambda: len(browser.all(".selection input")) == 2, "all that match")
+        browser.all(".selection input")[1].click()
+        browser.press("Cancel…", ".selection")
+        browser.see("Cancel these 60 jobs?", "dialog")
+        browser.press("Cancel", "dialog")
+        browser.see("Cancelled: 60", "#notes")
+        assert ["other"] == [job.entrypoint for job in on(path, "read_state").jobs]
+        assert [] == browser.log()
+
+
+def test_a_job_and_a_cron_entry_are_added_and_a_wrong_value_can_be_corrected(browser, path):
+    on(path, "enqueue", "mail", b"")
+    with opened(browser, path):
+        browser.go("/jobs")
+        browser.press("Add a job…", "main")
+        browser.until(lambda: browser.all("#field-entrypoint"), "the form")[0].send_keys("report")
+        browser.all("#field-payload")[0].send_keys('{"day": 7')
+        browser.all("#field-json")[0].click()
+        browser.press("Add the job", "dialog")
+        browser.see("not JSON (line 1, column 10)", "dialog")
+        browser.all("#field-payload")[0].send_keys("}")
+        browser.press("Add the job", "dialog")
+        browser.see("Added job: ", "#notes")
+        assert b'{"day": 7}' in [job.payload for job in on(path, "read_state").jobs]
+        browser.go("/schedules")
+        browser.press("Add a cron entry…", "main")
+        for name, text in (("name", "nightly"), ("cron", "0 3 * *"), ("entrypoint", "report")):
+            browser.until(lambda name=name: browser.all(f"#field-{name}"), "the form")[0].send_keys(text)
+        browser.press("Set the entry", "dialog")
+        browser.see("wrong number of fields", "dialog")
+        browser.all("#field-cron")[0].send_keys(" *")
+        browser.press("Set the entry", "dialog")
+        browser.see("0 3 * * *", "main table")
+        assert ["nightly"] == [entry.name for entry in on(path, "schedules")]
+
+
+def test_charts_are_read_and_a_range_is_chosen_with_keys_and_with_the_mouse(browser, path):
+    from selenium.webdriver import ActionChains, Keys
+
+    filled(path)
+    with opened(browser, path):
+        chart = "main .chart svg"
+
+        def attribute(selector, name):
+            return browser.driver.execute_script(
+                "return document.querySelector(arguments[0]).getAttribute(arguments[1])", selector, name
+            )
+
+        browser.until(lambda: "L" in attribute(f"{chart} .line", "d"), "a line")
+        browser.driver.execute_script(f"document.querySelector('{chart}').focus()")
+        ActionChains(browser.driver).send_keys(Keys.HOME).perform()
+        browser.until(lambda: "ago: queued" in attribute(chart, "aria-valuetext"), "the first value")
+        ActionChains(browser.driver).key_down(Keys.SHIFT).send_keys(Keys.RIGHT).key_up(Keys.SHIFT).send_keys(
+            Keys.ENTER
+        ).perform()
+        browser.see("Show the whole time", "main")
+        ActionChains(browser.driver).send_keys(Keys.ESCAPE).perform()
+        browser.until(lambda: "Show the whole time" not in browser.text("main"), "the whole time")
+        svg = browser.all(chart)[0]
+        ActionChains(browser.driver).move_to_element_with_offset(svg, -140, 0).click_and_hold().move_by_offset(
+            150, 0
+        ).perform()
+        browser.until(lambda: browser.all(f"{chart} .range"), "the range")
+        ActionChains(browser.driver).release().perform()
+        browser.press("Show the whole time", "main")
+        assert [] == browser.log()
 
 
 def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):
@@ -193,7 +285,7 @@ def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):
         ActionChains(browser.driver).send_keys(Keys.ENTER).perform()
         browser.see("This cannot be undone", "dialog")
         ActionChains(browser.driver).send_keys(Keys.TAB, Keys.ENTER).perform()
-        browser.see("Cancelled the job", "#notes")
+        browser.see("Cancelled: ", "#notes")
         assert on(path, "find", job.id) is None
 
 

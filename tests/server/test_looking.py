@@ -3,9 +3,11 @@
 import json
 
 from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue.operations import Enqueue
 from jqueue.server import dashboard
+from jqueue.server.jobs import SEARCHED
 from jqueue.testing.faults import FaultyStorage
-from tests.server.asgi import get
+from tests.server.asgi import act, get, post
 
 SECRET = b"hunter2"
 
@@ -84,6 +86,42 @@ async def test_no_answer_has_a_payload_or_a_result_until_it_is_asked_for(queue, 
     assert "hunter2" == (await get(app, f"/api/job/payload?id={ids['ready']}")).values["text"]
     result = (await get(app, f"/api/job/result?id={ids['completed']}")).values
     assert {"total": "forty-two"} == json.loads(result["text"])
+
+
+async def test_an_operator_searches_payloads_of_a_number_of_jobs_and_learns_how_many(queue, app):
+    many = [Enqueue("mail", b'{"to": "Bob%d"}' % number) for number in range(SEARCHED)]
+    await queue.enqueue_many([*many, *(Enqueue("resize", b"") for _ in range(3))])
+    for text, number in (("bOB77.", 0), ('bOB77"', 1)):
+        found = (await post(app, "/api/jobs", {"payload": text, "entrypoint": "mail"})).values
+        assert (number, SEARCHED, 0) == (found["total"], found["searched"], found["beyond"])
+    found = (await post(app, "/api/jobs", {"payload": 'bob77"'})).values
+    assert (1, SEARCHED, 3) == (found["total"], found["searched"], found["beyond"])
+    body = {"query": {"payload": 'bob77"'}, "seen_at": found["now"]}
+    refused = await act(app, "cancel", body)  # more jobs may have it
+    assert (400, False) == (refused.status, "bob77" in refused.values["error"])
+    body["query"]["entrypoint"] = "mail"
+    assert 1 == (await act(app, "cancel", body)).values["done"]
+    assert 400 == (await get(app, "/api/jobs?payload=bob")).status  # it would stand in logs
+
+
+async def test_a_payload_is_shown_as_text_as_json_for_people_or_in_base64_and_never_whole_if_it_is_large(queue, app):
+    cases = (
+        (
+            b'{"id": 12345678901234567890, "to": ["\\ud800", "\xc3\xa9"]}',
+            ("text", '{\n  "id": 12345678901234567890,\n'),
+        ),
+        (b"[1, 2", ("text", "[1, 2")),
+        (b"\xff\x00", ("base64", "/wA=")),
+        ("é".encode() * (33 << 10), ("text", "é" * (32 << 10))),
+        (b"[" * 900 + b"1" + b"]" * 900, ("text", "[\n  [\n    [")),
+        (b"[" * 30_000 + b"]" * 30_000, ("text", "[[[")),
+    )
+    jobs = await queue.enqueue_many([Enqueue("mail", payload) for payload, _ in cases])
+    for job, (payload, (kind, shown)) in zip(jobs, cases, strict=True):
+        values = (await get(app, f"/api/job/payload?id={job.id}")).values
+        assert values[kind].startswith(shown)
+        assert len(values[kind]) < 200_000
+        assert len(payload) == values["bytes"]
 
 
 async def test_dead_letters_are_grouped_by_error_without_its_numbers(queue, app):

@@ -51,12 +51,13 @@ async def test_a_viewer_looks_and_changes_nothing(queue, guarded):
     job = await queue.enqueue("mail", b"")
     cookie = await sign_in(guarded, GUEST)
     overview = (await get(guarded, "/api/overview", headers=cookie)).values
-    assert ("viewer", []) == (overview["role"], overview["actions"])
+    assert ("viewer", {}) == (overview["role"], overview["actions"])
     shown = (await get(guarded, f"/api/job?id={job.id}", headers=cookie)).values
     for action in ACTIONS:
         assert 403 == (await act(guarded, action, {"id": job.id, "seen": shown["seen"]}, headers=cookie)).status
     assert 403 == (await get(guarded, f"/api/job/payload?id={job.id}", headers=cookie)).status
     assert 403 == (await get(guarded, f"/api/job/result?id={job.id}", headers=cookie)).status
+    assert 403 == (await post(guarded, "/api/jobs", {"payload": "x"}, headers=cookie)).status
     assert await queue.find(job.id) is not None
 
 

@@ -24,7 +24,7 @@ export class App {
     this.samples = new Samples();
     this.actions = new Actions(source, () => this.poll(true));
     this.state = null;
-    this.view = {}; // what the current view has loaded
+    this.view = {}; // what the current view has loaded, and what is selected in it
     this.failures = 0;
     this.round = 0;
     this.asked = null; // timelines asked for
@@ -94,9 +94,9 @@ export class App {
   show(moved) {
     if (moved && location.hash.startsWith("#token=")) return;
     const place = this.place();
-    this.view = {};
+    this.view = { chosen: new Set() };
     const dialog = document.querySelector("dialog");
-    if (dialog) dialog.close("no");
+    if (dialog) dialog.close();
     this.render();
     this.load();
     if (moved) {
@@ -120,7 +120,7 @@ export class App {
       if (values) {
         this.state = values;
         this.samples.add(values);
-        this.actions.allowed = new Set(values.actions);
+        this.actions.table = values.actions;
       }
       this.trouble(null);
       if (values || now) await this.load();
@@ -235,7 +235,7 @@ export class App {
     document.getElementById("name").replaceChildren(foreign(this.state.name),
       this.state.role === "viewer" ? h("span", { class: "badge" }, "read only") : "");
     const shown = render({ state: this.state, samples: this.samples, actions: this.actions, query, ...this.view,
-      mayShow: this.state.role !== "viewer",
+      view: this.view, redraw: () => this.render(), mayShow: this.state.role !== "viewer",
       showPayload: () => this.reveal("payload"), showResult: () => this.reveal("result") });
     const alerts = (this.state.alerts || []).map((text) => h("p", { class: "warning", role: "alert" }, foreign(text)));
     patch(main, h("main", { id: "main", tabindex: "-1" }, alerts, shown));

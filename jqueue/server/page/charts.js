@@ -1,4 +1,5 @@
-// Line charts. The drawing is decoration: the same figures stand beside it as text, and follow the pointer.
+// Line charts. The drawing is decoration: the same figures stand beside it as text, and follow the pointer or the keys.
+// A range is chosen by dragging, or by Shift and the arrow keys and then Enter; Escape shows the whole time again.
 
 import { h, patch, svg } from "./dom.js";
 import { ago, duration } from "./format.js";
@@ -6,60 +7,98 @@ import { ago, duration } from "./format.js";
 const WIDTH = 600, HEIGHT = 120;
 const RECENT = 120; // seconds for which a value stands beside the drawing as the last one
 
-let pointed = null; // the chart under the pointer by its title, and the time there
+let pointed = null; // the chart that is looked at by its title, the time there, and the time at which a range begins
+let range = null; // the range that all charts show, as two times
 
 const known = (value) => value !== null && value !== undefined;
 
 // The lines of a series, and the points without a neighbour, which would be no line.
-function paths(points, name, start, span, most) {
+function paths(points, name, x, most) {
   let lines = "", dots = "";
   points.forEach((point, number) => {
     if (!known(point[name])) return;
-    const x = ((point.at - start) / span) * WIDTH, y = HEIGHT - 2 - (point[name] / most) * (HEIGHT - 6);
-    const before = known(points[number - 1]?.[name]), place = `${x.toFixed(1)} ${y.toFixed(1)}`;
+    const y = HEIGHT - 2 - (point[name] / most) * (HEIGHT - 6);
+    const before = known(points[number - 1]?.[name]), place = `${x(point.at)} ${y.toFixed(1)}`;
     lines += `${before ? "L" : "M"}${place}`;
     if (!before && !known(points[number + 1]?.[name])) dots += `M${place}h0`;
   });
   return [lines, dots];
 }
 
-// A chart of some series: [name in the points, label] each. `format` makes a text of a value.
-export function chart(title, points, series, format) {
-  const values = series.flatMap(([name]) => points.map((point) => point[name] ?? 0));
-  const top = Math.max(0, ...values), most = top || 1;
-  const start = points.length ? points[0].at : 0, end = points.length ? points.at(-1).at : 1;
-  const span = Math.max(end - start, 1);
-  const far = (point) => Math.abs(point.at - pointed.at);
-  const here = pointed?.title === title && points.length ? points.reduce((a, b) => (far(b) < far(a) ? b : a)) : null;
+function show(chosen, redraw) {
+  [range, pointed] = [chosen, null];
+  redraw();
+}
+
+// The button that leaves a range; nothing without one.
+export function wholeTime(redraw) {
+  return range && [h("button", { type: "button", onclick: () => show(null, redraw) }, "Show the whole time"), " "];
+}
+
+// A chart of some series: [name in the points, label] each. `format` makes a text of a value, `redraw` draws the page again.
+export function chart(title, all, series, format, redraw) {
+  const inside = range ? all.filter(({ at }) => at >= range[0] && at <= range[1]) : all, points = inside.length > 1 ? inside : all;
+  const top = Math.max(0, ...series.flatMap(([name]) => points.map((point) => point[name] ?? 0)));
+  const start = points.length ? points[0].at : 0, end = points.length ? points.at(-1).at : 1, now = all.at(-1)?.at ?? 1;
+  const span = Math.max(end - start, 1), x = (at) => (((at - start) / span) * WIDTH).toFixed(1);
+  const nearest = (at) => points.reduce((a, b) => (Math.abs(b.at - at) < Math.abs(a.at - at) ? b : a));
+  const looked = pointed?.title === title && points.length ? pointed : null, here = looked && nearest(looked.at);
   const last = (name) => points.findLast((point) => point.at > end - RECENT && known(point[name]))?.[name];
   const shown = series.map(([name, label]) => {
     const value = here ? here[name] : last(name);
     return [label, known(value) ? format(value) : "–"];
   });
-  const text = shown.map(([label, value]) => `${label} ${value}`).join(", "), at = here ? ago(here.at, end) : "now";
-  const lines = series.flatMap(([name], number) => paths(points, name, start, span, most).map((d, lone) =>
-    svg("path", { d, class: `line line-${number} ${lone ? "dot" : ""}` })));
-  const point = (place) => (event) => {
-    const box = event.currentTarget.getBoundingClientRect();
-    pointed = place && { title, at: start + ((event.clientX - box.left) / box.width) * span };
-    patch(event.currentTarget.closest("figure"), chart(title, points, series, format));
+  const at = here ? ago(here.at, now) : end === now ? "now" : ago(end, now);
+  const from = here && known(looked.from) ? nearest(looked.from).at : null;
+  const text = `${shown.map(([label, value]) => `${label} ${value}`).join(", ")}; highest: ${format(top)}`;
+  const zoom = (a, b) => show(a !== null && a !== b ? [Math.min(a, b), Math.max(a, b)] : range, redraw);
+  const look = ({ currentTarget }, found) => {
+    pointed = found;
+    patch(currentTarget.closest("figure"), chart(title, all, series, format, redraw));
   };
-  const x = here && ((here.at - start) / span) * WIDTH;
+  const time = (event) => {
+    const box = event.currentTarget.getBoundingClientRect();
+    return nearest(start + ((event.clientX - box.left) / box.width) * span).at;
+  };
+  const press = (event) => {
+    const number = points.indexOf(here ?? points.at(-1));
+    const next = { ArrowLeft: number - 1, ArrowRight: number + 1, Home: 0, End: points.length - 1 }[event.key];
+    if (next !== undefined) {
+      const to = points[next] ?? points[number];
+      look(event, { title, at: to.at, from: event.shiftKey ? from ?? points[number].at : null });
+    } else if (event.key === "Enter" && from !== null) zoom(from, here.at);
+    else if (event.key === "Escape") show(here ? range : null, redraw);
+    else return;
+    event.preventDefault();
+  };
   return h("figure", { class: "chart" },
     h("figcaption", {},
       h("h3", {}, title),
       h("ul", { class: "legend" }, shown.map(([label, value], number) =>
         h("li", {}, h("span", { class: `key key-${number}`, "aria-hidden": "true" }), `${label} `, h("b", {}, value)))),
     ),
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img",
-      "aria-label": `${title} ${at}: ${text}; highest: ${format(top)}`, onpointermove: point(true), onpointerleave: point(false) },
-      svg("path", { d: `M0 ${HEIGHT - 1}H${WIDTH}`, class: "axis" }),
-      svg("path", { d: `M0 4H${WIDTH}`, class: "axis faint" }),
-      here && svg("path", { d: `M${x.toFixed(1)} 0V${HEIGHT}`, class: "axis" }),
-      lines,
+    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", tabindex: "0", role: "slider", "aria-label": title,
+      "aria-valuemin": 0, "aria-valuemax": Math.max(0, points.length - 1), "aria-valuetext": `${at}: ${text}`,
+      "aria-valuenow": here ? points.indexOf(here) : Math.max(0, points.length - 1), ...(points.length > 1 && {
+        onkeydown: press,
+        onpointermove: (event) => look(event, { title, at: time(event), from }),
+        onpointerdown: (event) => {
+          event.currentTarget.setPointerCapture(event.pointerId);
+          look(event, { title, at: time(event), from: time(event) });
+        },
+        onpointerup: (event) => zoom(from, time(event)),
+        onpointerleave: (event) => look(event, null),
+        onblur: (event) => look(event, null),
+      }) },
+    svg("path", { d: `M0 ${HEIGHT - 1}H${WIDTH}`, class: "axis" }),
+    svg("path", { d: `M0 4H${WIDTH}`, class: "axis faint" }),
+    from !== null && svg("path", { d: `M${x(from)} 0H${x(here.at)}V${HEIGHT}H${x(from)}Z`, class: "range" }),
+    here && svg("path", { d: `M${x(here.at)} 0V${HEIGHT}`, class: "axis" }),
+    series.flatMap(([name], number) => paths(points, name, x, top || 1).map((d, lone) =>
+      svg("path", { d, class: `line line-${number} ${lone ? "dot" : ""}` }))),
     ),
     h("p", { class: "scale", "aria-hidden": "true" },
-      h("span", {}, end - start < 1 ? "collecting…" : `${duration(Math.floor(end - start))} ago`),
-      h("span", {}, here ? at : `highest ${format(top)}`), h("span", {}, "now")),
+      h("span", {}, end - start < 1 ? "collecting…" : ago(start, now)),
+      h("span", {}, here ? at : `highest ${format(top)}`), h("span", {}, end === now ? "now" : ago(end, now))),
   );
 }

@@ -40,7 +40,8 @@ export function foreign(text, properties) {
   return h("bdi", properties, visible(text));
 }
 
-const HANDLERS = ["onclick", "onsubmit", "onchange", "oninput", "onpointermove", "onpointerleave"];
+const HANDLERS = ["onclick", "onsubmit", "onchange", "onpointermove", "onpointerleave", "onpointerdown", "onpointerup",
+  "onkeydown", "onblur"];
 
 // Make `old` look like `made`, and keep its nodes: focus, selection and scroll positions survive an update.
 export function patch(old, made) {
@@ -58,6 +59,7 @@ export function patch(old, made) {
   }
   for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const name of HANDLERS) if (old[name] !== made[name]) old[name] = made[name];
+  if (old.checked !== made.checked) old.checked = made.checked;
   if (old !== document.activeElement && "value" in old && old.nodeName !== "LI" && old.value !== made.value) {
     old.value = made.value;
   }

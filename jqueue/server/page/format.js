@@ -59,3 +59,7 @@ export const STATES = {
   dead: "dead",
   completed: "completed",
 };
+
+export const AGES = [
+  ["", "any time"], ["60", "1 minute"], ["600", "10 minutes"], ["3600", "1 hour"], ["86400", "1 day"], ["604800", "1 week"],
+];

@@ -1,14 +1,13 @@
 // The views of jobs: a list with filters, and one job with its whole life.
 
 import { excerpt, foreign, h, visible } from "./dom.js";
-import { STATES, ago, bytes, count, counted, duration, inJobs, moment } from "./format.js";
+import { AGES, STATES, ago, bytes, count, counted, duration, inJobs, moment } from "./format.js";
 import { pending, table } from "./views.js";
 
-const QUEUED = new Set(["ready", "scheduled"]);
-
-const ORDERS = {
-  served: "next to be served", newest: "newest first", oldest: "oldest first", attempts: "most attempts", id: "by id",
-};
+const ORDERS = [
+  ["served", "next to be served"], ["newest", "newest first"], ["oldest", "oldest first"], ["attempts", "most attempts"],
+  ["id", "by id"],
+];
 
 export function badge(job) {
   const stopping = job.cancel_requested ? ", told to stop" : "";
@@ -19,28 +18,18 @@ function attempts(job) {
   return count(job.tries) + (job.failed ? `, ${count(job.failed)} failed` : "");
 }
 
-function buttons(job, actions, now) {
-  const queued = job.state === "ready" || job.state === "scheduled";
-  const button = (label, act, danger) => h("button", { type: "button", class: danger ? "danger" : null, onclick: act },
-    label, h("span", { class: "unseen" }, " ", foreign(job.id)));
-  return h("span", { class: "row-actions" },
-    queued && actions.may("cancel") && button("Cancel…", () => actions.onJob("cancel", job), true),
-    job.state === "in_progress" && actions.may("cancel") && !job.cancel_requested
-      && button("Stop…", () => actions.onJob("stop", job), true),
-    job.state === "dead" && actions.may("redrive") && button("Queue again…", () => actions.onJob("redrive", job)),
-    now !== undefined && job.state === "dead" && actions.may("remove")
-      && button("Remove…", () => actions.onJob("remove", job), true),
-    now !== undefined && job.state === "scheduled" && actions.may("reschedule") && button("Run now…", () => actions.runNow(job)),
-    now !== undefined && queued && actions.may("reschedule") && button("Run later…", () => actions.postpone(job, now)),
-    now !== undefined && queued && actions.may("reprioritise") && button("Priority…", () => actions.reprioritise(job)));
+function targetOf(job) {
+  return { name: job.id, of: job.entrypoint, body: { id: job.id, seen: job.seen }, values: job };
 }
 
-function filters(query, state) {
+const FIELDS = ["entrypoint", "text", "payload", "holder", "pattern"];
+
+function filters(query, state, mayShow) {
   const chosen = new Set((query.get("state") || "").split(",").filter(Boolean));
   const go = (form) => {
     const values = new FormData(form), asked = new URLSearchParams();
     if (values.getAll("state").length) asked.set("state", values.getAll("state").join(","));
-    for (const name of ["entrypoint", "text", "holder", "order"]) if (values.get(name)) asked.set(name, values.get(name));
+    for (const name of [...FIELDS, "older", "order"]) if (values.get(name)) asked.set(name, values.get(name));
     if (asked.get("order") === "served") asked.delete("order");
     const hash = `#/jobs?${asked}`;
     if (location.hash !== hash) location.hash = hash;
@@ -51,20 +40,22 @@ function filters(query, state) {
     go(event.target);
   };
   const names = state.entrypoints.filter((row) => row.name !== null).slice(0, 200);
+  const text = (name, label, properties) => h("label", {}, label,
+    h("input", { name, autocomplete: "off", value: query.get(name) || "", onchange: change, ...properties }));
+  const select = (name, label, choices) => h("label", {}, label, h("select", { name, onchange: change },
+    choices.map(([value, words]) => h("option", { value, selected: value === (query.get(name) || choices[0][0]) }, words))));
   return h("form", { class: "filters", onsubmit: submit, role: "search", "aria-label": "Filters" },
     h("fieldset", {}, h("legend", { class: "unseen" }, "States"),
       Object.entries(STATES).map(([name, label]) => h("label", { class: "chip" },
         h("input", { type: "checkbox", name: "state", value: name, checked: chosen.has(name), onchange: change }), label))),
-    h("label", {}, "Entrypoint", h("input", { name: "entrypoint", list: "entrypoints", autocomplete: "off",
-      value: query.get("entrypoint") || "", onchange: change })),
+    text("entrypoint", "Entrypoint", { list: "entrypoints" }),
     h("datalist", { id: "entrypoints" }, names.map((row) => h("option", { value: row.name }))),
-    h("label", {}, "Id, key, holder or error", h("input", { type: "search", name: "text", autocomplete: "off",
-      value: query.get("text") || "", onchange: change })),
-    query.get("holder") && h("label", {}, "Holder", h("input", { name: "holder", autocomplete: "off",
-      value: query.get("holder"), onchange: change })),
-    h("label", {}, "Order", h("select", { name: "order", onchange: change, value: query.get("order") || "served" },
-      Object.entries(ORDERS).map(([name, label]) =>
-        h("option", { value: name, selected: name === (query.get("order") || "served") }, label)))),
+    text("text", "Id, key, holder or error", { type: "search" }),
+    mayShow && text("payload", "In payloads", { type: "search" }),
+    query.get("holder") && text("holder", "Holder"),
+    query.get("pattern") && text("pattern", "Error without numbers"),
+    select("older", "Longer than", AGES),
+    select("order", "Order", ORDERS),
     h("button", { type: "submit" }, "Find"));
 }
 
@@ -85,34 +76,77 @@ function pager(page, query) {
 
 // A deep queue keeps most of its waiting jobs in segments: only the next of these are listed and searched.
 function beyond(page, query, state) {
-  if (!page.beyond) return "";
+  const searched = query.get("payload") ? `. ${counted(page.searched, "payload was", "payloads were")} searched` : "";
+  if (!page.beyond) return searched;
   if (state.still) {
     return query.get("text") || query.get("holder")
       ? `. ${counted(page.beyond, "more job is", "more jobs are")} not in this snapshot, and not searched.`
       : `. ${count(page.beyond)} of them ${page.beyond === 1 ? "is" : "are"} not in this snapshot.`;
   }
+  if (searched) return `${searched}, ${count(page.beyond)} were not: choose a state or an entrypoint.`;
   const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
   return query.get("text") ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
 }
 
-export function list({ state, page, query, actions, wrong }) {
-  const columns = [{ label: "Id" }, { label: "Entrypoint" }, { label: "State" }, { label: "Since" },
-    { label: "Attempts", number: true }, { label: "Priority", number: true }, { label: "Holder or error" },
-    { label: "Actions", hidden: true }];
+// What is selected, and what can be done with it.
+function selection({ page, query, view, actions, redraw }) {
+  const chosen = page.jobs.filter((job) => view.chosen.has(job.id)), whole = chosen.length === page.jobs.length;
+  const every = whole && view.every, states = (query.get("state") || Object.keys(STATES).join()).split(",");
+  const asked = Object.fromEntries(["state", "older", ...FIELDS].filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
+  const target = (name) => {
+    const fits = (state) => actions.table[name].states.includes(state), some = chosen.filter((job) => fits(job.state));
+    if (every) {
+      const number = states.every(fits) && (page.total > page.listed || !page.beyond) ? page.total : null;
+      return { jobs: number, body: { query: asked, seen_at: page.now } };
+    }
+    return some.length === 1 ? targetOf(some[0]) : { jobs: some.length, body: { jobs: some.map((job) => [job.id, job.seen]) } };
+  };
+  const all = (event) => {
+    for (const job of page.jobs) view.chosen[event.target.checked ? "add" : "delete"](job.id);
+    view.every = false;
+    redraw();
+  };
+  const more = (event) => {
+    view.every = event.target.checked;
+    redraw();
+  };
+  const names = chosen.length ? actions.of("job", every ? states : chosen.map((job) => job.state)) : [];
+  return h("div", { class: "selection", role: "group", "aria-label": "Selection" },
+    h("label", { class: "chip" }, h("input", { type: "checkbox", checked: whole, onchange: all }),
+      chosen.length && !whole ? `${chosen.length} selected` : counted(page.jobs.length, "job here", "jobs here")),
+    whole && page.total > page.jobs.length && !(page.beyond && query.get("payload"))
+      && h("label", { class: "chip" }, h("input", { type: "checkbox", checked: every, onchange: more }), `all ${count(page.total)} that match`),
+    names.map((name) => actions.button(name, target(name))));
+}
+
+export function list({ state, page, query, actions, wrong, view, redraw, mayShow }) {
+  const choosable = page?.total > 0 && actions.of("job").length > 0;
+  const choose = (job) => (event) => {
+    const at = page.jobs.indexOf(job), last = page.jobs.findIndex((each) => each.id === view.last);
+    const from = event.shiftKey && last >= 0 ? last : at;
+    for (const each of page.jobs.slice(Math.min(at, from), Math.max(at, from) + 1)) {
+      view.chosen[event.target.checked ? "add" : "delete"](each.id);
+    }
+    [view.last, view.every] = [job.id, false];
+    redraw();
+  };
+  const columns = [...(choosable ? [{ label: "Select", hidden: true }] : []), { label: "Id" }, { label: "Entrypoint" },
+    { label: "State" }, { label: "Since" }, { label: "Attempts", number: true }, { label: "Priority", number: true },
+    { label: "Holder or error" }];
   const rows = (page?.jobs || []).map((job) => ({ key: `j:${job.id}`, cells: [
+    ...(choosable ? [h("input", { type: "checkbox", checked: view.chosen.has(job.id), onclick: choose(job),
+      "aria-label": `Select ${visible(job.id)}` })] : []),
     h("a", { class: "id", href: `#/job?${new URLSearchParams({ id: job.id })}` }, foreign(job.id)),
     foreign(job.entrypoint), badge(job), h("time", { title: moment(job.since) }, ago(job.since, state.now)),
     attempts(job), job.priority, excerpt(job.holder || job.error || ""),
-    buttons(job, actions),
   ] }));
-  const chosen = (query.get("state") || "").split(","), cancellable = chosen.every((name) => QUEUED.has(name));
   return [
-    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Jobs"),
-      page?.total > 0 && cancellable && actions.may("cancel-found") && h("button", { type: "button", class: "danger",
-        onclick: () => actions.cancelFound(page, query) }, "Cancel all of these…")),
-    filters(query, state),
-    page && h("p", { class: "hint" }, page.total ? inJobs(page.total) : "", beyond(page, query, state)),
+    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Jobs"), h("span", { class: "row-actions" },
+      actions.of("queue").map((name) => actions.button(name, { body: {} })))),
+    filters(query, state, mayShow),
+    page && h("p", { class: "hint" }, page.total || page.searched ? inJobs(page.total) : "", beyond(page, query, state)),
+    choosable && selection({ page, query, view, actions, redraw }),
     page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : pending(wrong),
     page && pager(page, query),
   ];
@@ -192,7 +226,8 @@ export function one({ job, missing, wrong, events, payload, result, actions, sho
   return [
     back,
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Job ", foreign(job.id, { class: "id" })), badge(job)),
-    buttons(job, actions, job.now),
+    h("span", { class: "row-actions" },
+      actions.of("job", [job.cancel_requested ? "" : job.state]).map((name) => actions.button(name, targetOf(job)))),
     facts(job),
     errors(job),
     mayShow && secret(payload, { title: "Payload", load: showPayload, hint: "It may hold personal data." }),

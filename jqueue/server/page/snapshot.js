@@ -25,7 +25,7 @@ class SnapshotSource {
   }
 
   // A page of the jobs that the filters pick. `beyond` are those that may fit and are not in the file.
-  async jobs({ state = "", entrypoint = "", text = "", holder = "", order = "served", start = 0 }) {
+  async jobs({ state = "", entrypoint = "", text = "", holder = "", older = 0, pattern, order = "served", start = 0 }) {
     const { lists, overview } = this.values, first = Number(start) || 0;
     const part = text.toLowerCase(), by = holder.toLowerCase();
     const states = state ? state.split(",") : Object.keys(lists);
@@ -34,9 +34,10 @@ class SnapshotSource {
     const number = (name) => (entrypoint ? row[name] : lists[name]?.total) || 0;
     const beyond = Math.max(0, states.reduce((sum, name) => sum + number(name), 0) - listed.length);
     const found = listed.filter((job) => (job.holder || "").toLowerCase().includes(by)
+      && (!older || overview.now - job.since > Number(older)) && (pattern === undefined || job.pattern === pattern)
       && [job.id, job.entrypoint, job.holder, job.error, job.unique_key, job.concurrency_key]
         .some((value) => value?.toLowerCase().includes(part))).sort(COMPARE[order] || COMPARE.served);
-    return { now: overview.now, total: found.length + (part || by ? 0 : beyond), listed: found.length, beyond, start: first,
+    return { now: overview.now, total: found.length + (part || by || older || pattern !== undefined ? 0 : beyond), listed: found.length, beyond, start: first,
       page: PAGE, jobs: found.slice(first, first + PAGE) };
   }
 

@@ -60,12 +60,12 @@ export class ServerSource {
   }
 
   async get(path, query = {}) {
-    const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
-    return (await call(`api/${path}?${asked}`)).values;
+    return (await call(`api/${path}?${new URLSearchParams(query)}`)).values;
   }
 
-  jobs(query) {
-    return this.get("jobs", query);
+  // A part of a payload stands in the body of the request: logs show addresses.
+  async jobs(query) {
+    return query.payload ? (await send("api/jobs", query)).values : this.get("jobs", query);
   }
 
   job(id) {

@@ -1,6 +1,6 @@
 // The views of figures: overview, workers, cron entries, limits, dead letters, the store. Each returns elements.
 
-import { chart } from "./charts.js";
+import { chart, wholeTime } from "./charts.js";
 import { excerpt, foreign, h } from "./dom.js";
 import { ago, bytes, count, counted, duration, inJobs, moment, rate } from "./format.js";
 
@@ -21,8 +21,7 @@ export function pending(wrong) {
 }
 
 export function link(query, ...parts) {
-  const asked = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
-  return h("a", { href: `#/jobs?${asked}` }, ...parts);
+  return h("a", { href: `#/jobs?${new URLSearchParams(query)}` }, ...parts);
 }
 
 function when(at, now) {
@@ -47,13 +46,13 @@ function cards(figures, lately, now, held) {
       { tone: lately.failed ? "warn" : "", hint: `${count(figures.totals.failed)} in all` }));
 }
 
-function charts(points) {
+function charts(points, redraw) {
+  const draw = (title, series, format) => chart(title, points, series, format, redraw);
   return h("div", { class: "charts" },
-    chart("Jobs", points, [["queued", "queued"], ["in_progress", "in progress"], ["dead", "dead"]],
-      (value) => count(Math.round(value))),
-    chart("Rates", points, [["enqueued", "enqueued"], ["done", "done"], ["failed", "failed"]], rate),
-    chart("Wait", points, [["wait50", "median"], ["wait95", "95th percentile"]], duration),
-    chart("Run time", points, [["run50", "median"], ["run95", "95th percentile"]], duration));
+    draw("Jobs", [["queued", "queued"], ["in_progress", "in progress"], ["dead", "dead"]], (value) => count(Math.round(value))),
+    draw("Rates", [["enqueued", "enqueued"], ["done", "done"], ["failed", "failed"]], rate),
+    draw("Wait", [["wait50", "median"], ["wait95", "95th percentile"]], duration),
+    draw("Run time", [["run50", "median"], ["run95", "95th percentile"]], duration));
 }
 
 function pair(low, high) {
@@ -61,7 +60,7 @@ function pair(low, high) {
   return low === high ? `≤ ${duration(high)}` : `${duration(low)} / ${duration(high)}`;
 }
 
-export function overview({ state, samples, query, actions }) {
+export function overview({ state, samples, query, actions, redraw }) {
   const name = query.get("entrypoint") || "";
   const row = name ? state.entrypoints.find((each) => each.name === name) : null;
   const figures = row || state.figures, chosen = row ? name : "", reasons = state.why_waiting || {};
@@ -77,8 +76,9 @@ export function overview({ state, samples, query, actions }) {
           h("option", { value: "", selected: !chosen }, "all entrypoints"),
           choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, foreignText(each.name)))))),
     cards(figures, samples.lately(chosen), state.now, row ? reasons[chosen] : held ? `${count(held)} held up` : null),
-    (!state.still || points.length > 1) && charts(points),
-    h("p", { class: "hint" }, "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
+    (!state.still || points.length > 1) && charts(points, redraw),
+    h("p", { class: "hint" }, wholeTime(redraw),
+      "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
     h("h2", {}, "Entrypoints"),
     entrypoints(state, samples, actions),
   ];
@@ -86,6 +86,14 @@ export function overview({ state, samples, query, actions }) {
 
 function foreignText(text) {
   return foreign(text).textContent;
+}
+
+function rulesOf(row) {
+  return { name: row.name, body: { entrypoint: row.name, seen: row.limits }, values: row.limits };
+}
+
+function pauseOf(row, actions) {
+  return actions.button(row.limits.paused ? "resume" : "pause", rulesOf(row));
 }
 
 function entrypoints(state, samples, actions) {
@@ -106,8 +114,7 @@ function entrypoints(state, samples, actions) {
       row.oldest_ready === null ? "–" : duration(Math.max(0, Math.floor(state.now - row.oldest_ready))),
       row.totals ? rate(lately.done) : "–", row.totals ? rate(lately.failed) : "–",
       pair(lately.wait50, lately.wait95), pair(lately.run50, lately.run95),
-      row.limits && actions.may("pause") && h("button", { type: "button", onclick: () => actions.pause(row) },
-        row.limits.paused ? "Resume" : "Pause", h("span", { class: "unseen" }, " ", foreign(row.name))),
+      row.limits && pauseOf(row, actions),
     ] };
   });
   return table("Entrypoints", columns, rows, "No entrypoints yet: the first job brings one.");
@@ -139,15 +146,13 @@ export function schedules({ state, actions }) {
     foreign(entry.name), h("code", {}, foreign(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
     [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)],
-    h("span", { class: "row-actions" },
-      actions.may("run-schedule") && h("button", { type: "button", onclick: () => actions.onEntry("run-schedule", entry) },
-        "Run now…", h("span", { class: "unseen" }, " ", foreign(entry.name))),
-      actions.may("unschedule") && h("button", { type: "button", class: "danger",
-        onclick: () => actions.onEntry("unschedule", entry) },
-        "Remove…", h("span", { class: "unseen" }, " ", foreign(entry.name)))),
+    h("span", { class: "row-actions" }, actions.of("entry").map((name) => actions.button(name, { name: entry.name,
+      of: entry.entrypoint, body: { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint, entry.priority] },
+      values: entry }))),
   ] }));
   const more = state.schedules_total - state.schedules.length;
-  return [h("h1", { tabindex: "-1" }, "Schedules"),
+  return [h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Schedules"),
+    actions.button("schedule", { body: { seen: null } }, "Add a cron entry…")),
     table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…)."),
     more > 0 && h("p", {}, `${counted(more, "more entry is", "more entries are")} not shown.`)];
 }
@@ -160,15 +165,11 @@ export function limits({ state, actions }) {
     foreign(row.name), count(row.in_progress), row.limits.running === null ? "no limit" : count(row.limits.running),
     row.limits.rate === null ? "no limit" : `${count(row.limits.rate)} in ${duration(row.limits.per)}`,
     row.limits.paused ? h("span", { class: "badge paused" }, "paused") : "open",
-    h("span", { class: "row-actions" },
-      actions.may("limit") && h("button", { type: "button", onclick: () => actions.limit(row) }, "Limits…",
-        h("span", { class: "unseen" }, " ", foreign(row.name))),
-      actions.may("pause") && h("button", { type: "button", onclick: () => actions.pause(row) },
-        row.limits.paused ? "Resume" : "Pause", h("span", { class: "unseen" }, " ", foreign(row.name)))),
+    h("span", { class: "row-actions" }, actions.button("limit", rulesOf(row)), pauseOf(row, actions)),
   ] }));
-  const open = { name: null, limits: { paused: false, running: null, rate: null, per: null } };
+  const open = { body: { seen: { paused: false, running: null, rate: null, per: null } } };
   return [h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Limits"),
-    actions.may("limit") && h("button", { type: "button", onclick: () => actions.limit(open) }, "Another entrypoint…")),
+    actions.button("limit", open, "Another entrypoint…")),
     table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
 }
 
@@ -179,24 +180,19 @@ export function dead({ state, groups, query, actions, wrong }) {
   const shown = query.get("all") ? groups.groups : groups.groups.slice(0, GROUPS);
   const columns = [{ label: "Error" }, { label: "Entrypoint" }, { label: "Jobs", number: true }, { label: "First" },
     { label: "Last" }, { label: "Actions", hidden: true }];
-  const rows = shown.map((group) => ({ key: `d:${group.entrypoint}:${group.pattern}`, cells: [
-    excerpt(group.pattern) || "no error was kept",
-    foreign(group.entrypoint), link({ state: "dead", entrypoint: group.entrypoint,
-      text: group.pattern.split("#").reduce((a, b) => (b.length > a.length ? b : a), "").trim() }, count(group.jobs)),
-    when(group.first, state.now),
-    h("a", { href: `#/job?${new URLSearchParams({ id: group.example })}` }, when(group.last, state.now)),
-    h("span", { class: "row-actions" },
-      actions.may("redrive-group") && h("button", { type: "button",
-        onclick: () => actions.onGroup("redrive-group", group, groups.now) },
-        "Queue again…", h("span", { class: "unseen" }, " ", foreign(group.pattern))),
-      actions.may("remove-group") && h("button", { type: "button", class: "danger",
-        onclick: () => actions.onGroup("remove-group", group, groups.now) },
-        "Remove…", h("span", { class: "unseen" }, " ", foreign(group.pattern)))),
-  ] }));
-  const purge = () => actions.purge(null, groups.total, groups.now);
+  const rows = shown.map((group) => {
+    const { entrypoint, pattern } = group, filters = { state: "dead", entrypoint, pattern };
+    const target = { name: pattern, of: entrypoint, jobs: group.jobs, body: { query: filters, seen_at: groups.now } };
+    return { key: `d:${entrypoint}:${pattern}`, cells: [
+      excerpt(pattern) || "no error was kept", foreign(entrypoint), link(filters, count(group.jobs)),
+      when(group.first, state.now),
+      h("a", { href: `#/job?${new URLSearchParams({ id: group.example })}` }, when(group.last, state.now)),
+      h("span", { class: "row-actions" }, actions.of("job", ["dead"]).map((name) => actions.button(name, target))),
+    ] };
+  });
   return [
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Dead letters"),
-      groups.total > 0 && actions.may("purge") && h("button", { type: "button", class: "danger", onclick: purge }, "Remove all…")),
+      groups.total > 0 && actions.of("dead").map((name) => actions.button(name, { body: { seen_at: groups.now } }))),
     h("p", { class: "hint" }, groups.total
       ? `${inJobs(groups.total)} with ${counted(groups.groups_total, "error", "different errors")}. `
         + "Numbers and ids in an error count as the same: #."
