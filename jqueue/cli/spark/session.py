@@ -1,6 +1,6 @@
-"""Spark for one command: started with its options, and stopped with it. Errors are one line.
+"""A Spark session for one command, and files of jobs as DataFrames.
 
-pyspark is imported only here, and inside the commands: `jqueue --help` must not wait for it.
+It needs `pip install "jqueue[spark]"` and Java, which are looked for only when a command starts a session.
 """
 
 from __future__ import annotations
@@ -8,29 +8,34 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jqueue.cli.on_queue import AsJSON
+from jqueue.cli.options import expanding
 from jqueue.cli.parameters import option
-from jqueue.cli.printing import refusal
+from jqueue.cli.printing import refusal, show_json
 from jqueue.cli.progress import Counted, jobs_counted
-from jqueue.domain.errors import JQueueError
+from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.spark.errors import one_line
 from jqueue.spark.noise import java_options, quiet_java, quiet_python
 from jqueue.spark.session import INSTALL, java_problem, spark_problem
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
+    from pyspark.sql import DataFrame, SparkSession
 
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C has stopped."""
+
+POLL_INTERVAL = 0.2
+"""Seconds between two looks at the tasks of Spark."""
 
 _SIGNS = re.compile(r"[,*?\[]")
 _SETTING = re.compile(r"(spark\.[^\s=]+)=(.*)", re.DOTALL)
@@ -45,26 +50,37 @@ class SparkLog(StrEnum):
     INFO = "INFO"
 
 
-Master = Annotated[str, typer.Option(metavar="URL", help="Spark master: local[4], spark://host:7077, yarn, k8s://…")]
-Conf = Annotated[list[str] | None, option("KEY=VALUE", "Spark setting; may be repeated.")]
-Log = Annotated[SparkLog, typer.Option(case_sensitive=False, help="Lowest level of Spark's own log on stderr.")]
+OPTIONS: Mapping[str, Any] = {
+    "master": Annotated[
+        str | None,
+        option("URL", "Spark master: local[4], spark://host:7077, yarn, k8s://… By default all cores here: local[*]."),
+    ],
+    "conf": Annotated[
+        list[str] | None, option("KEY=VALUE", "Spark setting, such as spark.driver.memory=4g; may be repeated.")
+    ],
+    "spark_log": Annotated[
+        SparkLog | None,
+        option("LEVEL", "Lowest level of Spark's own log on stderr: ERROR, WARN or INFO. By default OFF.",
+               case_sensitive=False),
+    ],
+    "as_json": AsJSON,
+}  # fmt: skip
+"""The options of each command on Spark."""
 
 
 @dataclass(frozen=True)
-class SparkTarget:
+class OnSpark:
     """The place where a command runs Spark, and its settings.
 
     Attributes:
         master: Spark's name for the place.
-        conf: settings, as KEY=VALUE.
-        log: the lowest level that Spark logs.
-        as_json: True if an error is printed as JSON.
+        settings: of Spark.
+        as_json: True if the answer or an error is printed as JSON.
     """
 
     master: str
-    conf: Sequence[str]
-    log: SparkLog
-    as_json: bool = False
+    settings: Mapping[str, str]
+    as_json: bool
 
     @property
     def is_here(self) -> bool:
@@ -73,7 +89,82 @@ class SparkTarget:
 
     def file(self, path: str) -> str:
         """Return a path of files as Spark understands it: its current folder may be another."""
-        return os.path.abspath(path) if self.is_here and "://" not in path else path
+        return absolute(path) if self.is_here else path
+
+    def refusal(self, message: str) -> typer.Exit:
+        """Print in one line why a command cannot do its work. The caller must raise the result."""
+        return refusal(message, as_json=self.as_json)
+
+    def tell(self, values: Mapping[str, Any], text: str) -> None:
+        """Print an answer: as JSON, or for people."""
+        if self.as_json:
+            show_json(values)
+        else:
+            typer.echo(text)
+
+    def pairs(self, name: str, texts: Sequence[str] | None) -> dict[str, str]:
+        """Return the values of an option that takes KEY=VALUE and may be given many times."""
+        split = [text.partition("=") for text in texts or ()]
+        if not all(mark and key.strip() for key, mark, _ in split):
+            raise self.refusal(f"{name} takes KEY=VALUE")
+        return {key.strip(): value for key, _, value in split}
+
+    @contextmanager
+    def session(self) -> Iterator[SparkSession]:
+        """Start a session for the block of a command. An error in it is printed in one line, and ends the command.
+
+        Raises:
+            typer.Exit: an error occurred, and has been printed.
+        """
+        try:
+            installed = version("pyspark")
+            version("pyarrow")
+        except PackageNotFoundError:
+            raise self.refusal(f"this needs Spark: {INSTALL}") from None
+        if problem := spark_problem(installed) or java_problem():
+            raise self.refusal(problem)
+        try:
+            quiet_python()
+            with quiet_java("starting Spark"):
+                from jqueue.spark.session import local_session
+
+                session = local_session("jqueue spark", self.master, **self.settings)
+            try:
+                yield session
+            finally:
+                with suppress(Exception):  # an earlier error says more
+                    session.stop()
+        except (typer.Exit, typer.Abort):
+            raise
+        except KeyboardInterrupt:
+            typer.echo("jqueue: interrupted before the work was done", err=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            from_spark = type(error).__module__.startswith(("py4j.", "pyspark."))
+            if not from_spark and not isinstance(
+                error, JQueueError | ImportError | OSError | RuntimeError | ValueError
+            ):
+                raise  # a bug of ours keeps its frames
+            raise self.refusal(one_line(error)) from None
+
+
+def _read(given: Mapping[str, Any]) -> OnSpark:
+    """Return the value of the options.
+
+    Raises:
+        ValueError: --conf has a wrong value.
+    """
+    settings = [_SETTING.fullmatch(text) for text in given["conf"] or ()]
+    if None in settings:
+        raise ValueError("--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g")
+    chosen = {each[1]: each[2] for each in settings if each is not None}
+    extra, log = "spark.driver.extraJavaOptions", given["spark_log"] or SparkLog.OFF
+    chosen[extra] = f"{java_options(log.value)} {chosen.get(extra, '')}".strip()
+    return OnSpark(given["master"] or "local[*]", chosen, bool(given["as_json"]))
+
+
+on_spark = expanding("spark", OPTIONS, _read)
+"""Give a command the options of Spark. Its parameter `spark` receives the `OnSpark`."""
 
 
 def absolute(url: str) -> str:
@@ -85,89 +176,7 @@ def queues_here(urls: str) -> str:
     """Do the same for several URLs, with commas between them and wildcards in them."""
     if _SIGNS.search(os.getcwd()):  # its signs would be taken for wildcards or commas
         return urls
-    found = [url.strip() for url in urls.split(",")]
-    return ",".join(absolute(url) if url else "" for url in found)
-
-
-@contextmanager
-def spark_session(target: SparkTarget) -> Iterator[SparkSession]:
-    """Start a session for the block of a command. An error in it is printed in one line, and ends the command.
-
-    Raises:
-        typer.Exit: an error occurred, and has been printed.
-    """
-    settings = _settings(target)
-    _check_installed(target)
-    try:
-        session = _start(target, settings)
-        try:
-            yield session
-        finally:
-            with suppress(Exception):  # an earlier error says more
-                session.stop()
-    except (typer.Exit, typer.Abort):
-        raise
-    except KeyboardInterrupt:
-        typer.echo("jqueue: interrupted before the work was done", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except Exception as error:
-        if not _is_for_users(error):
-            raise
-        raise refusal(one_line(error), as_json=target.as_json) from None
-
-
-def pairs(option: str, texts: Sequence[str] | None, as_json: bool = False) -> dict[str, str]:
-    """Return the values of an option that takes KEY=VALUE and may be given many times."""
-    taken = {}
-    for text in texts or ():
-        name, mark, value = text.partition("=")
-        if not mark or not name.strip():
-            raise refusal(f"{option} takes KEY=VALUE", as_json=as_json)
-        taken[name.strip()] = value
-    return taken
-
-
-def _is_for_users(error: Exception) -> bool:
-    """Return True if a user can act on an exception. Others are bugs of ours, and keep their frames."""
-    return isinstance(error, JQueueError | ImportError | OSError | RuntimeError | ValueError) or (
-        type(error).__module__.startswith(("py4j.", "pyspark."))
-    )
-
-
-def _settings(target: SparkTarget) -> dict[str, str]:
-    settings = {}
-    for text in target.conf:
-        found = _SETTING.fullmatch(text)
-        if found is None:
-            raise refusal(
-                "--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g", as_json=target.as_json
-            )
-        settings[found[1]] = found[2]
-    extra = "spark.driver.extraJavaOptions"
-    settings[extra] = f"{java_options(target.log.value)} {settings.get(extra, '')}".strip()
-    return settings
-
-
-def _check_installed(target: SparkTarget) -> None:
-    try:
-        found = version("pyspark")
-        version("pyarrow")
-    except PackageNotFoundError:
-        raise refusal(f"this needs Spark: {INSTALL}", as_json=target.as_json) from None
-    problem = spark_problem(found) or java_problem()
-    if problem is not None:
-        raise refusal(problem, as_json=target.as_json)
-
-
-def _start(target: SparkTarget, settings: dict[str, str]) -> SparkSession:
-    quiet_python()
-    with quiet_java("starting Spark"):
-        from jqueue.spark.session import local_session
-
-        return local_session("jqueue spark", target.master, **settings)
-
-
-POLL_INTERVAL = 0.2
+    return ",".join(absolute(url.strip()) if url.strip() else "" for url in urls.split(","))
 
 
 @contextmanager
@@ -207,3 +216,90 @@ def _poll_stages(session: SparkSession, tell: Counted, over: threading.Event) ->
         if seen:
             done, total = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
             tell(done, total)
+
+
+# Files of jobs
+#
+# CSV knows only texts, and JSON no maps, no bytes and no times. Left to guess, Spark would take an order number with
+# leading zeros for a number, and the headers of all jobs for one struct with the keys of all of them. So the columns
+# that jobs know are read with their own types. Only the types of the others, which become the payload, are guessed.
+
+FORMATS = {
+    ".parquet": "parquet", ".pq": "parquet",
+    ".csv": "csv", ".tsv": "csv",
+    ".json": "json", ".jsonl": "json", ".ndjson": "json",
+}  # fmt: skip
+"""Formats by the ending of a name."""
+
+PACKED = (".gz", ".bz2", ".zst", ".snappy", ".lz4", ".deflate")
+"""Endings that may follow it, of files that Spark unpacks by itself."""
+
+CORRUPT = "_corrupt_record"
+"""The column that Spark adds for records that it cannot read."""
+
+
+def format_of(source: str) -> str | None:
+    """Return the format that a name tells, or the common format of the files in a folder here. None if unknown."""
+    told = _by_ending(source)
+    if told is None and os.path.isdir(source):
+        found = {_by_ending(path.name) for path in Path(source).iterdir() if not path.name.startswith(("_", "."))}
+        told = found.pop() if len(found) == 1 else None
+    return told
+
+
+def _by_ending(name: str) -> str | None:
+    stem, ending = os.path.splitext(name.rstrip("/").lower())
+    return FORMATS.get(os.path.splitext(stem)[1] if ending in PACKED else ending)
+
+
+def is_missing(source: str) -> bool:
+    """Return True if the source certainly does not exist. Then Spark, which takes seconds to start, is not started."""
+    return "://" not in source and not re.search(r"[*?\[{]", source) and not os.path.exists(source)
+
+
+def read_jobs(session: SparkSession, source: str, kind: str, options: Mapping[str, str]) -> DataFrame:
+    """Return the rows of a file or folder, with columns as a bulk enqueue takes them.
+
+    Args:
+        session: reads it.
+        source: a path, a pattern of paths, or a URL that Spark can read.
+        kind: "parquet", "csv" or "json".
+        options: of Spark's reader, for example `sep`.
+
+    Raises:
+        InvalidJobError: it has no columns.
+    """
+    if kind == "parquet":
+        return session.read.options(**options).parquet(source)
+    defaults: dict[str, Any] = {"mode": "FAILFAST"}
+    if kind == "csv":
+        sep = "\t" if ".tsv" in source.lower() else ","
+        defaults |= {"header": "true", "sep": sep, "multiLine": "true", "escape": '"'}  # a quote is written twice
+    elif "://" not in source and os.path.isfile(source):
+        with open(source, "rb") as file:
+            if file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):  # one array, and not one object a line
+                defaults["multiLine"] = "true"
+    given = {name.lower() for name in options}
+    settled = {**{name: value for name, value in defaults.items() if name.lower() not in given}, **options}
+    reader = session.read.format(kind).options(**settled)
+    guessed = reader.option("mode", "PERMISSIVE").option("inferSchema", "true").load(source)
+    if not set(guessed.columns) - {CORRUPT}:
+        why = f"SOURCE cannot be read as {kind}" if guessed.columns else "SOURCE has no rows"
+        raise InvalidJobError(f"nothing to enqueue: {why}")
+    from pyspark.sql import functions
+    from pyspark.sql import types as sql
+
+    # A payload that is an object stays the text that it is in the file: it gets no keys of other rows.
+    meant: dict[str, sql.DataType] = {name: sql.StringType() for name in ("entrypoint", "payload", "unique_key")}
+    meant["run_at"] = sql.TimestampType()
+    meant["headers"] = sql.StringType() if kind == "csv" else sql.MapType(sql.StringType(), sql.StringType())
+    fields = [each for each in guessed.schema.fields if each.name != CORRUPT]
+    schema = sql.StructType(
+        [sql.StructField(each.name, meant.get(each.name.lower(), each.dataType)) for each in fields]
+    )
+    frame = session.read.format(kind).options(**settled).schema(schema).load(source)
+    for name in frame.columns if kind == "csv" else ():
+        if name.lower() == "headers":
+            as_map = functions.from_json(functions.col(f"`{name}`"), "map<string,string>", {"mode": "FAILFAST"})
+            frame = frame.withColumn(name, as_map)
+    return frame

@@ -1,0 +1,415 @@
+"""The commands of `jqueue spark`: jobs in and out of files and DataFrames, work on them, and the lake of events."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli import options
+from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
+from jqueue.cli.on_queue import IN_MEMORY, URL, Create, OpenedQueue, on_queue
+from jqueue.cli.parameters import argument, option
+from jqueue.cli.printing import age, instant, jobs, show, show_json
+from jqueue.cli.progress import jobs_counted
+from jqueue.cli.spark.session import (
+    OnSpark,
+    absolute,
+    format_of,
+    is_missing,
+    on_spark,
+    queues_here,
+    read_jobs,
+    tasks_shown,
+)
+from jqueue.connect import connect_storage
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.job import JobStatus
+from jqueue.domain.job_options import IN_BULK
+from jqueue.domain.printable import counted, printable
+from jqueue.ports.storage import describe
+from jqueue.runtime.system import SystemClock
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from jqueue.spark.batch.run import BatchReport
+
+
+FleetURL = Annotated[
+    str,
+    argument(
+        "URL", "URL or path of the queue, several with commas between, or a pattern: 'q/*.json'.", envvar="JQUEUE_URL"
+    ),
+]
+
+
+class Format(StrEnum):
+    """The formats of a file of jobs."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
+
+
+class OnConflict(StrEnum):
+    """The action if a unique key is taken."""
+
+    RETURN = "return"
+    RAISE = "raise"
+
+
+@on_spark
+def enqueue(
+    source: Annotated[str, argument("SOURCE", "File, folder, pattern or URL with the rows.")],
+    url: URL,
+    kind: Annotated[
+        Format | None, typer.Option("--format", help="Format of SOURCE, if its name does not tell.", show_default=False)
+    ] = None,
+    entrypoint: Annotated[str | None, option("NAME", "Entrypoint of all rows, if they have no such column.")] = None,
+    txn_app_id: Annotated[
+        str | None, option("ID", "Name of the writer, so that a repeated write adds nothing.")
+    ] = None,
+    txn_version: Annotated[
+        int | None, option("N", "Number of this write, higher than of the writes before.", min=0)
+    ] = None,
+    on_conflict: Annotated[
+        OnConflict, typer.Option(help="If a unique key is taken: leave out that row, or add no rows.")
+    ] = OnConflict.RETURN,
+    option: Annotated[list[str] | None, option("KEY=VALUE", "Option of the jqueue sink, such as priority=5.")] = None,
+    read_option: Annotated[
+        list[str] | None, option("KEY=VALUE", "Option of Spark's file reader, such as sep=;")
+    ] = None,
+    create: Create = False,
+    *,
+    spark: OnSpark,
+) -> None:
+    """Enqueue the rows of a file or folder with Spark: all of them in one commit, or none.
+
+    The columns are entrypoint and payload, and optionally {optional}.
+    Without a payload column, all other columns of a row become its payload, as one JSON object.
+    """
+    given = {
+        "entrypoint": entrypoint,
+        "txnAppId": txn_app_id,
+        "txnVersion": None if txn_version is None else str(txn_version),
+        "onConflict": on_conflict.value,
+    }
+    settings = {**{name: text for name, text in given.items() if text is not None}, **spark.pairs("--option", option)}
+    reading = spark.pairs("--read-option", read_option)
+    if (txn_app_id is None) != (txn_version is None):
+        raise spark.refusal(
+            "give --txn-app-id and --txn-version together: the name of the writer, and the number of its write"
+        )
+    try:
+        storage = connect_storage(url, create=create)
+        if create and isinstance(storage, LocalFileSystemStorage):  # the tasks of Spark expect it
+            storage.path.parent.mkdir(parents=True, exist_ok=True)
+    except (ValueError, ImportError, OSError, JQueueError) as error:  # messages of errors about a URL hold no secrets
+        raise spark.refusal(str(error)) from None
+    if isinstance(storage, InMemoryStorage):
+        raise spark.refusal(IN_MEMORY)
+    if spark.is_here and is_missing(source):
+        raise spark.refusal(f"there is no file or folder {printable(source)}")
+    found = kind or format_of(source)
+    if found is None:
+        raise spark.refusal(f"the format of {printable(source)} is unknown: add --format parquet, csv or json")
+    with (
+        spark.session() as session,
+        tasks_shown(session, "enqueuing"),
+        tempfile.TemporaryDirectory(prefix="jqueue-") as folder,
+    ):
+        rows, receipt_file = read_jobs(session, spark.file(source), str(found), reading), Path(folder) / "receipt.json"
+        began = SystemClock().monotonic()
+        writer = rows.write.format("jqueue").options(**settings).mode("append")
+        writer.option("receiptPath", str(receipt_file)).save(absolute(url))
+        receipt, seconds = json.loads(receipt_file.read_bytes()), SystemClock().monotonic() - began
+    name = describe(storage)
+    if not receipt["repeated"]:
+        text = f"{jobs(receipt['added'])} added to {name} in {seconds:.1f} s"
+        if receipt["taken"]:
+            text += f"; {counted(receipt['taken'], 'row was', 'rows were')} left out: unique key already taken"
+    elif receipt["left_out"]:
+        rows_left = counted(receipt["left_out"], "row was", "rows were")
+        last = f"the queue already has version {receipt['version']} of {printable(str(txn_app_id))}"
+        text = f"nothing added: {rows_left} not written, as {last}, later than {txn_version}"
+    else:
+        text = f"nothing added: version {txn_version} of {printable(str(txn_app_id))} was already written"
+    spark.tell({"queue": name, **receipt, "seconds": round(seconds, 3)}, text)
+
+
+if enqueue.__doc__ is not None:  # with python -OO it is
+    enqueue.__doc__ = enqueue.__doc__.format(optional=", ".join(IN_BULK))
+
+
+OUTCOMES = ("done", "retried", "dead", "snoozed", "cancelled")
+"""Counts that show progress. If all jobs of a batch were handed back, the next batch would be the same."""
+
+
+@on_spark
+def run(
+    target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
+    url: URL,
+    entrypoint: Annotated[
+        list[str] | None,
+        option("NAME", "Only jobs of this entrypoint; may be repeated. By default all with a handler."),
+    ] = None,
+    max_jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of jobs in a batch, at most.")] = 10_000,
+    drain: Annotated[bool, typer.Option("--drain", help="Run batches until no job is ready.")] = False,
+    partitions: Annotated[int | None, option("N", "Number of Spark tasks for a batch.", min=1)] = None,
+    claim_timeout: Annotated[
+        float | None, option("SECONDS", "Seconds until other workers get the jobs if this program dies.", min=1)
+    ] = None,
+    py_files: Annotated[
+        list[str] | None, option("PATH", "Python code for the executors (.py, .zip, .whl); may be repeated.")
+    ] = None,
+    *,
+    spark: OnSpark,
+) -> None:
+    """Run a worker's handlers on Spark: on one batch of jobs, or with --drain on all ready jobs.
+
+    Jobs are claimed, run on executors, and ended in one commit for the batch.
+    Exits with 0 even if jobs failed, and with 2 if the batch could not be run.
+    """  # fmt: skip
+    from jqueue.cli.worker import find_worker, log_to_stderr
+
+    with log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0]):
+        worker = find_worker(target)
+    if missing := sorted(set(entrypoint or ()) - set(worker.handlers)):
+        raise spark.refusal(f"{target} has no handler for {', '.join(map(repr, missing))}")
+    if missing := [path for path in py_files or () if is_missing(path)]:
+        raise spark.refusal(f"there is no file {printable(missing[0])}")
+
+    async def name_of(opened: OpenedQueue) -> str:
+        return opened.name
+
+    name = on_queue(url, name_of, as_json=spark.as_json)
+    known = os.environ.get("PYTHONPATH", "")
+    if os.getcwd() not in known.split(os.pathsep):  # Spark's Python processes import the program from here, as we did
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
+    reports: list[BatchReport] = []
+    with spark.session() as session, jobs_counted("running") as tell:
+        from jqueue.spark.batch.run import run_batch
+
+        for path in py_files or ():
+            session.sparkContext.addPyFile(absolute(path))
+        while True:
+            done = sum(report.claimed for report in reports)
+            report = run_batch(
+                session, absolute(url), worker, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
+                claim_timeout=claim_timeout, progress=tell.after(done),
+            )  # fmt: skip
+            if not report.claimed and reports:
+                break
+            reports.append(report)
+            if not drain or not any(getattr(report, what) for what in OUTCOMES):
+                break
+    names = [field.name for field in fields(reports[0])]
+    total = type(reports[0])(**{name: sum(getattr(report, name) for report in reports) for name in names})
+    values = {**asdict(total), "seconds": round(total.seconds, 3)}
+    batches = f", in {len(reports)} batches" if len(reports) > 1 else ""
+    spark.tell({"queue": name, "batches": len(reports), **values}, f"{total}{batches}")
+
+
+LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
+"""The columns on a terminal: never the payload, nor other columns that may hold a piece of it."""
+
+
+class Mode(StrEnum):
+    """The action if OUT exists."""
+
+    ERROR = "error"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+
+
+@on_spark
+def snapshot(
+    url: FleetURL,
+    out: Annotated[str | None, argument("OUT", "Folder to write: jobs.parquet, .csv or .json.")] = None,
+    status: Annotated[
+        list[JobStatus] | None, typer.Option(help="Only jobs of this status; may be repeated.", show_default=False)
+    ] = None,
+    entrypoint: Annotated[list[str] | None, option("NAME", "Only jobs of this entrypoint; may be repeated.")] = None,
+    rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="Number of jobs to list without OUT.")] = 20,
+    mode: Annotated[Mode, typer.Option(help="Action if OUT exists.")] = Mode.ERROR,
+    *,
+    spark: OnSpark,
+) -> None:
+    """Write the jobs of a queue to OUT, or without OUT count and list them.
+
+    The jobs of each queue are those of one version. The list shows no payloads.
+
+    OUT is a folder of files, as Spark writes it. Parquet keeps all columns as they are.
+    In CSV and JSON, payloads are base64; in CSV, headers are JSON.
+    """
+    kind = None if out is None else format_of(out)
+    if out is not None and kind is None:
+        raise spark.refusal("OUT must end with .parquet, .csv or .json")
+    if out is not None and mode is Mode.ERROR and spark.is_here and os.path.exists(out):
+        raise spark.refusal(f"{printable(out)} already exists: add --mode append or overwrite")
+    filters = {
+        name: ",".join(texts) for name, texts in (("status", status), ("entrypoint", entrypoint)) if texts is not None
+    }
+    with spark.session() as session, tasks_shown(session, "reading"):
+        frame = session.read.format("jqueue").options(**filters).load(queues_here(url))
+        if out is not None:
+            written = _write(frame, spark.file(out), str(kind), mode)
+        else:
+            counts, listed = _look(frame, rows)
+    if out is not None:
+        spark.tell({"out": out, "jobs": written}, f"{jobs(written)} written to {printable(out)}")
+    elif spark.as_json:
+        first = [{**job, "created_at": instant(job["created_at"])} for job in listed]
+        show_json({"jobs": sum(each["jobs"] for each in counts), "counts": counts, "first": first})
+    else:
+        _show(counts, listed)
+
+
+def _write(frame: DataFrame, out: str, kind: str, mode: Mode) -> int:
+    """Write all rows, and count them on their way: a separate count would read another version."""
+    from pyspark.sql import Observation, functions
+
+    observed = Observation()
+    observing = frame.observe(observed, functions.count(functions.lit(1)).alias("jobs"))
+    if kind == "csv":
+        observing = observing.withColumn("payload", functions.base64("payload"))
+        observing = observing.withColumn("headers", functions.to_json("headers"))
+    writer = observing.write.mode(mode.value).format(kind)
+    (writer.options(header="true", escape='"') if kind == "csv" else writer).save(out)
+    return int(observed.get["jobs"])
+
+
+def _look(frame: DataFrame, rows: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the number of jobs by queue, entrypoint and status, and the first jobs: both of one version."""
+    fleet = ["queue"] if "queue" in frame.columns else []
+    frame = frame.select(*fleet, *LISTED, "sequence").cache()
+    grouped = frame.groupBy(*fleet, "entrypoint", "status").count().withColumnRenamed("count", "jobs")
+    counts = sorted((row.asDict() for row in grouped.collect()), key=lambda row: [*row.values()][:-1])
+    first = frame.orderBy(*fleet, "sequence").limit(rows).drop("sequence").collect() if rows else []
+    # A time of `collect` comes without a zone, and means this machine's.
+    return counts, [{**row.asDict(), "created_at": row["created_at"].astimezone(UTC)} for row in first]
+
+
+def _show(counts: Sequence[dict[str, Any]], listed: Sequence[dict[str, Any]]) -> None:
+    """Print the numbers of jobs, and the first jobs."""
+    now = SystemClock().now()
+
+    def text(name: str, value: Any) -> str:
+        if isinstance(value, int):
+            return f"{value:,}"
+        if isinstance(value, datetime):
+            return age(now - value)
+        return str(value).replace("_", " ") if name == "status" else str(value)
+
+    if not counts:
+        show("no jobs")
+    for rows in filter(None, (counts, listed)):
+        if rows is listed:
+            show("")
+        shown = [name for name in rows[0] if name != "priority"]  # it would not fit
+        columns = [
+            Column(
+                "age" if name == "created_at" else name,
+                cut=name in ("queue", "entrypoint"),
+                right=name in ("jobs", "attempt", "created_at"),
+            )
+            for name in shown
+        ]
+        cells = [[Cell(text(name, row[name])) for name in shown] for row in rows]
+        write_lines(lines_of(columns, cells, Terminal.of_stdout()))
+    more = sum(each["jobs"] for each in counts) - len(listed)
+    if listed and more:
+        show("", f"and {more:,} more: --show N lists more, and OUT writes all")
+
+
+@on_spark
+def archive(
+    url: FleetURL,
+    lake: Annotated[str, typer.Argument(metavar="LAKE", help="Folder or URL of the lake, such as s3://bucket/lake.")],
+    *,
+    spark: OnSpark,
+) -> None:
+    """Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint.
+
+    An event is added once, however often this command runs or is interrupted.
+    """
+    with spark.session() as session, tasks_shown(session, "archiving"):
+        from jqueue.spark.lake import archive as archiving
+
+        done = archiving(session, queues_here(url), absolute(lake))
+    spark.tell({**asdict(done), "seconds": round(done.seconds, 3)}, f"{done}")
+
+
+@on_spark
+def report(
+    urls: Annotated[
+        list[str] | None, argument("[URL…]", "URLs or paths of queues, or patterns such as 'q/*.json'.")
+    ] = None,
+    lake: Annotated[str | None, option("LAKE", "Lake of `jqueue spark archive`, for the past.")] = None,
+    since: Annotated[str | None, option("TIME", "Only events of the lake since then: 2026-11-23, or 7d ago.")] = None,
+    until: Annotated[
+        str | None, option("TIME", "Only events of the lake before this time: 2026-11-23, or 1d ago.")
+    ] = None,
+    html: Annotated[Path | None, option("PAGE.html", "HTML page with plots to write.", dir_okay=False)] = None,
+    *,
+    spark: OnSpark,
+) -> None:
+    """Report on queues: depth, ages, attempts, failures, times; or with --lake on the past.
+
+    This command only reads, each queue once. It shows no payloads, no results and no texts of errors.
+    """
+    if not urls and lake is None:
+        raise spark.refusal("give the URL of a queue, or --lake")
+    try:
+        now = SystemClock().now()
+        first = None if since is None else options.past("--since", since, now)
+        end = None if until is None else options.past("--until", until, now)
+    except ValueError as error:
+        raise spark.refusal(str(error)) from None
+    if html is not None and not html.absolute().parent.is_dir():
+        raise spark.refusal(f"there is no folder {printable(str(html.absolute().parent))}: create it first")
+    with spark.session() as session:
+        from jqueue.spark import report as reporting
+
+        with tasks_shown(session, "reading"):
+            place = None if lake is None else absolute(lake)
+            found = (
+                reporting.report(session, list(map(queues_here, urls)), lake=place, since=first, until=end)
+                if urls
+                else reporting.report(session, lake=str(place), since=first, until=end)
+            )
+        if spark.as_json:
+            show_json({**_as_values(found), "page": None if html is None else str(html.absolute())})
+        else:
+            found.print()
+        if html is not None:
+            found.to_html(html)
+            if not spark.as_json:
+                typer.echo(f"\npage written to {printable(str(html.absolute()))}")
+
+
+def _as_values(value: Any) -> Any:
+    """Return a report, or a value in it, as JSON values. A record becomes an object with the names of its fields."""
+    if isinstance(value, datetime):
+        return instant(value)
+    if hasattr(value, "__dataclass_fields__"):
+        record = {each.name: getattr(value, each.name) for each in fields(value) if each.name != "spark"}
+        if "standings" in record:
+            record = {"entrypoints": record.pop("standings"), **record, "totals": [*record["totals"].values()]}
+        if record.get("past", ...) is None:
+            del record["past"]
+        return {name: _as_values(each) for name, each in record.items()}
+    if hasattr(value, "_asdict"):
+        return {name: _as_values(each) for name, each in value._asdict().items()}
+    return [*map(_as_values, value)] if isinstance(value, tuple | list) else value
