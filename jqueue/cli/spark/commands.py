@@ -135,21 +135,24 @@ def enqueue(
         writer.option("receiptPath", str(receipt_file)).save(absolute(url))
         receipt, seconds = json.loads(receipt_file.read_bytes()), SystemClock().monotonic() - began
     name = describe(storage)
-    if not receipt["repeated"]:
-        text = f"{jobs(receipt['added'])} added to {name} in {seconds:.1f} s"
-        if receipt["taken"]:
-            text += f"; {counted(receipt['taken'], 'row was', 'rows were')} left out: unique key already taken"
-    elif receipt["left_out"]:
-        rows_left = counted(receipt["left_out"], "row was", "rows were")
-        last = f"the queue already has version {receipt['version']} of {printable(str(txn_app_id))}"
-        text = f"nothing added: {rows_left} not written, as {last}, later than {txn_version}"
-    else:
-        text = f"nothing added: version {txn_version} of {printable(str(txn_app_id))} was already written"
+    text = _told(receipt, name, seconds, printable(str(txn_app_id)), txn_version)
     spark.tell({"queue": name, **receipt, "seconds": round(seconds, 3)}, text)
 
 
 if enqueue.__doc__ is not None:  # with python -OO it is
     enqueue.__doc__ = enqueue.__doc__.format(optional=", ".join(IN_BULK))
+
+
+def _told(receipt: dict[str, Any], name: str, seconds: float, writer: str, version: int | None) -> str:
+    if not receipt["repeated"]:
+        text = f"{jobs(receipt['added'])} added to {name} in {seconds:.1f} s"
+        taken = counted(receipt["taken"], "row was", "rows were")
+        return f"{text}; {taken} left out: unique key already taken" if receipt["taken"] else text
+    if receipt["left_out"]:
+        rows = counted(receipt["left_out"], "row was", "rows were")
+        last = f"the queue already has version {receipt['version']} of {writer}"
+        return f"nothing added: {rows} not written, as {last}, later than {version}"
+    return f"nothing added: version {version} of {writer} was already written"
 
 
 OUTCOMES = ("done", "retried", "dead", "snoozed", "cancelled")
