@@ -1,6 +1,7 @@
 """The worker: handlers for jobs, and the loop that claims, runs, retries and finishes them, on any queue."""
 
 from jqueue.worker.context import BatchContext, Context
+from jqueue.worker.dependencies import Depends
 from jqueue.worker.handler_options import HandlerOptions, Lifespan, Middleware, Rate, WorkerSettings
 from jqueue.worker.handlers import BatchHandler, Handler
 from jqueue.worker.report import RunReport
@@ -12,6 +13,7 @@ __all__ = [
     "BatchContext",
     "BatchHandler",
     "Context",
+    "Depends",
     "Discard",
     "Exponential",
     "Handler",

@@ -27,6 +27,7 @@ from jqueue.worker.signatures import (
     operation_by_payload,
     read_signature,
     routine_of,
+    with_overrides,
 )
 
 P = ParamSpec("P")
@@ -199,6 +200,19 @@ class Handler(Generic[P, R_co]):
         ask = functools.partial(queue.result, job, timeout=timeout)
         parse = functools.partial(parse_result, self.signature.returns)
         return parse(ask()) if _blocks(queue) else _awaited(ask, parse)
+
+    def override(self, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+        """Have other functions called in place of those of dependencies.
+
+        Raises:
+            InvalidJobError: the handler runs in a process, which knows nothing of them.
+        """
+        signature = with_overrides(
+            self.signature, f"handler {self.__name__!r}", functions, self.options.batch is not None
+        )
+        if self.home == "process" and signature is not self.signature:
+            raise InvalidJobError(f"the handler {self.entrypoint!r} runs in a process, where overrides do not reach it")
+        self.signature = signature
 
     def keep_result_of(self, job: Job) -> Duration | None:
         """Return the time to keep the result of a job: the job's own, else the handler's. None: it is not kept."""

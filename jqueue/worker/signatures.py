@@ -7,7 +7,7 @@ import inspect
 import operator
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import (
     Any,
     Concatenate,
@@ -30,6 +30,7 @@ from typing_extensions import TypedDict
 
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.context import BatchContext, Context
+from jqueue.worker.dependencies import Dependencies, Dependency, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
 from jqueue.worker.payloads import Codec, adapter_of, codec_of
 
@@ -40,7 +41,7 @@ T_contra = TypeVar("T_contra", contravariant=True)
 U_contra = TypeVar("U_contra", contravariant=True)
 Added_co = TypeVar("Added_co", covariant=True)
 
-Bind = Callable[[Callable[..., Any], Any, Any], Any]
+Bind = Callable[[Function, Any, Any], Any]
 """Calls a function with the payload and the context, if and where it takes them."""
 
 
@@ -86,10 +87,8 @@ def read_signature(
         raise TypeError(f"{named} must be a function")
     if any(check(_decisive(function)) for check in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
         raise TypeError(f"{named} must not be a generator, as nothing would read its values: write it without yield")
-    hints = _hints(named, function, local_names)
-    parameters = _parameters(named, function)
-    context = _context_of(named, parameters, hints, takes_batch)
-    payload = [each for each in parameters if each.name != context]
+    hints, parameters, context, needs = _read(named, function, local_names, takes_batch)
+    payload = [each for each in parameters if each.name != context and each.name not in needs]
     for each in payload:
         if each.name not in hints:
             raise TypeError(
@@ -115,27 +114,102 @@ def read_signature(
                 " `-> list[int | Exception]`"
             )
     by_position = [each.name for each in payload if each.kind is not each.KEYWORD_ONLY]
+    call = _bind(named, parameters, [each.name for each in payload], context)
+    if needs:
+        steps = _steps_of(named, needs, lambda named, function: _step_of(named, function, local_names, takes_batch))
+        call = Dependencies(call, is_async(function), needs, steps)
     return Signature(
         tuple(each.name for each in payload),
         len(by_position),
         codec,
-        context is not None,
-        _bind(named, parameters, [each.name for each in payload], context),
+        context is not None or bool(needs),
+        call,
         adapter_of(returned),
         default,
     )
 
 
-def _context_of(
-    named: str, parameters: list[inspect.Parameter], hints: Mapping[str, Any], takes_batch: bool
-) -> str | None:
-    """Return the name of the parameter for the context: the first with its annotation, else the one called `ctx`."""
+def with_overrides(
+    signature: Signature, named: str, overrides: Mapping[Function, Function], takes_batch: bool
+) -> Signature:
+    """Return a signature whose dependencies are made by other functions.
+
+    Args:
+        signature: the signature of a handler.
+        named: the handler, for errors.
+        overrides: the function to call in place of each of these.
+        takes_batch: as for `read_signature`.
+
+    Raises:
+        TypeError: a function takes something that a dependency cannot get.
+    """
+    call = signature.call
+    if not isinstance(call, Dependencies) or overrides.keys().isdisjoint(call.steps):
+        return signature
+
+    def read(named: str, function: Function) -> Step:
+        if function not in overrides and function in call.steps:
+            return call.steps[function]
+        return _step_of(named, overrides.get(function, function), None, takes_batch)
+
+    return replace(signature, call=replace(call, steps=_steps_of(named, call.needs, read)))
+
+
+def _read(
+    named: str, function: Function, local_names: Mapping[str, Any] | None, takes_batch: bool
+) -> tuple[dict[str, Any], list[inspect.Parameter], str | None, dict[str, Function]]:
+    """Return the annotations of a function, its parameters, the one for the context, and its dependencies by parameter.
+
+    The first parameter that is annotated as the context gets it, else the one that is called `ctx`.
+    """
+    hints, parameters, needs = _hints(named, function, local_names), _parameters(named, function), {}
+    for each in parameters:
+        for mark in (*getattr(hints.get(each.name), "__metadata__", ()), each.default):
+            if isinstance(mark, Dependency):
+                needs[each.name] = mark.function
     kind, other = (BatchContext, Context) if takes_batch else (Context, BatchContext)
-    kinds = {each.name: hints.get(each.name) for each in parameters}
+    kinds = {each.name: hints.get(each.name) for each in parameters if each.name not in needs}
     wrong = next((name for name, hint in kinds.items() if hint is other), None)
     if wrong is not None:
         raise TypeError(f"{named}: annotate its parameter {wrong!r} as {kind.__name__}: {_KINDS[takes_batch]}")
-    return next((name for name, hint in kinds.items() if hint is kind), "ctx" if "ctx" in kinds else None)
+    context = next((name for name, hint in kinds.items() if hint is kind), "ctx" if "ctx" in kinds else None)
+    return hints, parameters, context, needs
+
+
+def _steps_of(named: str, needs: Mapping[str, Function], read: Callable[[str, Function], Step]) -> dict[Function, Step]:
+    """Return how to make dependencies and what they need, each after what it needs itself."""
+    steps: dict[Function, Step] = {}
+    above: list[Function] = []
+
+    def add(function: Function) -> None:
+        if function in steps:
+            return
+        if function in above:
+            circle = " -> ".join(map(name_of, (*above[above.index(function) :], function)))
+            raise TypeError(f"{named} has dependencies that need each other: {circle}")
+        above.append(function)
+        step = read(f"dependency {name_of(function)!r} of {named}", function)
+        for each in step.needs.values():
+            add(each)
+        above.pop()
+        steps[function] = step
+
+    for each in needs.values():
+        add(each)
+    return steps
+
+
+def _step_of(named: str, function: Function, local_names: Mapping[str, Any] | None, takes_batch: bool) -> Step:
+    """Return how to call the function of a dependency, which gets a context and dependencies, and nothing else."""
+    _, parameters, context, needs = _read(named, function, local_names, takes_batch)
+    for each in parameters:
+        if each.name != context and each.name not in needs and each.default is each.empty:
+            raise TypeError(
+                f"{named} cannot get its parameter {each.name!r}: annotate it as {'Batch' * takes_batch}Context or as"
+                " Annotated[..., Depends(function)], or give it a default"
+            )
+    _check_names(named, parameters)
+    return Step(function, context, needs)
 
 
 def _arguments_codec(payload: list[inspect.Parameter], hints: Mapping[str, Any]) -> Codec:
@@ -261,7 +335,8 @@ def _parameters(named: str, function: Callable[..., Any]) -> list[inspect.Parame
 
 
 def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, Any] | None) -> dict[str, Any]:
-    routines = [layer for layer in _layers(function) if inspect.isroutine(layer)]
+    layers = _layers(function.__init__ if inspect.isclass(function) else function)
+    routines = [layer for layer in layers if inspect.isroutine(layer)]
     annotated = next((each for each in routines if getattr(each, "__annotations__", None)), routines[-1])
     try:
         return get_type_hints(annotated, localns=dict(local_names or {}), include_extras=True)
@@ -272,17 +347,23 @@ def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, A
         ) from None
 
 
+def _check_names(named: str, parameters: list[inspect.Parameter]) -> None:
+    if any(each.kind is each.POSITIONAL_ONLY for each in parameters):
+        raise TypeError(f"{named} is called with its arguments by name: remove the `/` from its parameters")
+
+
 def _bind(named: str, parameters: list[inspect.Parameter], payload: list[str], context: str | None) -> Bind:
     """Return the quickest call that passes payload and context where the function takes them."""
-    kinds = {each.kind for each in parameters}
-    if len(payload) < 2 and inspect.Parameter.KEYWORD_ONLY not in kinds:
-        return _BY_POSITION["".join("c" if each.name == context else "p" for each in parameters)]
-    if inspect.Parameter.POSITIONAL_ONLY in kinds:
-        raise TypeError(f"{named} is called with its arguments by name: remove the `/` from its parameters")
+    order = "".join("c" if each.name == context else "p" if each.name in payload else "d" for each in parameters)
+    if order in _BY_POSITION and all(each.kind is not each.KEYWORD_ONLY for each in parameters):
+        return _BY_POSITION[order]
+    _check_names(named, parameters)
     single = payload[0] if len(payload) == 1 else None
 
-    def call(function: Callable[..., Any], value: Any, ctx: Any) -> Any:
-        given = {} if context is None else {context: ctx}
+    def call(function: Function, value: Any, ctx: Any, made: Mapping[str, Any] = _NOTHING) -> Any:
+        given = dict(made)
+        if context is not None:
+            given[context] = ctx
         if single is not None:
             given[single] = value
         elif payload:
@@ -300,6 +381,8 @@ _BY_POSITION: dict[str, Bind] = {
     "pc": lambda function, value, ctx: function(value, ctx),
 }
 """The calls with the payload, the context or both, by their order."""
+
+_NOTHING: Mapping[str, Any] = {}
 
 
 class AddsJobs(Protocol[Added_co]):

@@ -51,12 +51,14 @@ class Worker(Router):
         settings: the settings, as a frozen `WorkerSettings`. `dataclasses.replace` makes others.
         handlers: the handlers, by entrypoint, those of included routers among them.
         crons: the cron entries of the handlers.
+        dependency_overrides: for tests: functions to call in place of those of `Depends`.
     """
 
     @_takes(WorkerSettings)
     def __init__(self, **settings: Any) -> None:
         super().__init__()
         self.settings = WorkerSettings(**settings)
+        self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._run: Run | None = None
         self._queue: Any = None
 
@@ -163,6 +165,7 @@ class Worker(Router):
     def wrap(self, handler: Handler[P, R]) -> Handler[P, R]:
         """See `Router.wrap`. Tracing is outside of all middleware."""
         wrapped = super().wrap(handler)
+        wrapped.override(self.dependency_overrides)
         if wrapped.options.retry is None:
             wrapped.options = replace(wrapped.options, retry=self.settings.retry)
         if self.settings.tracing is not None:

@@ -7,14 +7,14 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel
 
-from jqueue.worker import BatchContext, Context, Discard, Exponential, Retry, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Depends, Discard, Exponential, Retry, Snooze, Worker
 
 worker = Worker(concurrency=2)
 
@@ -154,6 +154,19 @@ def raise_in_process(which: str) -> None:
 @worker.handler("resources", process=True, max_attempts=1)
 def resources(ctx: Context) -> None:
     print(ctx.resources["database"])
+
+
+async def opened(ctx: Context) -> AsyncGenerator[str, None]:
+    try:
+        yield f"{os.getpid()} {asyncio.get_running_loop().is_running()}"
+    finally:
+        await asyncio.sleep(0)
+        Path(ctx.headers["file"]).write_text("closed", encoding="utf-8")
+
+
+@worker.handler("depends", process=True, keep_result=60, max_attempts=1)
+def depends(right: int, left: int = 1, *, where: Annotated[str, Depends(opened)]) -> str:
+    return f"{where} {left / right}"
 
 
 def traced(function: Callable[..., Any]) -> Callable[..., Any]:

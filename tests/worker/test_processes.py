@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from jqueue import InvalidJobError
 from jqueue.worker import RunReport
 from tests.worker import process_handlers
 from tests.worker.scenes import COMPLETED, QUEUED, broker, only_job, working
@@ -48,6 +49,23 @@ async def test_handlers_run_in_processes_whose_crashes_cost_only_their_own_jobs(
     )
     assert "ApiError: 404: gone" == four.error
     assert bad.error.startswith("the payload does not fit the handler: Invalid JSON")
+
+
+async def test_dependencies_are_made_and_ended_in_the_process_of_the_handler(tmp_path, monkeypatch):
+    files = [tmp_path / name for name in ("good", "bad")]
+    async with broker() as queue:
+        good, bad = [
+            await process_handlers.depends.with_options(headers={"file": f"{file}"}).enqueue(queue, right, left=6)
+            for right, file in zip((3, 0), files, strict=True)
+        ]
+        assert RunReport(succeeded=1, dead=1) == await processed(queue)
+        pid, rest = (await process_handlers.depends.result(queue, good)).split(" ", 1)
+        assert (True, "True 2.0") == (int(pid) != os.getpid(), rest)
+        assert "ZeroDivisionError" in (await queue.read_state()).find(bad.id).error
+        monkeypatch.setitem(process_handlers.worker.dependency_overrides, process_handlers.opened, lambda: "fake")
+        with pytest.raises(InvalidJobError, match="'depends' runs in a process, where overrides do not reach it"):
+            await processed(queue)
+    assert ["closed", "closed"] == [file.read_text(encoding="utf-8") for file in files]
 
 
 @pytest.mark.wide

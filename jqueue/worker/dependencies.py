@@ -1,0 +1,134 @@
+"""`Depends`: values that a handler needs and that other functions make, once for each call of the handler.
+
+They are made where the handler runs: on the event loop, in its thread or in its process. Only what must be awaited for
+a handler without `async` runs elsewhere: on the event loop of the worker, or on one in the process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Function = Callable[..., Any]
+Wait = Callable[[Awaitable[Any]], Awaitable[Any]]
+"""Awaits something where it can be awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """The mark of a parameter that gets what a function returns or yields."""
+
+    function: Function
+
+
+def Depends(function: Function) -> Any:
+    """Mark a parameter of a handler as a dependency, as in FastAPI.
+
+        @worker.handler
+        async def mail(to: str, *, db: Annotated[Pool, Depends(pool)]) -> None: ...
+
+    The function is called before the handler, once for each call of it, and its value is the argument. It may be
+    `async`. What follows its `yield`, if it has one, runs after the handler, whose error or cancellation is raised at
+    the `yield`. It may take a `Context`, and dependencies of its own.
+
+    Raises:
+        TypeError: the argument cannot be called.
+    """
+    if not callable(function):
+        raise TypeError(f"Depends takes a function, got {type(function).__name__}: write Depends(pool), not its value")
+    return Dependency(function)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One call of a dependency's function.
+
+    Attributes:
+        function: the function to call.
+        context: the name of its parameter for the context, if it takes it.
+        needs: its own dependencies, by parameter.
+    """
+
+    function: Function
+    context: str | None
+    needs: Mapping[str, Function]
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The call of a handler with its dependencies: they are made before it, and ended after it in reverse order.
+
+    Attributes:
+        bind: calls the function of the handler with its payload, its context and its dependencies by parameter.
+        on_loop: True if the function is `async`.
+        needs: the dependencies that it takes, by parameter.
+        steps: how each dependency is made, in an order in which this is possible.
+    """
+
+    bind: Function
+    on_loop: bool
+    needs: Mapping[str, Function]
+    steps: Mapping[Function, Step]
+
+    def __call__(self, function: Function, value: Any, ctx: Any) -> Any:
+        """Call the function, on the event loop or in a thread or process."""
+        if self.on_loop:
+            return self._call(function, value, ctx, _here)
+        with closing(asyncio.Runner()) as runner:  # it has no event loop before it runs something
+
+            async def wait(awaitable: Awaitable[Any]) -> Any:
+                if ctx.loop is None:
+                    return runner.run(_here(awaitable))
+                return asyncio.run_coroutine_threadsafe(_here(awaitable), ctx.loop).result()
+
+            try:
+                self._call(function, value, ctx, wait).send(None)
+            except StopIteration as end:
+                return end.value
+        raise AssertionError("a call without an event loop has waited for one")
+
+    async def _call(self, function: Function, value: Any, ctx: Any, wait: Wait) -> Any:
+        """Make the dependencies and call the function. Nothing here waits for an event loop but `wait`."""
+        made: dict[Function, Any] = {}
+        async with AsyncExitStack() as stack:
+            for key, step in self.steps.items():
+                arguments = {name: made[need] for name, need in step.needs.items()}
+                if step.context is not None:
+                    arguments[step.context] = ctx
+                made[key] = await _made(step.function(**arguments), stack, wait)
+            result = self.bind(function, value, ctx, {name: made[need] for name, need in self.needs.items()})
+            return await result if self.on_loop else result
+        raise AssertionError("no end of a dependency hides an error: see `_made`")
+
+
+async def _here(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
+
+
+async def _made(value: Any, stack: AsyncExitStack, wait: Wait) -> Any:
+    """Return what a dependency's function gives, and have the stack run what follows its `yield`.
+
+    An error that it does not raise again is raised nevertheless: a job whose handler failed has failed.
+    """
+    if inspect.isgenerator(value):
+        manager = contextmanager(lambda: value)()
+
+        async def end(*error: Any) -> None:
+            manager.__exit__(*error)
+
+        made = manager.__enter__()
+    elif inspect.isasyncgen(value):
+        async_manager = asynccontextmanager(lambda: value)()
+
+        async def end(*error: Any) -> None:
+            await wait(async_manager.__aexit__(*error))
+
+        made = await wait(async_manager.__aenter__())
+    else:
+        return await wait(value) if inspect.isawaitable(value) else value
+    stack.push_async_exit(end)
+    return made
