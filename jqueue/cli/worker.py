@@ -47,8 +47,7 @@ from jqueue.ports.log import logger_of, printable_lines
 from jqueue.ports.storage import describe
 from jqueue.runtime.system import process_name
 from jqueue.worker import Worker
-from jqueue.worker.opening import name_of
-from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence
+from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence, name_of
 from jqueue.worker.signals import handle_signals, leave_at_signals
 
 

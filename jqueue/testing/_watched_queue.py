@@ -17,8 +17,8 @@ from jqueue.domain.rules import opens_at, time_shown
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, RunawayError
-from jqueue.worker.batch_results import error_in, results_of
 from jqueue.worker.context import BatchContext, Context
+from jqueue.worker.handler_errors import error_in, results_of
 from jqueue.worker.retries import CANCELLED, OutcomeKind
 
 MOST_JUMPS = 10_000

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from jqueue.worker.report import RunReport, report_of
 from jqueue.worker.retries import OutcomeKind
+from jqueue.worker.run_state import RunReport, report_of
 
 
 class RecordedError(Exception):

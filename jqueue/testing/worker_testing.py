@@ -21,7 +21,7 @@ from jqueue.runtime.queue_options import QueueOptions
 from jqueue.testing._watched_queue import WatchedQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, WorkReport
-from jqueue.worker.opening import open_queue
+from jqueue.worker.queue_health import open_queue
 
 if TYPE_CHECKING:
     from jqueue.worker.worker import Worker

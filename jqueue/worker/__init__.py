@@ -4,9 +4,9 @@ from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import Depends
 from jqueue.worker.handler_options import HandlerOptions, Lifespan, Middleware, Rate, WorkerSettings
 from jqueue.worker.handlers import BatchHandler, Handler
-from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Discard, Exponential, Retry, RetryRule, Snooze
 from jqueue.worker.router import Router
+from jqueue.worker.run_state import RunReport
 from jqueue.worker.worker import Worker
 
 __all__ = [

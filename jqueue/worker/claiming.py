@@ -122,9 +122,9 @@ class Claimer(Observer):
 
     def _names(self) -> Sequence[str]:
         """Return the entrypoints to claim jobs of: all but those of batches that claim for themselves."""
-        if not self._state.gathering:
+        if not self._state.filling:
             return self._all_names
-        return tuple(name for name in self._all_names if name not in self._state.gathering)
+        return tuple(name for name in self._all_names if name not in self._state.filling)
 
     def _room(self, names: Sequence[str]) -> int:
         """Return the number of jobs to claim: one for each free slot; of an entrypoint with batches, whole batches."""

@@ -32,10 +32,9 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsRanges
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
+from jqueue.worker.executions import HeldJob
 from jqueue.worker.handlers import Handler
-from jqueue.worker.held_jobs import Outcome
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures
-from jqueue.worker.retries import OutcomeKind
 from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")
@@ -249,16 +248,19 @@ class Claims:
 
     def _lose(self, lost: _Range, why: str) -> None:
         logger.warning("%s of %s are no longer claimed here: %s", *lost.about, why)
-        self._remove(lost, {outcome: outcome.kind if lost.uncertain else "lost" for outcome in lost.outcomes.values()})
+        if not lost.uncertain:
+            for held in lost.outcomes.values():
+                held.outcome = "lost"
+        self._remove(lost)
 
     # Ends
 
-    def collect(self, outcome: Outcome) -> bool:
+    def collect(self, held: HeldJob) -> bool:
         """Take an outcome, to send it when all jobs of its range have one. False if its job is claimed by itself."""
-        found = self._find(outcome.held.job)
+        found = self._find(held.job)
         if found is None:
             return False
-        found[0].outcomes[found[1]] = outcome
+        found[0].outcomes[found[1]] = held
         self._end_if_due(found[0])
         return True
 
@@ -306,8 +308,11 @@ class Claims:
                 self._refused(claimed, JQueueError(f"the queue raised {type(error).__name__}"))
             else:
                 self._failures.clear()
+                for held in claimed.outcomes.values():
+                    if claimed.spoiled or (claimed.refused is not None and held.companions):
+                        held.outcome = "handed_back"
                 if claimed in self._ranges:
-                    self._remove(claimed, {each: claimed.kind_of(each) for each in claimed.outcomes.values()})
+                    self._remove(claimed)
 
     def _refused(self, claimed: _Range, error: JQueueError) -> None:
         """Decide how a range ends whose end the queue refused: the jobs that it may be for are given back."""
@@ -321,19 +326,19 @@ class Claims:
         elif not isinstance(error, UnknownOutcomeError):
             self._lose(claimed, str(error))
 
-    def _remove(self, over: _Range, kinds: Mapping[Outcome, OutcomeKind]) -> None:
+    def _remove(self, over: _Range) -> None:
         """Drop a range whose claim has ended, and count its jobs."""
         self._ranges.remove(over)
         for job in over.jobs:
             if self._find(job) is not None:
                 del self._places[job.id]
-        for outcome, kind in kinds.items():
-            self._state.finish(outcome.held, kind)
-        self._state.sending -= len(kinds)
+        for held in over.outcomes.values():
+            self._state.finish(held)
+        self._state.sending -= len(over.outcomes)
         self._state.open_claims -= 1
         self._state.wake_waiting()
 
-    async def commit_once(self, end: Outcome | _Range, claim_timeout: float | None) -> object:
+    async def commit_once(self, end: HeldJob | _Range, claim_timeout: float | None) -> object:
         """Have an end and its companions done in one commit, and not twice. Return the answer to the end.
 
         Raises:
@@ -377,7 +382,7 @@ class _Range:
         given: number of jobs that were handed out.
         confirmed: time at which the store last confirmed the claim, on the loop's clock.
         cancelled: ids of jobs that were cancelled while they are in the range.
-        outcomes: the outcomes of its jobs, by their places.
+        outcomes: its jobs that have outcomes, by their places.
         ending: True once its end is on its way to the queue.
         uncertain: True if its end was sent before and may have been done.
         closing: True if jobs that were not handed out must be given back.
@@ -391,7 +396,7 @@ class _Range:
         self.given = 0
         self.confirmed = confirmed
         self.cancelled: set[str] = set()
-        self.outcomes: dict[int, Outcome] = {}
+        self.outcomes: dict[int, HeldJob] = {}
         self.ending = False
         self.uncertain = False
         self.closing = False
@@ -422,7 +427,7 @@ class _Range:
         """Operations to do in the commit of its end, all or nothing."""
         if self.refused is not None or self.spoiled:
             return ()
-        return tuple(companion for outcome in self.outcomes.values() for companion in outcome.companions)
+        return tuple(companion for held in self.outcomes.values() for companion in held.companions)
 
     @property
     def operation(self) -> EndRange:
@@ -433,18 +438,13 @@ class _Range:
         failed = {self.jobs[place].id: end for place, end in enumerate(ends) if end is not None}
         return EndRange(self.claim, failed, worked_on=len(ends))
 
-    def _failure(self, outcome: Outcome) -> RangeFailure | None:
+    def _failure(self, held: HeldJob) -> RangeFailure | None:
         """Return how the end of the range names a job; None if the job is done."""
-        end = outcome.operation
+        end = held.operation
         if isinstance(end, Nack):
             return RangeFailure(end.error, end.delay, end.dead, end.charge, end.traceback)
-        is_refused = self.refused is not None and outcome.companions
+        is_refused = self.refused is not None and held.companions
         return RangeFailure(self.refused, charge=False) if is_refused else None
-
-    def kind_of(self, outcome: Outcome) -> OutcomeKind:
-        """Return the field of the report that counts a job, once the end of the range is done."""
-        is_back = self.spoiled or (self.refused is not None and outcome.companions)
-        return "handed_back" if is_back else outcome.kind
 
     @property
     def about(self) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from jqueue.domain.errors import JobCancelledError, JobNotFoundError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.worker.claims import BEATS_PER_TIMEOUT, Claims
-from jqueue.worker.held_jobs import HeldJob
+from jqueue.worker.executions import HeldJob
 from jqueue.worker.job_log import about
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
@@ -85,7 +85,7 @@ class Heartbeats:
                 held.confirmed = now
             elif isinstance(error, JobCancelledError):
                 held.confirmed = now
-                self._job_runner.stop(held, "cancelled")
+                self._job_runner.stop_job(held, "cancelled")
             elif not getattr(error, "ended_here", False):
                 self._lose(held, "another worker has it, or it was removed")
 
@@ -96,7 +96,7 @@ class Heartbeats:
                 self._lose(held, f"the store confirmed no heartbeat for {timeout:g} s")
 
     def _lose(self, held: HeldJob, why: str) -> None:
-        if held.decided or held.reason == "lost":
+        if held.outcome is not None or held.reason == "lost":
             return
         job = held.job
         logger.warning("job %s (%s, attempt %d) is lost: %s", job.id, job.entrypoint, job.tries, why, extra=about(job))

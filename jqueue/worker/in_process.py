@@ -31,9 +31,8 @@ from typing import Any
 
 from jqueue.domain.models import Job
 from jqueue.runtime.system import SystemClock
-from jqueue.worker.batch_results import error_in, results_of
 from jqueue.worker.context import BatchContext, Context
-from jqueue.worker.handler_errors import check_awaited, portable
+from jqueue.worker.handler_errors import check_awaited, error_in, portable, results_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import forward_records
 from jqueue.worker.payloads import json_value, refuse_payload_apart

@@ -20,14 +20,21 @@ from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Lines, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue
-from jqueue.worker.batch_results import error_in, results_of
 from jqueue.worker.calls import BatchCall, Call, ProcessCall
 from jqueue.worker.claims import Claims
 from jqueue.worker.context import BatchContext, Context
-from jqueue.worker.gathering import Gatherer
-from jqueue.worker.handler_errors import check_awaited, frames_of, place_of, stack_of, tail_of, traceback_of
+from jqueue.worker.executions import Execution, HeldJob, Phase, Reason
+from jqueue.worker.handler_errors import (
+    check_awaited,
+    error_in,
+    frames_of,
+    place_of,
+    results_of,
+    stack_of,
+    tail_of,
+    traceback_of,
+)
 from jqueue.worker.handlers import Handler
-from jqueue.worker.held_jobs import HeldJob, Outcome, Reason, Work
 from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
 from jqueue.worker.retries import (
@@ -55,6 +62,9 @@ JOB_TASK = "jqueue-job "
 """Prefix of the name of a job's task. The id of the job follows."""
 
 
+CLAIMS_PER_WAIT = 10
+"""Number of claims by which a batch looks for more jobs within its `batch_wait`."""
+
 AnyCall = Call | BatchCall | ProcessCall
 """The call of a handler of any kind."""
 
@@ -72,11 +82,11 @@ class JobRunner:
         resources: the value that the lifespan yielded.
         cancel_grace: seconds that a handler gets to end when it is told to stop.
         interrupt: takes a KeyboardInterrupt of a handler, and returns True if the run ends by it.
+        batches_wait: True if batches wait for jobs as their handlers say; False to take only jobs that are ready.
         show_errors: True to log messages and tracebacks of errors.
 
     Attributes:
         cancel_grace: as given.
-        gatherer: fills batches; None: each batch has the jobs that were claimed together.
     """
 
     def __init__(
@@ -91,10 +101,10 @@ class JobRunner:
         resources: Any,
         cancel_grace: float,
         interrupt: Callable[[KeyboardInterrupt], bool],
-        show_errors: bool = False,
+        batches_wait: bool,
+        show_errors: bool,
     ) -> None:
         self.cancel_grace = cancel_grace
-        self.gatherer: Gatherer | None = None
         self._queue = queue
         self._state = state
         self._claims = claims
@@ -103,194 +113,110 @@ class JobRunner:
         self._entropy = entropy
         self._resources = resources
         self._interrupt = interrupt
+        self._batches_wait = batches_wait
         self._show_errors = show_errors
         self._loop = asyncio.get_running_loop()
         self._run_task = asyncio.current_task()
         self._capabilities: Capabilities = queue.capabilities
 
-    def begin(self, jobs: Iterable[Job], more: bool = False) -> None:
+    # Beginning
+
+    def begin(self, jobs: Iterable[Job], more: bool) -> None:
         """Start the work on jobs that were just claimed: the jobs of a batch handler together, other jobs singly.
 
         Args:
             jobs: the jobs.
             more: True if more jobs may be ready, for batches that are not full.
         """
-        batches: dict[str, Work] = {}
+        batches: dict[str, Execution] = {}
         now = self._loop.time()
         for job in jobs:
             handler, call, wants_context = self._calls[job.entrypoint]
             size = handler.options.batch
-            work = None if size is None else batches.get(job.entrypoint)
-            if work is None:
-                work = Work(handler, call, size)
-                self._state.hold(work)  # until its handler has ended
-            held = self._take(work, job, now)
+            execution = None if size is None else batches.get(job.entrypoint)
+            if execution is None:
+                execution = Execution(handler, call)
+                self._state.occupy(execution)  # until its handler has ended
+            held = self._hold(execution, job, now)
             if size is None:
-                if wants_context and not held.decided:
-                    held.context = work.context = self._context(job, self._deadline(handler))
-                self._start(work)
-            elif len(work.jobs) < size:
-                batches[job.entrypoint] = work
+                if wants_context and held.outcome is None:
+                    held.context = execution.context = self._context(job, self._deadline(handler))
+                self._start(execution)
+            elif len(execution.jobs) < size:
+                batches[job.entrypoint] = execution
             else:
                 batches.pop(job.entrypoint, None)
-                self._start(work)
-        for name, work in batches.items():
-            if self.gatherer is not None and self.gatherer.is_needed(work, more):
-                work.gathering = True
-                self._state.gathering.add(name)
-            self._start(work)
+                self._start(execution)
+        for name, execution in batches.items():
+            if more or self._wait_of(execution.handler) > 0:
+                self._state.filling[name] = execution
+            self._start(execution)
         self._state.claimed.set()
 
-    def add(self, work: Work, jobs: Iterable[Job]) -> None:
-        """Add jobs that were just claimed to a batch whose handler has not begun."""
-        now = self._loop.time()
-        for job in jobs:
-            self._take(work, job, now)
-        self._state.claimed.set()
-
-    def _take(self, work: Work, job: Job, now: float) -> HeldJob:
+    def _hold(self, execution: Execution, job: Job, now: float) -> HeldJob:
         """Hold a job. If it has no attempts left, it is dead without being run. If it was cancelled, it is not run."""
-        held = HeldJob(job, work, self._claims.confirmed(job, now))
+        held = HeldJob(job, execution, self._claims.confirmed(job, now))
         self._state.held.add(held)
-        work.holds += 1  # until its outcome is sent; its handler holds the slot already
-        if job.failures > 1 and is_spent(job, work.handler.options.max_attempts):
+        execution.occupants += 1  # until its outcome is sent; its handler has the slot already
+        if job.failures > 1 and is_spent(job, execution.handler.options.max_attempts):
             times = counted(job.failures, "time")
             error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
-            self._conclude(held, Decision("dead", error=error, dead=True))
+            self._decide(held, Decision("dead", error=error, dead=True))
         elif job.cancel_requested:
-            self._conclude(held, CANCELLED)
+            self._decide(held, CANCELLED)
         else:
-            work.jobs.append(held)
-            work.unstopped += 1
+            execution.jobs.append(held)
+            execution.unstopped += 1
         return held
 
-    def _start(self, work: Work) -> None:
+    def _start(self, execution: Execution) -> None:
         """Start the task of a call, unless no job is left for it."""
-        if not work.jobs and not work.gathering:
-            work.ended = True
-            self._state.let_go(work)
+        name = execution.handler.entrypoint
+        if not execution.jobs and self._state.filling.get(name) is not execution:
+            execution.phase = Phase.ENDED
+            self._state.vacate(execution)
             return
-        self._state.running.add(work)
-        name = work.jobs[0].job.id if work.jobs else work.handler.entrypoint
-        work.task = self._loop.create_task(self._work(work), name=f"{JOB_TASK}{name}")
+        self._state.running.add(execution)
+        name = execution.jobs[0].job.id if execution.jobs else name
+        execution.task = self._loop.create_task(self._execute(execution), name=f"{JOB_TASK}{name}")
 
-    def stop(self, held: HeldJob, reason: Reason) -> None:
-        """Tell a handler to stop the work on a job. A batch goes on with its other jobs, if there are any.
-
-        The outcome of the job is sent when the handler has ended, as a job counts as running until then.
-        """
-        if held.decided or held.reason is not None:
-            return
-        self._mark(held, reason)
-        if not held.work.unstopped:
-            self._stop_handler(held.work)
-
-    def stop_work(self, work: Work, reason: Reason) -> None:
-        """Tell a handler to stop the work on all of its jobs. If it goes on after `cancel_grace`, it is stuck."""
-        for held in work.jobs:
-            if not held.decided and held.reason is None:
-                self._mark(held, reason)
-        self._stop_handler(work)
-
-    def _mark(self, held: HeldJob, reason: Reason) -> None:
-        held.reason = reason
-        held.work.unstopped -= 1
-        if held.context is not None:
-            held.context.stop()
-
-    def _stop_handler(self, work: Work) -> None:
-        if work.stopped or work.ended:
-            return
-        work.stopped = True
-        if work.timer is not None:
-            work.timer.cancel()
-        if work.context is not None:
-            work.context.stop()
-        if work.started and work.task is not None:
-            work.task.cancel()
-        work.timer = self._loop.call_later(self.cancel_grace, self._note_stuck, work)
-
-    def lose(self, held: HeldJob) -> None:
-        """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
-        if not held.decided:
-            self._claims.lose(held.job)
-            self.stop(held, "lost")
-            held.reason = "lost"
-            self._conclude(held, HAND_BACK)
-
-    def _note_stuck(self, work: Work) -> None:
-        """Note that a handler does not stop. The claims that are not lost and its slot are kept until it ends."""
-        if work in self._state.running:
-            logger.warning(
-                "%s: its handler still runs although it was told to stop; its %s kept until the handler ends",
-                work.name,
-                "slot is" if all(held.decided for held in work.jobs) else "claim and its slot are",
-                extra=work.about,
-            )
-            self._set_stuck(work)
-
-    def _set_stuck(self, work: Work) -> None:
-        self._state.running.discard(work)
-        self._state.add_stuck(work, self._loop.time())
-        self._state.wake_waiting()
-
-    def refuse(self, held: HeldJob, error: JQueueError, *, uncertain: bool) -> None:
-        """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
-        self._state.hold(held.work)
-        if isinstance(error, InvalidJobError):
-            logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job))
-            self._conclude(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
-        else:
-            self._conclude(held, self._decide(held, error))
-        self._state.outcomes[-1].uncertain = uncertain
-
-    def abandon(self, work: Work) -> None:
-        """Give back the jobs of a handler that does not stop, as the worker ends. It is not waited for."""
-        if work.timer is not None:
-            work.timer.cancel()
-        if work in self._state.running:
-            self._set_stuck(work)
-        if work in self._state.stuck:
-            logger.warning(
-                "%s: its handler still runs although it was told to stop; the worker ends without waiting for it",
-                work.name,
-                extra=work.about,
-            )
-        for held in work.jobs:
-            if not held.decided:
-                self._conclude(held, self._stopped(held, late=True))
-        if work.task is not None and work.handler.home != "thread":  # the task of a thread ends with it
-            work.task.cancel()
-
-    async def _work(self, work: Work) -> None:
-        """Run a handler once, and report its end."""
+    async def _execute(self, execution: Execution) -> None:
+        """Run a handler once, and decide what becomes of its jobs."""
         try:
-            work.started = True
-            if work.stopped:
+            if execution.phase is not Phase.WAITING:
                 raise asyncio.CancelledError
-            if work.batch is None:
-                value = await self._call(work, work.jobs[0].job)
-                self._check_value(work, value)
+            execution.phase = Phase.RUNNING
+            if execution.handler.options.batch is None:
+                value = await self._call(execution, execution.jobs[0].job)
+                self._check_value(execution, value)
                 results: Sequence[Any] = (value,)
             else:
-                results = await self._do_batch(work)
+                results = await self._do_batch(execution)
         except BaseException as error:
-            self.fail_all(work, error)
-            return
-        self.finish(work, results)
+            was_stuck = self._state.end(execution)
+            self._raised(execution, decisive(error), was_stuck)
+        else:
+            was_stuck = self._state.end(execution)
+            self._returned(execution, results, was_stuck)
+        if execution.timer is not None:
+            execution.timer.cancel()
+        execution.jobs.clear()  # its jobs refer to it: a cycle would be left to the garbage collector
+        self._state.vacate(execution)
+        if was_stuck:
+            self._state.wake_waiting()
 
-    def _call(self, work: Work, payload: Any) -> Awaitable[Any]:
+    def _call(self, execution: Execution, payload: Any) -> Awaitable[Any]:
         """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
-        call, work.began = work.call, self._loop.time()
+        call, execution.began = execution.call, self._loop.time()
         if isinstance(call, ProcessCall):
-            return self._in_process(work, call)
-        seconds = work.handler.options.seconds
+            return self._in_process(execution, call)
+        seconds = execution.handler.options.seconds
         if seconds is not None:
-            work.timer = self._loop.call_later(seconds, self.stop_work, work, "timeout")
-        awaitable: Awaitable[Any] = call(payload, work.context)
+            execution.timer = self._loop.call_later(seconds, self.stop, execution, "timeout")
+        awaitable: Awaitable[Any] = call(payload, execution.context)
         return awaitable
 
-    def _check_value(self, work: Work, value: Any) -> None:
+    def _check_value(self, execution: Execution, value: Any) -> None:
         """Check the value that a handler returned.
 
         Raises:
@@ -299,173 +225,273 @@ class JobRunner:
         """
         if value is not None:
             check_awaited(value)
-        if work.stopped:
+        if execution.phase is not Phase.RUNNING:
             raise asyncio.CancelledError
 
-    async def _do_batch(self, work: Work) -> Sequence[Any]:
-        """Fill a batch, call its handler, and return the result of each of its jobs."""
-        if work.gathering and self.gatherer is not None:
-            await self.gatherer.fill(work)
-            self._state.end_gathering(work)
-        payloads = self._payloads(work)
-        if not work.jobs:
-            return ()
-        if self._calls[work.handler.entrypoint][2]:
-            work.context = self._batch_context(work)
-        value = await self._call(work, payloads)
-        self._check_value(work, value)
-        return results_of(value, len(work.jobs))
+    async def _in_process(self, execution: Execution, call: ProcessCall) -> Any:
+        """Call a handler in a process. Its timeout begins with its turn, and anew once a process has begun with it."""
 
-    def _payloads(self, work: Work) -> list[Any]:
+        def running(begun: bool) -> None:
+            if execution.phase is not Phase.RUNNING:
+                return
+            if execution.timer is not None:
+                execution.timer.cancel()
+            seconds = execution.handler.options.seconds
+            if begun and seconds is not None:
+                execution.timer = self._loop.call_later(seconds, self.stop, execution, "timeout")
+                if execution.context is not None:
+                    execution.context.move_deadline(self._deadline(execution.handler))
+
+        async with call.turn:
+            running(True)  # starts the timeout for middleware
+            return await call([held.job for held in execution.jobs], execution.context, running)
+
+    # Batches
+
+    async def _do_batch(self, execution: Execution) -> Sequence[Any]:
+        """Fill a batch, call its handler, and return the result of each of its jobs."""
+        if self._state.filling.get(execution.handler.entrypoint) is execution:
+            await self._fill(execution)
+            self._state.filled(execution)
+        payloads = self._payloads(execution)
+        if not execution.jobs:
+            return ()
+        if self._calls[execution.handler.entrypoint][2]:
+            execution.context = self._batch_context(execution)
+        value = await self._call(execution, payloads)
+        self._check_value(execution, value)
+        self._note_speed(execution)
+        return results_of(value, len(execution.jobs))
+
+    async def _fill(self, execution: Execution) -> None:
+        """Claim jobs for a batch until it is full, or until no more are ready and its wait is over.
+
+        Claims for free slots are of all entrypoints together, so that jobs are served by priority and age. The jobs of
+        a batch handler among them begin a batch, which then claims for itself what else is ready. Meanwhile the
+        worker's other claims leave its entrypoint out.
+        """
+        handler, seconds = execution.handler, self._wait_of(execution.handler)
+        assert handler.options.batch is not None
+        end = self._loop.time() + seconds
+        while (room := min(handler.options.batch - len(execution.jobs), self._claims.limit)) > 0:
+            try:
+                jobs = await self._claims.claim(handler.entrypoint, room)
+            except Exception as error:  # the claims for free slots meet and report the same trouble
+                logger.debug("a batch of %s stays as it is: %s", handler.entrypoint, type(error).__name__)
+                return
+            now = self._loop.time()
+            for job in jobs:
+                self._hold(execution, job, now)
+            self._state.claimed.set()
+            if len(jobs) < room:
+                if end <= now:
+                    return
+                await asyncio.sleep(min(end - now, seconds / CLAIMS_PER_WAIT))
+
+    def _wait_of(self, handler: Handler[..., Any]) -> float:
+        return handler.options.wait_seconds if self._batches_wait else 0.0
+
+    def _payloads(self, execution: Execution) -> list[Any]:
         """Return the payloads to call a batch handler with.
 
         Jobs that were told to stop meanwhile, and jobs whose payload does not validate, leave the batch.
         """
         payloads = []
-        for held in list(work.jobs):
+        for held in list(execution.jobs):
             if held.reason is not None:
-                work.drop(held)
-                if not held.decided:
-                    self._conclude(held, self._stopped(held, late=False))
+                execution.drop(held)
+                if held.outcome is None:
+                    self._decide(held, self._stopped(held))
                 continue
             try:
-                payloads.append(work.call.parse(held.job) if isinstance(work.call, BatchCall) else None)
+                payloads.append(execution.call.parse(held.job) if isinstance(execution.call, BatchCall) else None)
             except Exception as error:
-                work.drop(held)
-                self.fail(held, error)
+                execution.drop(held)
+                self._fail(held, error)
         return payloads
 
-    def _batch_context(self, work: Work) -> BatchContext:
-        deadline = self._deadline(work.handler)
+    def _batch_context(self, execution: Execution) -> BatchContext:
+        deadline = self._deadline(execution.handler)
         contexts = []
-        for held in work.jobs:
+        for held in execution.jobs:
             held.context = self._context(held.job, deadline)
             contexts.append(held.context)
         return BatchContext(
-            work.handler.entrypoint, contexts, queue=self._queue, resources=self._resources, deadline=deadline
+            execution.handler.entrypoint, contexts, queue=self._queue, resources=self._resources, deadline=deadline
         )
 
-    async def _in_process(self, work: Work, call: ProcessCall) -> Any:
-        """Call a handler in a process. Its timeout begins with its turn, and anew once a process has begun with it."""
+    # Stopping
 
-        def running(begun: bool) -> None:
-            if work.stopped:
-                return
-            if work.timer is not None:
-                work.timer.cancel()
-            seconds = work.handler.options.seconds
-            if begun and seconds is not None:
-                work.timer = self._loop.call_later(seconds, self.stop_work, work, "timeout")
-                if work.context is not None:
-                    work.context.move_deadline(self._deadline(work.handler))
+    def stop(self, execution: Execution, reason: Reason) -> None:
+        """Tell a handler to stop the work on all of its jobs. If it goes on after `cancel_grace`, it is stuck."""
+        for held in execution.jobs:
+            if held.outcome is None and held.reason is None:
+                self._mark(held, reason)
+        self._stop_handler(execution)
 
-        async with call.turn:
-            running(True)  # starts the timeout for middleware
-            return await call([held.job for held in work.jobs], work.context, running)
+    def stop_job(self, held: HeldJob, reason: Reason) -> None:
+        """Tell a handler to stop the work on a job. A batch goes on with its other jobs, if there are any.
 
-    def finish(self, work: Work, results: Sequence[Any]) -> None:
-        """Report the outcomes of a handler that returned."""
-        late = self._note_end(work)
-        for held, result in zip(work.jobs, results, strict=True):
-            if held.decided:
+        The outcome of the job is sent when the handler has ended, as a job counts as running until then.
+        """
+        if held.outcome is None and held.reason is None:
+            self._mark(held, reason)
+            if not held.execution.unstopped:
+                self._stop_handler(held.execution)
+
+    def lose(self, held: HeldJob) -> None:
+        """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
+        if held.outcome is None:
+            self._claims.lose(held.job)
+            self.stop_job(held, "lost")
+            held.outcome = "lost"
+            self._state.vacate(held.execution)
+            self._state.finish(held)
+            self._state.wake_waiting()
+
+    def _mark(self, held: HeldJob, reason: Reason) -> None:
+        held.reason = reason
+        held.execution.unstopped -= 1
+        if held.context is not None:
+            held.context.stop()
+
+    def _stop_handler(self, execution: Execution) -> None:
+        if execution.phase not in (Phase.WAITING, Phase.RUNNING):
+            return
+        if execution.timer is not None:
+            execution.timer.cancel()
+        if execution.context is not None:
+            execution.context.stop()
+        if execution.phase is Phase.RUNNING and execution.task is not None:
+            execution.task.cancel()
+        execution.phase = Phase.STOPPING
+        execution.timer = self._loop.call_later(self.cancel_grace, self._stick, execution)
+
+    def _stick(self, execution: Execution) -> None:
+        """Note that a handler does not stop. The claims that are not lost and its slot are kept until it ends."""
+        if execution in self._state.running:
+            logger.warning(
+                "%s: its handler still runs although it was told to stop; its %s kept until the handler ends",
+                execution.name,
+                "slot is" if all(held.outcome is not None for held in execution.jobs) else "claim and its slot are",
+                extra=execution.about,
+            )
+            self._state.stick(execution, self._loop.time())
+
+    def abandon(self, execution: Execution) -> None:
+        """Give back the jobs of a handler that does not stop, as the worker ends. It is not waited for."""
+        if execution.timer is not None:
+            execution.timer.cancel()
+        if execution in self._state.running:
+            self._state.stick(execution, self._loop.time())
+        if execution.phase is Phase.STUCK:
+            logger.warning(
+                "%s: its handler still runs although it was told to stop; the worker ends without waiting for it",
+                execution.name,
+                extra=execution.about,
+            )
+        for held in execution.jobs:
+            if held.outcome is None:
+                self._decide(held, self._stopped(held, was_stuck=True))
+        if execution.task is not None and execution.handler.home != "thread":  # the task of a thread ends with it
+            execution.task.cancel()
+
+    # Outcomes
+
+    def _returned(self, execution: Execution, results: Sequence[Any], was_stuck: bool) -> None:
+        """Decide about the jobs of a handler that returned."""
+        for held, result in zip(execution.jobs, results, strict=True):
+            if held.outcome is not None:
                 continue
             if held.reason is not None:
-                self._conclude(held, self._stopped(held, late))
+                self._decide(held, self._stopped(held, was_stuck))
                 continue
-            error = None if work.batch is None else error_in(result)
+            error = None if execution.handler.options.batch is None else error_in(result)
             if error is None:
                 try:
-                    outcome = self._finished(held, result)
+                    held.operation = self._ack(held, result)
                 except Exception as failure:  # the result cannot be kept
                     error = failure
             if error is None:
-                held.decided = True
-                self._state.add_outcome(outcome)
+                held.outcome = "succeeded"
+                if held.context is not None:
+                    held.companions = held.context.taken()
+                self._state.add_outcome(held)
             else:
-                self.fail(held, error)
-        self._let_go(work, late)
+                self._fail(held, error)
 
-    def _finished(self, held: HeldJob, value: Any) -> Outcome:
-        """Return the outcome of a job that succeeded.
+    def _ack(self, held: HeldJob, value: Any) -> Ack:
+        """Return the ack of a job that succeeded.
 
         Raises:
             ResultError: its result must be kept, and cannot be.
         """
-        job, handler, ctx = held.job, held.work.handler, held.context
+        job, handler = held.job, held.execution.handler
         keep_result = handler.keep_result_of(job) if self._capabilities.results else None
         if keep_result is None:
-            operation = Ack(job)
-        else:
-            in_json = handler.home == "process"  # its process has converted the value already
-            operation = Ack(job, value if in_json else json_value(handler.signature.returns, value), keep_result)
-        if ctx is None:
-            return Outcome(held, "succeeded", operation)
-        return Outcome(held, "succeeded", operation, ctx.taken())
+            return Ack(job)
+        in_json = handler.home == "process"  # its process has converted the value already
+        return Ack(job, value if in_json else json_value(handler.signature.returns, value), keep_result)
 
-    def fail_all(self, work: Work, error: BaseException) -> None:
-        """Report the outcomes of a handler that raised an error or was stopped."""
-        error = decisive(error)
-        interrupted = isinstance(error, KeyboardInterrupt) and self._interrupt(error)
-        late = self._note_end(work)
-        is_stopped = isinstance(error, asyncio.CancelledError)
-        program_ends = interrupted or (is_stopped and self._program_ends())
+    def _raised(self, execution: Execution, error: BaseException, was_stuck: bool) -> None:
+        """Decide about the jobs of a handler that raised an error or was stopped."""
+        is_stopped, told_all = isinstance(error, asyncio.CancelledError), not execution.unstopped
+        program_ends = (isinstance(error, KeyboardInterrupt) and self._interrupt(error)) or (
+            is_stopped and self._program_ends()
+        )
         failed: HeldJob | None = None
-        for held in work.jobs:
-            if held.decided:
+        for held in execution.jobs:
+            if held.outcome is not None:
                 continue
             told = held.reason is not None
-            if program_ends or (told and (is_stopped or not work.stopped)):
-                self._conclude(held, self._stopped(held, late))
+            if program_ends or (told and (is_stopped or not told_all)):
+                self._decide(held, self._stopped(held, was_stuck))
             else:
-                self._conclude(held, self._decide(held, error))
+                self._decide(held, self._failure(held, error))
                 failed = failed or held
         if failed is not None:
             self._show(failed, error)
-        self._let_go(work, late)
 
     def _program_ends(self) -> bool:
         """True if the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
         return self._run_task is not None and self._run_task.cancelling() > 0
 
-    def _note_end(self, work: Work) -> bool:
-        """Note that a handler has ended. True if it was stuck: it went on long after it was told to stop."""
-        if work.timer is not None:
-            work.timer.cancel()
-        work.ended = True
-        if work.batch is not None and work.began is not None:
-            slots = min(self._state.concurrency, len(self._state.running) + 1)
-            seconds = (self._loop.time() - work.began) / slots
-            self._claims.note_speed(work.handler.entrypoint, len(work.jobs), seconds)
-        if work.gathering:
-            self._state.end_gathering(work)
-        if work in self._state.running:
-            self._state.running.discard(work)
-            return False
-        self._state.remove_stuck(work)
-        return True
+    def _note_speed(self, execution: Execution) -> None:
+        if execution.began is not None:
+            slots = min(self._state.concurrency, len(self._state.running))
+            seconds = (self._loop.time() - execution.began) / slots
+            self._claims.note_speed(execution.handler.entrypoint, len(execution.jobs), seconds)
 
-    def _let_go(self, work: Work, late: bool) -> None:
-        """Let go of the slot of a handler that has ended, once its outcomes are sent."""
-        work.jobs.clear()  # its jobs refer to it: a cycle would be left to the garbage collector
-        self._state.let_go(work)
-        if late:
-            self._state.wake_waiting()
+    def refuse(self, held: HeldJob, error: JQueueError) -> None:
+        """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
+        self._state.occupy(held.execution)
+        if isinstance(error, InvalidJobError):
+            logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job))
+            self._decide(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
+        else:
+            self._decide(held, self._failure(held, error))
 
-    def _stopped(self, held: HeldJob, late: bool) -> Decision:
-        """Decide about a job whose handler was told to stop. `late`: the handler did not stop within `cancel_grace`."""
+    def _stopped(self, held: HeldJob, was_stuck: bool = False) -> Decision:
+        """Decide about a job whose handler was told to stop. `was_stuck`: it did not stop within `cancel_grace`."""
         if held.reason == "cancelled":
             return CANCELLED
         if held.reason == "timeout":
-            seconds = held.work.handler.options.seconds
-            how = ", and still ran after it was told to stop" if late else ""
-            return self._decide(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
+            seconds = held.execution.handler.options.seconds
+            how = ", and still ran after it was told to stop" if was_stuck else ""
+            return self._failure(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
         return HAND_BACK
 
-    def fail(self, held: HeldJob, error: BaseException) -> None:
-        """Report that the work on a job failed."""
+    def _fail(self, held: HeldJob, error: BaseException) -> None:
+        """Decide about a job that failed alone."""
         error = decisive(error)
-        self._conclude(held, self._decide(held, error))
+        self._decide(held, self._failure(held, error))
         self._show(held, error)
+
+    def _decide(self, held: HeldJob, decision: Decision) -> None:
+        """Set the outcome of a job, to be sent to the queue."""
+        held.outcome, held.companions = decision.kind, ()
+        held.operation = nack_of(held.job, decision, self._capabilities)
+        self._state.add_outcome(held)
 
     def _show(self, held: HeldJob, error: BaseException) -> None:
         """Log an error in full, if that is asked for."""
@@ -478,8 +504,9 @@ class JobRunner:
                 "job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames, extra=about(held.job)
             )
 
-    def _decide(self, held: HeldJob, error: BaseException) -> Decision:
-        options = held.work.handler.options
+    def _failure(self, held: HeldJob, error: BaseException) -> Decision:
+        """Decide about a job that failed, and log it."""
+        options = held.execution.handler.options
         decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter, options.retry)
         job = held.job
         if decision.kind == "snoozed":
@@ -503,17 +530,6 @@ class JobRunner:
             extra=about(job),
         )
         return decision
-
-    def _conclude(self, held: HeldJob, decision: Decision) -> None:
-        """Report the decision about a job."""
-        held.decided = True
-        if held.reason == "lost":
-            held.sent = True
-            self._state.let_go(held.work)
-            self._state.finish(held, "lost")
-            self._state.wake_waiting()
-            return
-        self._state.add_outcome(Outcome(held, decision.kind, nack_of(held.job, decision, self._capabilities)))
 
     def _context(self, job: Job, deadline: datetime | None) -> Context:
         return Context(job, queue=self._queue, resources=self._resources, deadline=deadline)

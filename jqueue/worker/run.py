@@ -27,18 +27,15 @@ from jqueue.worker.calls import call_of
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.claims import Claims
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
-from jqueue.worker.gathering import Gatherer
 from jqueue.worker.handler_options import WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import Heartbeats
 from jqueue.worker.job_runner import AnyCall, JobRunner
-from jqueue.worker.opening import check_writable, name_of, open_queue
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import PeriodicChecks
 from jqueue.worker.processes import Processes
-from jqueue.worker.queue_health import CallFailures, QueueHealth
-from jqueue.worker.report import Figures, RunReport, report_of
-from jqueue.worker.run_state import RunState
+from jqueue.worker.queue_health import CallFailures, QueueHealth, check_writable, name_of, open_queue
+from jqueue.worker.run_state import Figures, RunReport, RunState, report_of
 from jqueue.worker.signals import handle_signals
 from jqueue.worker.threads import Threads
 
@@ -234,6 +231,7 @@ class Run:
             resources=resources,
             cancel_grace=to_seconds("cancel_grace", self._settings.cancel_grace),
             interrupt=self.interrupt,
+            batches_wait=not self._drain,
             show_errors=self._settings.show_errors,
         )
 
@@ -244,7 +242,6 @@ class Run:
         failures = CallFailures("sending outcomes of jobs", entropy, health)
         claims = Claims(queue, self._claim_timeout, self._settings.name, self._handlers, state, failures)
         job_runner = self._job_runner(claims, resources, threads, processes)
-        job_runner.gatherer = Gatherer(claims, job_runner.add, waits=not self._drain)
         batches = {name: handler.options.batch for name, handler in self._handlers.items()}
         claimer = Claimer(claims, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
         if isinstance(queue, SupportsWorkers):
@@ -325,8 +322,8 @@ class Run:
     async def _end_claims(self, claiming: asyncio.Task[None], claims: Claims, job_runner: JobRunner) -> None:
         """Claim no more jobs, and give back batches whose handlers have not begun because they wait for more."""
         self._state.wake_claimer = _do_nothing
-        for work in [each for each in self._state.running if each.gathering]:
-            job_runner.stop_work(work, "stop")
+        for execution in list(self._state.filling.values()):
+            job_runner.stop(execution, "stop")
         await _cancelled([claiming])
         claims.close()
 
@@ -342,19 +339,19 @@ class Run:
         """
         state, grace = self._state, to_seconds("grace", self._settings.grace)
         if state.running and not self._hurried:
-            jobs = counted(sum(len(work.jobs) for work in state.running), "job")
+            jobs = counted(sum(len(execution.jobs) for execution in state.running), "job")
             logger.info("%s is stopping: waiting for %s, up to %g s", self._settings.name, jobs, grace)
         await self._wait_until(lambda: not state.running or self._hurried, grace)
         if not state.running and not state.stuck:
             return
-        for work in list(state.running):
-            job_runner.stop_work(work, "stop")
+        for execution in list(state.running):
+            job_runner.stop(execution, "stop")
         if not self._hurried:
             await self._wait_until(lambda: not state.running or self._hurried, job_runner.cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
-        for work in {held.work for held in state.held}:
-            job_runner.abandon(work)
+        for execution in {held.execution for held in state.held}:
+            job_runner.abandon(execution)
 
     async def _end_outcomes(self, sending: asyncio.Task[None]) -> None:
         """Wait until all outcomes are in the queue, or until the time for that is over."""

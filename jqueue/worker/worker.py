@@ -11,9 +11,9 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.handler_options import Lifespan, WorkerSettings
 from jqueue.worker.handlers import Handler
-from jqueue.worker.report import RunReport
 from jqueue.worker.router import Router
 from jqueue.worker.run import Run
+from jqueue.worker.run_state import RunReport
 from jqueue.worker.signatures import AddsJobs
 
 P = ParamSpec("P")

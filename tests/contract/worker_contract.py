@@ -17,8 +17,8 @@ from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_options import HandlerArguments
-from jqueue.worker.report import RunReport
 from jqueue.worker.retries import Discard, Exponential, Retry, Snooze
+from jqueue.worker.run_state import RunReport
 from jqueue.worker.worker import Worker
 
 LONG, AT_ONCE = Exponential(base=3600, cap=3600), Exponential(base=0.001, cap=0.001)
