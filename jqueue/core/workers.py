@@ -77,9 +77,12 @@ class Workers:
             if run in self.stops:
                 asyncio.get_running_loop().call_soon(self.stops[run])
 
-    def landed(self, runs: Iterable[str], now: float, beat: float = BEAT) -> None:
-        """Note that the records of these runs were committed, at a time of the monotonic clock, with this beat."""
-        self._reported.update(runs)
-        self._reported -= self.left.intersection(runs)
-        self.left.difference_update(runs)
+    def landed(self, records: Mapping[str, object], now: float, beat: float = BEAT) -> None:
+        """Note that these records were committed, at a time of the monotonic clock, with this beat.
+
+        A worker that left while its record was on its way has left a record behind.
+        """
+        gone = {run for run, record in records.items() if record is None}
+        self._reported = (self._reported | records.keys()) - gone
+        self.left = (self.left | (records.keys() - self.present.keys())) - gone
         self._next = now + beat if self.present else inf
