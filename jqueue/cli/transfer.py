@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
 
@@ -28,7 +27,7 @@ from jqueue.cli.on_queue import (
 )
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import jobs, show, show_json
+from jqueue.cli.printing import jobs, show_json, tell
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.connect import connect_queue
 from jqueue.core.blob.lines import export_line, import_line
@@ -71,30 +70,18 @@ def export(
             out: TextIO = sys.stdout if output is None else closing.enter_context(_new_file(output))
             count, shown = 0, output is not None or not sys.stdout.isatty()
             view, _ = closing.enter_context(reading(opened.view, "exporting", names=selection.entrypoints, shown=shown))
-            async for line in _lines(replace(opened, view=view), selection):
-                out.write(line + "\n")
+            async for job in view.jobs(opened.now(), selection, in_order=True):
+                if job.payload_apart:
+                    job = job.evolve(payload=b"".join([piece async for piece in payload_of(opened.queue, job)]))
+                result = None if job.result_object is None else await opened.queue.result(job.id)
+                out.write(export_line(job, result) + "\n")
                 count += 1
             out.flush()
             return count
 
     count = on_queue(url, write, as_json=as_json)
-    if output is not None and as_json:
-        show_json({"exported": count})
-    elif output is not None:
-        typer.echo(f"{jobs(count)} exported")
-
-
-async def _lines(opened: OpenedQueue, selection: Selection) -> AsyncIterator[str]:
-    """Yield the lines of the jobs, in the order of the queue."""
-    async for job in opened.view.jobs(opened.now(), selection, in_order=True):
-        yield await _line(opened, job)
-
-
-async def _line(opened: OpenedQueue, job: Job) -> str:
-    """Return the line of a job, with the values that are in objects."""
-    if job.payload_apart:
-        job = job.evolve(payload=b"".join([piece async for piece in payload_of(opened.queue, job)]))
-    return export_line(job, None if job.result_object is None else await opened.queue.result(job.id))
+    if output is not None:
+        tell({"exported": count}, f"{jobs(count)} exported", as_json=as_json)
 
 
 def _new_file(path: Path) -> TextIO:
@@ -125,23 +112,12 @@ NAMED = 5
 """Largest number of refused lines that are named."""
 
 
-@dataclass(slots=True)
-class Report:
-    """The result of an import.
-
-    Attributes:
-        added: number of jobs that were added.
-        there: number of jobs that were left alone, because a job with their id is in the queue.
-        finished: number of jobs that were left alone, because a job with their id has finished lately.
-        completed: number of completed jobs that were left out: there is nothing to do for them.
-        refused: the numbers of the other lines, and why they were refused.
-    """
-
-    added: int = 0
-    there: int = 0
-    finished: int = 0
-    completed: int = 0
-    refused: list[tuple[int, str]] = field(default_factory=list)
+LEFT_OUT = {
+    "there": "left alone: jobs with these ids are in the queue",
+    "finished": "left alone: jobs with these ids have finished in the queue",
+    "completed": "left out: they were completed",
+}
+"""Counts of jobs that an import did not add, and why."""
 
 
 def import_(
@@ -159,7 +135,7 @@ def import_(
 
     Exits with 1 if a line was refused.
     """
-    report = Report()
+    counts, wrong = Counter[str](), list[tuple[int, str]]()
 
     async def add(opened: OpenedQueue) -> None:
         if opened.view.absent and not create:
@@ -167,22 +143,35 @@ def import_(
         try:
             with ExitStack() as closing:
                 lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_opened(file))
-                tell = closing.enter_context(jobs_counted("checking" if dry_run else "importing"))
+                progress = closing.enter_context(jobs_counted("checking" if dry_run else "importing"))
                 done = 0
-                for batch in _batches(_jobs(lines, report)):
+                for batch in _batches(_jobs(lines, counts, wrong)):
                     done += len(batch)
-                    new = await _without_known(opened, batch, report)
-                    if dry_run:
-                        report.added += len(new)
-                    else:
-                        await _add(opened, new, report)
-                    tell(done)
+                    looks = [Find(job.id) for _, job in batch]
+                    new = _unknown(await opened.queue.apply_each(*looks), batch, counts, wrong)
+                    if new and not dry_run:
+                        now = opened.now()
+                        arrivals = [Arrive(arriving(job, now)) for _, job in new]
+                        new = _unknown(await certain(opened.queue.apply_each(*arrivals)), new, counts, wrong)
+                    counts["added"] += len(new)
+                    progress(done)
         except JQueueError as error:
-            raise RefusedError(f"{error}. {jobs(report.added)} added before: repeat the import") from error
+            raise RefusedError(f"{error}. {jobs(counts['added'])} added before: repeat the import") from error
 
     on_queue(url, add, as_json=as_json, create=True)
-    _show_import(report, dry_run=dry_run, as_json=as_json)
-    if report.refused:
+    if as_json:
+        refused = [{"line": number, "reason": printable(reason)} for number, reason in wrong]
+        show_json({**{name: counts[name] for name in ("added", *LEFT_OUT)}, "refused": refused, "dry_run": dry_run})
+    else:
+        typer.echo(f"{jobs(counts['added'])} {'would be added' if dry_run else 'added'}")
+        for name, words in {**LEFT_OUT, "refused": "refused"}.items():
+            if number := len(wrong) if name == "refused" else counts[name]:
+                typer.echo(f"{jobs(number)} {words}")
+        for number, reason in wrong[:NAMED]:
+            typer.echo(f"jqueue: line {number}: {printable(reason)}", err=True)
+        if len(wrong) > NAMED:
+            typer.echo(f"jqueue: and {len(wrong) - NAMED:,} more; --json lists them all", err=True)
+    if wrong:
         raise typer.Exit(NOT_ALL)
 
 
@@ -193,24 +182,28 @@ def _opened(path: Path) -> BinaryIO:
         raise RefusedError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
 
 
-def _jobs(lines: Iterable[bytes], report: Report) -> Iterator[tuple[int, Job]]:
-    """Yield the jobs of the lines that have not completed, with the numbers of their lines. The others are reported."""
+Numbered = tuple[int, Job]
+"""A job, with the number of its line."""
+
+
+def _jobs(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[int, str]]) -> Iterator[Numbered]:
+    """Yield the jobs of the lines that have not completed. The others are counted, or noted as wrong."""
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             job = import_line(line)
         except InvalidJobError as error:
-            report.refused.append((number, str(error)))
+            wrong.append((number, str(error)))
             continue
         if job.status is JobStatus.COMPLETED:
-            report.completed += 1
+            counts["completed"] += 1
         else:
             yield number, job
 
 
-def _batches(found: Iterable[tuple[int, Job]]) -> Iterator[list[tuple[int, Job]]]:
-    batch: list[tuple[int, Job]] = []
+def _batches(found: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    batch: list[Numbered] = []
     size = 0
     for each in found:
         batch.append(each)
@@ -222,58 +215,27 @@ def _batches(found: Iterable[tuple[int, Job]]) -> Iterator[list[tuple[int, Job]]
         yield batch
 
 
-async def _without_known(opened: OpenedQueue, batch: list[tuple[int, Job]], report: Report) -> list[tuple[int, Job]]:
-    """Return the jobs whose ids are not in the queue, and have not finished there lately. The others are reported."""
-    answers = await opened.queue.apply_each(*(Find(job.id) for _, job in batch))
-    new = []
+def _unknown(
+    answers: Sequence[Any], batch: list[Numbered], counts: Counter[str], wrong: list[tuple[int, str]]
+) -> list[Numbered]:
+    """Return the jobs of a batch that the queue does not have, or has just got. The others are counted, or refused.
+
+    Args:
+        answers: of the queue to a `Find` or an `Arrive` for each job.
+        batch: the jobs.
+        counts: the jobs that are left out.
+        wrong: the lines that are refused.
+    """
+    unknown = []
     for (number, job), answer in zip(batch, answers, strict=True):
-        if isinstance(answer, JQueueError):
-            report.refused.append((number, str(answer)))
-        elif not answer:
-            new.append((number, job))
-        elif answer[0].status is JobStatus.COMPLETED:
-            report.finished += 1
+        known = answer[0] if isinstance(answer, list) and answer else answer
+        if isinstance(known, JQueueError) and not isinstance(known, JobStateError):
+            wrong.append((number, str(known)))
+        elif isinstance(answer, JobStateError) or known is not answer:
+            counts["finished" if known.status is JobStatus.COMPLETED else "there"] += 1
         else:
-            report.there += 1
-    return new
-
-
-async def _add(opened: OpenedQueue, batch: list[tuple[int, Job]], report: Report) -> None:
-    """Add jobs in one commit, each for itself."""
-    if not batch:
-        return
-    queue, now = opened.queue, opened.now()
-    arrivals = [Arrive(arriving(job, now)) for _, job in batch]
-    for (number, _), answer in zip(batch, await certain(queue.apply_each(*arrivals)), strict=True):
-        if not isinstance(answer, JQueueError):
-            report.added += 1
-        elif isinstance(answer, JobStateError) and answer.status is JobStatus.COMPLETED:
-            report.finished += 1
-        elif isinstance(answer, JobStateError):
-            report.there += 1
-        else:
-            report.refused.append((number, str(answer)))
-
-
-def _show_import(report: Report, *, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        refused = [{"line": number, "reason": printable(reason)} for number, reason in report.refused]
-        values: dict[str, Any] = {name: getattr(report, name) for name in ("added", "there", "finished", "completed")}
-        show_json({**values, "refused": refused, "dry_run": dry_run})
-        return
-    typer.echo(f"{jobs(report.added)} {'would be added' if dry_run else 'added'}")
-    for number, said in (
-        (report.there, "left alone: jobs with these ids are in the queue"),
-        (report.finished, "left alone: jobs with these ids have finished in the queue"),
-        (report.completed, "left out: they were completed"),
-        (len(report.refused), "refused"),
-    ):
-        if number:
-            typer.echo(f"{jobs(number)} {said}")
-    for number, reason in report.refused[:NAMED]:
-        typer.echo(f"jqueue: line {number}: {printable(reason)}", err=True)
-    if len(report.refused) > NAMED:
-        typer.echo(f"jqueue: and {len(report.refused) - NAMED:,} more; --json lists them all", err=True)
+            unknown.append((number, job))
+    return unknown
 
 
 LEFT = ("ready", "scheduled", "in_progress", "dead", "completed")
@@ -310,14 +272,15 @@ def migrate(
             raise RefusedError(IN_MEMORY)
         if is_same_place(opened.queue, target):
             raise RefusedError("SOURCE and DEST are the same queue: there is nothing to move")
+        from jqueue.worker.signals import handle_signals  # slow to import
+
         stop = asyncio.Event()
-        _stop_on_signals(stop)
         rules = [f"limits of {each}" for each in header.entrypoints]
         rules += [f"cron entry {each}" for each in header.schedules]
         rules += [f"setting {each}" for each in to_builtins(header.settings)]
         try:
             async with target:
-                with jobs_counted("checking" if dry_run else "moving") as progress:
+                with handle_signals(stop.set), jobs_counted("checking" if dry_run else "moving") as progress:
                     moved = await move(
                         opened.queue, target, dry_run=dry_run, lossy=lossy, on_progress=progress, stop=stop
                     )
@@ -326,57 +289,41 @@ def migrate(
             raise RefusedError(f"{error}. Run the command again to finish the move") from None
 
     report, rules, *names = on_queue(source, perform, as_json=as_json)
-    if as_json:
-        show_json(as_values(report, rules, *names, dry_run=dry_run))
-    else:
-        _show(report, rules, *names, dry_run=dry_run)
-    if not report.complete:
-        raise typer.Exit(NOT_ALL)
-
-
-def _stop_on_signals(stop: asyncio.Event) -> None:
-    """On SIGINT or SIGTERM, finish the work under way and stop."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with suppress(NotImplementedError, RuntimeError, ValueError):  # Windows; or not the main thread
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
-
-
-def as_values(report: MigrationReport, rules: list[str], source: str, dest: str, *, dry_run: bool) -> dict[str, Any]:
-    """Return a report as JSON values."""
     left = {name: getattr(report.left, name) for name in LEFT}
-    return {
-        "source": source,
-        "dest": dest,
+    values = {
+        **dict(zip(("source", "dest"), names, strict=True)),
         "dry_run": dry_run,
-        "complete": report.complete,
-        "stopped": report.stopped,
-        "damaged": report.damaged,
-        "moved": report.moved,
+        **{name: getattr(report, name) for name in ("complete", "stopped", "damaged", "moved")},
         "refused": [{"reason": reason, "ids": ids} for reason, ids in report.refused.items()],
         "left": {**left, "unreadable": report.left.unreadable},
         "rules_left": rules,
     }
+    tell(values, *_lines(report, rules, left, *names, dry_run=dry_run), as_json=as_json)
+    if not report.complete:
+        raise typer.Exit(NOT_ALL)
 
 
-def _show(report: MigrationReport, rules: list[str], source: str, dest: str, *, dry_run: bool) -> None:
-    """Print a report for people."""
-    show(f"{source} to {dest}", f"{jobs(report.moved)} {'would be ' if dry_run else ''}moved")
-    if report.refused:
-        for reason, ids in report.refused.items():
-            some = ", ".join(map(printable, ids[:2])) + (", …" if len(ids) > 2 else "")
-            show(f"not moved: {jobs(len(ids))} ({some}): {printable(reason)}")
-        if any("the format of this queue has no" in reason for reason in report.refused):
-            show("add --lossy to move the jobs that would lose something")
+def _lines(
+    report: MigrationReport, rules: list[str], left: dict[str, int], source: str, dest: str, *, dry_run: bool
+) -> Iterator[str]:
+    """Yield the lines of a report for people."""
+    yield f"{source} to {dest}"
+    yield f"{jobs(report.moved)} {'would be ' if dry_run else ''}moved"
+    for reason, ids in report.refused.items():
+        some = ", ".join(map(printable, ids[:2])) + (", …" if len(ids) > 2 else "")
+        yield f"not moved: {jobs(len(ids))} ({some}): {printable(reason)}"
+    if any("the format of this queue has no" in reason for reason in report.refused):
+        yield "add --lossy to move the jobs that would lose something"
     for suffix, why in report.damaged.items():
-        show(f"not moved: jobs of segment {suffix} that cannot be read: {printable(why)}")
+        yield f"not moved: jobs of segment {suffix} that cannot be read: {printable(why)}"
     if report.damaged:
-        show("restore what is damaged, or use `jqueue repair`, and run the command again")
+        yield "restore what is damaged, or use `jqueue repair`, and run the command again"
     if report.left.unreadable:
-        show(f"not moved: {counted(report.left.unreadable, 'line')} of SOURCE that cannot be read as jobs")
+        yield f"not moved: {counted(report.left.unreadable, 'line')} of SOURCE that cannot be read as jobs"
     if rules:
-        show(f"not copied: {printable(', '.join(rules))}. Set them at DEST, best before the jobs move")
+        yield f"not copied: {printable(', '.join(rules))}. Set them at DEST, best before the jobs move"
     if report.stopped:
-        show("stopped before all jobs were moved: run the command again to finish")
-    left = [f"{number} {name.replace('_', ' ')}" for name in LEFT if (number := getattr(report.left, name))]
-    if left and not dry_run:
-        show(f"left at SOURCE: {', '.join(left)}")
+        yield "stopped before all jobs were moved: run the command again to finish"
+    if any(left.values()) and not dry_run:
+        numbers = [f"{number} {name.replace('_', ' ')}" for name, number in left.items() if number]
+        yield f"left at SOURCE: {', '.join(numbers)}"
