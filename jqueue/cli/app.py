@@ -34,6 +34,7 @@ class Commands(CommandGroup):
             "stats": "Show the figures of a queue: jobs by entrypoint, rates, times, workers, limits, cron entries.",
             "pause": "Pause an entrypoint: workers claim none of its jobs until `jqueue resume`.",
             "resume": "End the pause of an entrypoint: workers claim its jobs again.",
+            "stop": "Tell a worker to stop, on whatever machine: it finishes its jobs or hands them back, and ends.",
             "limit": "Set the limits of an entrypoint; without options, show its limits.",
             "configure": "Change the settings of a queue; without options, show them.",
             "init": "Create an empty queue.",

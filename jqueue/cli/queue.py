@@ -27,6 +27,7 @@ from jqueue.cli.printing import (
 )
 from jqueue.core.shown import stats_values
 from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError
+from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
 from jqueue.domain.operations.rules import SetLimits
@@ -36,6 +37,9 @@ from jqueue.domain.stats import EntrypointStats
 
 LISTED = 20
 """Largest number of workers that are listed for people."""
+
+WRITERS = 5
+"""Largest number of writers that are listed for people."""
 
 COUNTS = ("ready", "scheduled", "in_progress", "dead", "completed")
 RATED = ("enqueued", "claimed", "done", "failed")
@@ -107,6 +111,7 @@ def _page(values: Figures, now: datetime, terminal: Terminal) -> Iterator[str]:
         (("jobs", *RATED), _rates(values)),
         (("entrypoint", "median wait", "95% wait", "median run", "95% run"), _with_all(known, values, _times)),
         (("worker", "jobs", "oldest", "seen", "entrypoints"), _workers(values["workers_seen"], now)),
+        (("writer", "commits", "last", "cycle"), _writers(values["writers"], now)),
         (("limits", "in progress", "claims"), _limits(entrypoints)),
         (("cron entry", "entrypoint", "when", "next (UTC)", "in"), _schedules(values["schedules"], now)),
     )
@@ -205,10 +210,19 @@ def _workers(workers: Sequence[Figures], now: datetime) -> Iterator[Row]:
             yield [each["holder"], each["jobs"], claimed, "", Cell("(no record of a worker)", "dim")]
             continue
         seen = f"{age(each['last_commit_seconds'])} ago"
+        seen = f"stopping, {seen}" if each["stopping"] else seen
         last = Cell(f"lost, {seen}", "red") if each["lost"] else seen
         yield [each["holder"], f"{each['jobs']} of {each['slots']}", claimed, last, ", ".join(each["entrypoints"])]
     if len(workers) > LISTED:
         yield [Cell(f"{len(workers) - LISTED:,} more: see --json", "dim"), "", "", "", ""]
+
+
+def _writers(writers: Sequence[Figures], now: datetime) -> Iterator[Row]:
+    """Yield the last writers, if a worker or a broker is among them: the others have no names."""
+    for each in writers[:WRITERS] if any(each["name"] for each in writers) else ():
+        at = each["last_commit_at"]
+        last = "" if at is None else f"{age(now - datetime.fromisoformat(at))} ago"
+        yield [each["name"] or Cell(each["writer"], "dim"), each["commits"], last, brief(each["cycle_seconds"])]
 
 
 def _limits(entrypoints: Mapping[str, Figures]) -> Iterator[Row]:
@@ -289,6 +303,26 @@ def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     resumed = f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready"
     told = {"entrypoint": entrypoint, "paused": False, "changed": before.paused}
     tell(told, resumed if before.paused else "this entrypoint was not paused", as_json=as_json)
+
+
+def stop(
+    url: URL,
+    worker: Annotated[str, argument("WORKER", "Its name, for all workers of this name, or its name@host:pid.")],
+    as_json: AsJSON = False,
+) -> None:
+    """Tell a worker to stop, on whatever machine: it finishes its jobs or hands them back, and ends.
+
+    It stops as after SIGTERM, once it learns of the order: within seconds mostly, and within a minute, or five if a
+    broker on another machine commits its calls. Until it has left, `jqueue stats` shows it as stopping. What restarts
+    it after SIGTERM restarts it then, too.
+    """
+
+    async def change(opened: OpenedQueue) -> list[WorkerRecord]:
+        return await certain(opened.queue.stop_worker(worker))
+
+    records = on_queue(url, change, as_json=as_json)
+    words = [f"{printable(each.holder)} stops within {length(each.beat)}, or is lost" for each in records]
+    tell({"stopping": [each.holder for each in records]}, *words, as_json=as_json)
 
 
 def limit(

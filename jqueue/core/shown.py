@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from jqueue.core.view import QueueView
 from jqueue.domain.counters import KINDS, Histogram, Totals
 from jqueue.domain.events import HistoryEvent
-from jqueue.domain.header import by_name
+from jqueue.domain.header import Header, by_name, writer_names
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.rules import EntrypointRules, as_shown
@@ -30,6 +30,14 @@ Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 def instant(time: datetime | None) -> str | None:
     """Return a time as a text for JSON, in UTC."""
     return None if time is None else time.astimezone(UTC).isoformat()
+
+
+def _moment(seconds: float) -> datetime | None:
+    """Return a time that is given in seconds since 1970; None for one beyond all years, which nobody writes."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
 
 
 class ShownError(msgspec.Struct):
@@ -189,6 +197,7 @@ class ShownWorker(msgspec.Struct):
     worker: bool
     jobs: int
     lost: bool | None
+    stopping: bool | None
     oldest_claim_at: Instant | None
     name: str | None
     host: str | None
@@ -199,6 +208,17 @@ class ShownWorker(msgspec.Struct):
     runs_seconds: float | None
     entrypoints: list[str] | None
     version: str | None
+
+
+class ShownWriter(msgspec.Struct):
+    """A writer of the queue's object, with its last commit. Its name is that of its workers, or of the broker."""
+
+    writer: str
+    name: str | None
+    commits: int
+    version: int
+    last_commit_at: Instant | None
+    cycle_seconds: float
 
 
 class ShownStats(ShownFigures):
@@ -216,6 +236,7 @@ class ShownStats(ShownFigures):
     workers: int
     workers_lost: int
     workers_seen: list[ShownWorker]
+    writers: list[ShownWriter]
     broker: str | None
     holders: dict[str, int]
     entrypoints: dict[str, ShownEntrypoint]
@@ -257,6 +278,7 @@ def stats_values(
         "workers": sum(not record.lost for record in stats.workers),
         "workers_lost": sum(record.lost for record in stats.workers),
         "workers_seen": _workers(view, now),
+        "writers": _writers(header),
         "broker": (header.broker.url or None) if header.broker is not None else None,
         "holders": dict(stats.holders or {}),
         "entrypoints": entrypoints,
@@ -279,7 +301,7 @@ def _workers(view: QueueView, now: datetime) -> list[dict[str, Any]]:
             "jobs": jobs,
             "lost": record.is_lost(now.timestamp()),
             "oldest_claim_at": oldest,
-            "last_commit_at": record.last_seen,
+            "last_commit_at": _moment(record.at),
             "last_commit_seconds": round(now.timestamp() - record.at, 3),
             "runs_seconds": round(now.timestamp() - record.started, 3),
             "entrypoints": list(record.entrypoints),
@@ -289,6 +311,21 @@ def _workers(view: QueueView, now: datetime) -> list[dict[str, Any]]:
         unknown: dict[str, Any] = dict.fromkeys(ShownWorker.__struct_fields__)
         known = {"holder": holder, "worker": False, "jobs": jobs, "oldest_claim_at": oldest}
         found.append(_values(ShownWorker, None, unknown | known))
+    return found
+
+
+def _writers(header: Header) -> list[dict[str, Any]]:
+    """Return the values of the writers of a queue, the last to commit first."""
+    names, found = writer_names(header), []
+    for writer, record in sorted(header.commits.items(), key=lambda row: -row[1].version):
+        made = {
+            "writer": writer,
+            "name": names.get(writer),
+            "commits": record.sequence,
+            "last_commit_at": _moment(record.at),
+            "cycle_seconds": record.cycle,
+        }
+        found.append(_values(ShownWriter, record, made))
     return found
 
 

@@ -114,7 +114,9 @@ def next_header(
         recent=_recent(header, at) if header.recent else header.recent,
         transactions=_transactions(header, at) if header.transactions else header.transactions,
         counters=with_moves(header.counters, draft.moves, now, draft.bulk_moves),
-        workers=with_workers(header.workers, workers, at) if header.workers or workers else header.workers,
+        workers=with_workers(header.workers, workers, at, commit.writer)
+        if header.workers or workers
+        else header.workers,
         history=_history(draft, now, moved, new_series, drops_events),
         segments=segments,
         retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from jqueue.core.view import WARNING
 from jqueue.domain.counters import OTHERS, Histogram, Rates, Totals, totals_of
-from jqueue.domain.header import Header
+from jqueue.domain.header import Header, writer_names
 from jqueue.domain.rules import EntrypointRules, as_shown
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 from jqueue.server.view import View
@@ -111,7 +111,7 @@ def _schedules(header: Header, now: datetime) -> list[dict[str, Any]]:
 
 def _store(header: Header, stats: QueueStats) -> dict[str, Any]:
     """Return the facts about the object and the commits to it."""
-    settings, history = header.settings, header.history
+    settings, history, names = header.settings, header.history, writer_names(header)
     return {
         "size": stats.size,
         "size_limit": stats.size_limit,
@@ -132,8 +132,8 @@ def _store(header: Header, stats: QueueStats) -> dict[str, Any]:
         "history_events": 0 if history is None else history.last,
         "history_lost": 0 if history is None else history.lost,
         "commits": [
-            {"writer": writer, "sequence": record.sequence, "version": record.version, "at": record.at,
-             "cycle": record.cycle}
+            {"writer": writer, "name": names.get(writer), "sequence": record.sequence, "version": record.version,
+             "at": record.at, "cycle": record.cycle}
             for writer, record in sorted(header.commits.items(), key=lambda row: -row[1].version)
         ],
         "finished": len(header.finished),

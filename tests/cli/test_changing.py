@@ -1,14 +1,17 @@
 """The commands that change a queue: one job, a selection counted first and asked about, limits, settings, cron."""
 
+import asyncio
 import os
 import threading
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
 from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.header import WorkerRecord
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.testing.faults import Fault, FaultyObjects
@@ -114,6 +117,28 @@ def test_the_claims_of_silent_workers_are_revoked_on_request(path, jobs):
     assert {"requeued": 1} == values("redrive", path, "--stale", "0")
     assert "queued" == jobs.find("running").status
     assert "choose the jobs: one ID" in refused("redrive", path, "--stale", "0", "--all")
+
+
+def test_a_worker_is_stopped_by_its_name_and_writers_bear_the_names_of_workers(path, queue):
+    async def commit():
+        async with BrokerQueue(LocalFileSystemStorage(path)) as opened:
+            for number in (1, 2):
+                opened.attend(str(number), partial(seen, number), list)
+            await opened.enqueue("mail")
+
+    def seen(number, at):
+        return WorkerRecord(name="mailer", host="web", pid=number, at=at)
+
+    queue.enqueue("mail")
+    asyncio.run(commit())
+    named, *others = values("stats", path)["writers"]
+    assert ("mailer@web:1, mailer@web:2", 1) == (named["name"], named["commits"])
+    assert [None] == list({each["name"] for each in others})
+    assert "mailer@web:1, mailer@web:2 1 0 s ago" in " ".join(run("stats", path).stdout.split())
+    assert "No worker 'nobody' in the queue" in refused("stop", path, "nobody")
+    assert {"stopping": ["mailer@web:2"]} == values("stop", path, "mailer@web:2")
+    assert [False, True] == [each["stopping"] for each in values("stats", path)["workers_seen"]]
+    assert "mailer@web:1 stops within 60 s, or is lost mailer@web:2 stops" in text("stop", path, "mailer")
 
 
 @pytest.mark.wide

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jqueue import BrokerQueue, LocalFileSystemStorage, connect
+from jqueue.domain.header import WorkerRecord
 from tests.cli.commands import run
 
 ROOT = Path(__file__).parents[2]
@@ -85,11 +86,13 @@ TASKS = re.findall(
 
 
 @pytest.mark.wide
-def test_each_of_twenty_tasks_is_done_by_its_command(tmp_path, monkeypatch):
+@pytest.mark.parametrize("named", ["by an argument", "by the environment"])
+def test_each_of_twenty_tasks_is_done_by_its_command(tmp_path, monkeypatch, named):
     assert len(TASKS) >= 20
 
     async def fill(path):
         async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
+            queue.attend("run", lambda at: WorkerRecord(name="WORKER", at=at), list)
             await queue.configure(history=86400)
             await queue.schedule("nightly", "0 3 * * *", "report")
             for name in ("mail", "resize"):
@@ -106,6 +109,9 @@ def test_each_of_twenty_tasks_is_done_by_its_command(tmp_path, monkeypatch):
         monkeypatch.chdir(folder)
         job_id = asyncio.run(fill(folder / "queue.json"))
         words = [job_id[:8] if word == "ID" else word for word in shlex.split(command)[1:]]
+        if named == "by the environment":
+            words.remove("queue.json")
+            monkeypatch.setenv("JQUEUE_URL", "queue.json")
         if words[0] not in ("worker", "metrics", "dashboard") and "--watch" not in words:  # which do not end
             result = run(*words)
             assert 0 == result.exit_code, (command, result.output)

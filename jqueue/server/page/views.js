@@ -210,7 +210,7 @@ export function store({ state }) {
   const columns = [{ label: "Writer" }, { label: "Last commit" }, { label: "Version", number: true },
     { label: "Commits", number: true }, { label: "Read and write", number: true }];
   const rows = facts.commits.map((row) => ({ key: `c:${row.writer}`, cells: [
-    h("code", {}, foreign(row.writer)), when(row.at, state.now), count(row.version), count(row.sequence),
+    h("code", {}, foreign(row.name || row.writer)), when(row.at, state.now), count(row.version), count(row.sequence),
     duration(row.cycle) ] }));
   const row = (label, ...value) => [h("dt", {}, label), h("dd", {}, ...value)];
   return [
