@@ -44,7 +44,7 @@ from jqueue.domain.errors import (
     shown,
 )
 from jqueue.domain.header import Header
-from jqueue.domain.job import OBJECTS
+from jqueue.domain.job import OBJECTS, JobRecord
 from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.ends import Sweep
@@ -83,10 +83,12 @@ class OpenWrite(msgspec.Struct, eq=False):
     Attributes:
         commit: the id that identifies it.
         outcomes: the outcome of each request that it carries, if it landed.
+        dead: see `LandedCommit`.
     """
 
     commit: CommitId
     outcomes: list[tuple[Request, Outcome]]
+    dead: list[JobRecord]
 
 
 class Step(Enum):
@@ -580,7 +582,7 @@ class Engine:
         landed = [sent for sent, verdict in verdicts.items() if verdict is Verdict.LANDED]
         self.recognised += len(landed)
         for sent in landed:
-            self.observers.landed(sent.commit, sent.outcomes, 0.0, recognised=True)
+            self.observers.landed(sent.commit, sent.outcomes, 0.0, sent.dead, recognised=True)
         self._close(verdicts)
         return True
 
@@ -660,6 +662,7 @@ class Engine:
         if not queue:
             queue = self._first_id = self.entropy.new_id()  # each try to create the queue has it
         workers = present.records(now.timestamp()) if present.present or present.left else {}
+        dead = self.observers.died(draft.moves)
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         header = next_header(
             draft,
@@ -698,10 +701,10 @@ class Engine:
         except BaseException as error:
             if generation is not self.generation:
                 raise
-            self._leave_open(OpenWrite(commit, outcomes), error, started)
+            self._leave_open(OpenWrite(commit, outcomes, dead), error, started)
             raise
         self.commits += 1
-        self.observers.landed(commit, outcomes, ended - started, recognised=False)
+        self.observers.landed(commit, outcomes, ended - started, dead, recognised=False)
         self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE), outcomes)
         self.watch.observed(draft, ended, applied.store_time)
         if header.history is not None:

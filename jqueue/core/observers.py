@@ -9,8 +9,10 @@ from typing import ParamSpec, TypeVar
 
 from jqueue.core.requests import Outcome, Request
 from jqueue.domain.commits import CommitId
+from jqueue.domain.job import DEAD, JobRecord
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import AllOrNothing, Carried
+from jqueue.domain.transitions import Move, Verb
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import logger_of
 from jqueue.ports.observer import AppliedCall, AppliedCalls, CallOutcome, LandedCommit, Observer, SentCall, SentName
@@ -112,13 +114,25 @@ class Observers:
             calls = [SentCall(each.operations, getattr(each, "context", None)) for each in requests]
             self._tell(lambda observer: observer.sent(name, calls))
 
+    def died(self, moves: Iterable[Move]) -> list[JobRecord]:
+        """Return the jobs for `LandedCommit.dead` among the transitions of a commit, if there is an observer."""
+        if not self._present:
+            return []
+        return [job for verb, _, job in moves if verb is Verb.REVOKE and job is not None and job.status is DEAD]
+
     def landed(
-        self, commit: CommitId, outcomes: Sequence[tuple[Request, Outcome]], seconds: float, *, recognised: bool
+        self,
+        commit: CommitId,
+        outcomes: Sequence[tuple[Request, Outcome]],
+        seconds: float,
+        dead: Sequence[JobRecord],
+        *,
+        recognised: bool,
     ) -> None:
         """Tell the observers of a commit that has landed: see `LandedCommit`."""
         if self._present:
             calls = [call for request, outcome in outcomes for call in _calls(request.operations, outcome)]
-            landed = LandedCommit(commit.base_version + 1, calls, seconds, recognised)
+            landed = LandedCommit(commit.base_version + 1, calls, seconds, recognised, dead)
             self._tell(lambda observer: observer.committed(landed))
 
     def _tell(self, tell: Callable[[Observer], None]) -> None:

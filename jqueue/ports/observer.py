@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.commits import CommitId
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
 
 CallOutcome = tuple[Sequence[Operation], list[Any] | JQueueError]
@@ -26,12 +27,14 @@ class LandedCommit(NamedTuple):
         calls: its calls, with their outcomes.
         seconds: time of the write; 0 for a recognised commit.
         recognised: True if the answer to the write was not a clean success, and a later read found the commit.
+        dead: the jobs whose last attempt had died with its holder: it made them dead, as their claims were stale.
     """
 
     version: int
     calls: Sequence[CallOutcome]
     seconds: float
     recognised: bool
+    dead: Sequence[JobRecord] = ()
 
 
 class AppliedCall(NamedTuple):

@@ -333,7 +333,7 @@ class Claims:
             if self._find(job) is not None:
                 del self._places[job.id]
         for held in over.outcomes.values():
-            self._state.finish(held)
+            self._state.finish(held, is_certain=not over.uncertain)
         self._state.sending -= len(over.outcomes)
         self._state.open_claims -= 1
         self._state.wake_waiting()

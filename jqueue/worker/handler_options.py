@@ -11,6 +11,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
+from jqueue.domain.models import Job
 from jqueue.telemetry.exporters import Exporter, Tracing, address_of
 from jqueue.worker.retries import Backoff, Exponential, RetryRule, check_rule
 
@@ -38,6 +39,9 @@ It gets a `Context`, or a `BatchContext` around a batch handler.
 
 ThreadMiddleware = Callable[[Any, Callable[[], Any]], Any]
 """Function called in the thread of a handler, around it: `def traced(ctx, call_next): return call_next()`."""
+
+OnDead = Callable[[Job], Any]
+"""Function called with each job that is dead: `async def tell(job): ...`. Without `async` it is called in a thread."""
 
 Lifespan = Callable[[], AbstractAsyncContextManager[Any]]
 """Opens the resources that all handlers share. They stay open from before the first job until after the last."""
@@ -192,6 +196,7 @@ class WorkerSettings:
             A store that does not answer is waited for regardless.
         name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
         lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
+        on_dead: called with each job that is dead, after the commit that made it so.
         retry: what becomes of jobs by the class of their error, for handlers without a `retry` of their own.
         show_errors: True to log the message and the traceback of each failure. They may quote the payload.
         health: address of the probes, such as "127.0.0.1:8080", which serves `/healthz`, `/readyz` and `/metrics`.
@@ -206,6 +211,7 @@ class WorkerSettings:
     give_up_after: Duration | None = 300
     name: str = "worker"
     lifespan: Lifespan | None = None
+    on_dead: OnDead | None = None
     retry: RetryRule | None = None
     show_errors: bool = False
     health: str | None = None
@@ -218,6 +224,8 @@ class WorkerSettings:
             seconds = seconds_of(name, getattr(self, name))
             if name == "claim_timeout" and seconds is not None and seconds < MIN_CLAIM_TIMEOUT:
                 raise InvalidJobError(f"{name} must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats")
+        if self.on_dead is not None and not callable(self.on_dead):
+            raise InvalidJobError(f"on_dead must be a function that takes the job, got {type(self.on_dead).__name__}")
         if self.retry is not None:
             check_rule(self.retry)
         for name, kind, example in (

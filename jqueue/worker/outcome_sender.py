@@ -175,7 +175,7 @@ class OutcomeSender:
                 "result" if isinstance(held.operation, Ack) else "error",
                 extra=about(held.job),
             )
-        self._state.finish(held)
+        self._state.finish(held, is_certain=True)
 
     def _refused(self, held: HeldJob, error: JQueueError) -> None:
         """Handle an outcome that the queue refused."""

@@ -26,6 +26,7 @@ from jqueue.telemetry.exporters import Exporter, observed
 from jqueue.worker.calls import call_of
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.claims import Claims
+from jqueue.worker.deaths import Deaths
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
 from jqueue.worker.handler_options import WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
@@ -84,6 +85,9 @@ class Run:
         self._hurried = False
         self._phase: Literal["opening", "working", "closing"] = "opening"
 
+        self._deaths: Deaths | None = None
+        if settings.on_dead is not None:
+            self._deaths = Deaths(settings.on_dead, settings.show_errors, self._state.progress.set)
         self._id = options_of(queue).entropy.new_id()[:13]
         self._started = options_of(queue).clock.now().timestamp()
         self._task_of_all: asyncio.Task[RunReport] | None = None
@@ -186,6 +190,11 @@ class Run:
             await check_writable(self._queue)
             if self._settings.tracing is not None:
                 self._settings.tracing.instrument(self._queue)
+            if (deaths := self._deaths) is not None:
+                stack.callback(deaths.close)
+                self._state.died = deaths.failed_here
+                for queue in getattr(self._queue, "queues", (self._queue,)):
+                    stack.enter_context(observed(queue, deaths))
             if exporter is not None:
                 await stack.enter_async_context(exporter.watch(self._queue, Figures(self._settings.name, self._state)))
             resources = None
@@ -268,6 +277,7 @@ class Run:
             self._hurried = True
             raise
         finally:
+            grace_ends = self._loop.time() + to_seconds("grace", self._settings.grace)
             await self._end_claims(claiming, claims, job_runner)
             settling = self._task(self._settle(claims, claiming), "last-claim")
             await self._end_handlers(job_runner)
@@ -278,6 +288,9 @@ class Run:
                 others.append(sending)
             await self._end_outcomes(sending)
             await self._remove_record()
+            if (deaths := self._deaths) is not None:
+                left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
+                await self._wait_until(lambda: not deaths.calls or self._hurried, left)
             await asyncio.wait([settling])
             claims.abandon()
             await _cancelled(others)

@@ -34,6 +34,7 @@ class RunState:
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their slots and claims are kept.
         stuck_changed: called when a call is added to `stuck` or removed from it.
+        died: called with each job whose last attempt has certainly failed here.
         progress: set when a handler has ended or outcomes have arrived.
         wake_claimer: called to tell the claimer that more slots are free, or that nothing is left to do.
     """
@@ -52,6 +53,7 @@ class RunState:
         self.stuck_changed: Callable[[], None] = _do_nothing
         self.has_outcomes = Signal()
         self.failure: Exception | None = None
+        self.died: Callable[[HeldJob], None] = lambda held: None
         self.claimed = Signal()
         self.progress = Signal()
         self.wake_claimer: Callable[[], None] = _do_nothing
@@ -104,11 +106,13 @@ class RunState:
             self.occupy(held.execution)
         self.outcomes[:0] = outcomes
 
-    def finish(self, held: HeldJob) -> None:
-        """Count a job and drop it: its outcome is in the queue, or will never be sent."""
+    def finish(self, held: HeldJob, *, is_certain: bool = False) -> None:
+        """Count a job and drop it: its outcome is certainly in the queue, or probably, or will never be sent."""
         assert held.outcome is not None
         self.held.discard(held)
         self.counts[held.outcome] += 1
+        if is_certain and held.outcome == "dead":
+            self.died(held)
 
     def filled(self, execution: Execution) -> None:
         """Note that a batch claims no more jobs for itself."""

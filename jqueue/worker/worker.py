@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.queue import JobQueue
-from jqueue.worker.handler_options import Lifespan, WorkerSettings
+from jqueue.worker.handler_options import Lifespan, OnDead, WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.router import Router
 from jqueue.worker.run import Run
@@ -20,6 +20,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LifespanT = TypeVar("LifespanT", bound=Lifespan)
+OnDeadT = TypeVar("OnDeadT", bound=OnDead)
 
 
 def _takes(settings: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
@@ -71,6 +72,22 @@ class Worker(Router):
         if self.settings.lifespan is not None:
             raise InvalidJobError("this worker already has a lifespan: open everything in that one")
         self.settings = replace(self.settings, lifespan=function)
+        return function
+
+    def on_dead(self, function: OnDeadT) -> OnDeadT:
+        """Register the function that is called with each job that is dead. It gets the `Job`, with its `error`.
+
+        It is called after the commit in which the last attempt failed here, or in which the queue object of this worker
+        found that a last attempt, of any handler, had died with its worker. At most once for each: if this process dies
+        in between, or the commit is made where no worker runs, it is not called. `ls --status dead` and the history
+        know all dead jobs. Its errors are logged, and change nothing. A worker that stops waits for its calls.
+
+        Raises:
+            InvalidJobError: the worker has such a function already.
+        """
+        if self.settings.on_dead is not None:
+            raise InvalidJobError("this worker already has a function for dead jobs: call both in one")
+        self.settings = replace(self.settings, on_dead=function)
         return function
 
     def include(self, router: Router) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -28,6 +29,7 @@ from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.testing.virtual_time import EPOCH
+from tests.property.plain_values import STALE
 from tests.simulation.chain import (
     COMPLETED,
     DEAD,
@@ -37,6 +39,7 @@ from tests.simulation.chain import (
     Fields,
     Version,
     attempt_of,
+    failures_of,
     seconds,
     status_of,
 )
@@ -56,6 +59,35 @@ OF_ITS_OWN = ("stats", "read_state", "iterate", "schedules", "read_range", OF_MA
 
 OF_MANY_PARTS = ("dequeue", "enqueue_many", "enqueue_staged", "result", "claim_range")
 """Verbs that may commit several times."""
+
+
+def check_deaths(versions: Sequence[Version], told: Mapping[str, Mapping[int, Sequence[str]]]) -> int:
+    """Check that each process hears of the jobs whose last attempt died, as its commits find. Return their number.
+
+    Args:
+        versions: the chain.
+        told: the ids of these jobs, by process and version, for each commit that the process knows of.
+
+    Raises:
+        Violation: a process was told of others.
+    """
+    number = 0
+    for before, after in pairwise([NOTHING, *versions]):
+        by_process = told.get(after.by or "", {})
+        if after.number not in by_process:
+            continue
+        dead = {
+            job_id: job["dead_at"] != before.jobs.get(job_id, {}).get("dead_at") and job.get("error") == STALE
+            for job_id, job in after.jobs.items()
+            if status_of(job) == DEAD
+        }
+        found = {job_id for job_id, is_new in dead.items() if is_new}
+        heard = {*by_process[after.number]}
+        others = [after.jobs[job_id] for job_id in heard - found if job_id in after.jobs]  # redriven at once, or wrong
+        if found - heard or any(failures_of(job) > (status_of(job) == IN_PROGRESS) for job in others):
+            raise Violation(20, f"{after.by} was told that {heard} died with their holders, not {found}", version=after)
+        number += len(heard)
+    return number
 
 
 class AnswersAudit:

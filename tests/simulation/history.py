@@ -203,10 +203,12 @@ class Recorder(Observer):
 
     Attributes:
         recognised: commits recognised after an answer that was not a clean success.
+        dead: ids of the jobs that each commit has made dead because their claims were stale, by its version.
     """
 
     def __init__(self, process: str, records: list[Record], sent: SentCalls | None = None) -> None:
         self.recognised = 0
+        self.dead: dict[int, list[str]] = {}
         self._process = process
         self._records = records
         self._sent = {} if sent is None else sent
@@ -214,6 +216,7 @@ class Recorder(Observer):
     def committed(self, commit: LandedCommit) -> None:
         """See `Observer`."""
         self.recognised += commit.recognised
+        self.dead[commit.version] = [job.id for job in commit.dead]
 
     def applied(self, calls: AppliedCalls) -> None:
         """See `Observer`."""

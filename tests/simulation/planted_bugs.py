@@ -450,6 +450,12 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A worker is not told that its record says stop": Bug(
             "core/workers.py", "in records and records[run].stopping", "in ()"
         ),
+        "A commit that is recognised later tells of no dead job": Bug(
+            "core/engine.py", "0.0, sent.dead, recognised=True", "0.0, [], recognised=True", seeds=200
+        ),
+        "A job that is tried again is told of as dead": Bug(
+            "core/observers.py", " and job is not None and job.status is DEAD]", " and job is not None]"
+        ),
         "An order to stop one worker is for all": Bug(
             "domain/header.py", "name in (self.name, self.holder, run)", "True"
         ),

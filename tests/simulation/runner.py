@@ -15,7 +15,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.testing.tuning import tune
 from tests.simulation.actors import Consumer, Offerer, Operator, Producer
-from tests.simulation.answers_audit import AnswersAudit
+from tests.simulation.answers_audit import AnswersAudit, check_deaths
 from tests.simulation.chain import Version, read_chain
 from tests.simulation.contention import contend
 from tests.simulation.crowds import Crowd, count_runs
@@ -213,6 +213,8 @@ class Simulation:
         audit = ModelAudit(evidence)
         audit.check()
         events["worker told to stop"] += check_orders_to_stop(self.versions, world)
+        deaths = {client.process.name: client.recorder.dead for client in self.clients}
+        events["job dead with its holder"] += check_deaths(self.versions, deaths)
         AnswersAudit(evidence, audit).check()
         history = HistoryAudit()
         history.check(self.versions)
