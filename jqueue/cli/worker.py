@@ -16,9 +16,11 @@ import sys
 import traceback
 from collections.abc import Callable, Container, Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
 
@@ -30,6 +32,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.on_queue import URL, Create, place_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, refusal
+from jqueue.cli.supervisor import Supervisor, changes_in
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.errors import (
@@ -47,6 +50,7 @@ from jqueue.ports.log import logger_of, printable_lines
 from jqueue.ports.storage import describe
 from jqueue.runtime.system import process_name
 from jqueue.worker import Worker
+from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence, name_of
 from jqueue.worker.signals import handle_signals, leave_at_signals
 
@@ -202,6 +206,9 @@ NAMED = 5
 SOME_DIED = 1
 """Exit code of `--drain` if jobs died."""
 
+MOST_PROCESSES = 1000
+"""Largest number of processes of one command."""
+
 LAST_WAIT = 1.0
 """Seconds given to tasks that go on after the worker has ended."""
 
@@ -216,6 +223,7 @@ class Level(StrEnum):
 
 
 def worker(
+    context: typer.Context,
     target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
     url: URL,
     concurrency: Annotated[
@@ -238,6 +246,12 @@ def worker(
     poll_interval: Annotated[
         float | None, option("SECONDS", "Longest time between two reads of an idle queue; 1 by default.", min=0.001)
     ] = None,
+    processes: Annotated[
+        int | None, option("NUMBER", "Run so many processes, each with a worker of its own.", min=1, max=MOST_PROCESSES)
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start anew when a Python file below this folder changes; in development.")
+    ] = False,
     create: Create = False,
     log_level: Annotated[
         Level, typer.Option(case_sensitive=False, help="Lowest level of messages to log.")
@@ -253,26 +267,77 @@ def worker(
 
     Exits with 1 if jobs died during a run with --drain, and with 2 if the queue cannot be used.
     """
-    with log_to_stderr(log_level.value, target.partition(".")[0].partition(":")[0], log_format) as formatter:
+    given = {name: value for name, value in context.params.items() if value not in (None, False)}
+    settings = {name: given[name] for name in given.keys() & {field.name for field in fields(WorkerSettings)}}
+    options = {name: given[name] for name in given.keys() & {"create", "poll_interval"}}
+    count = processes or 1
+    run = partial(run_worker, target, url, settings, options, drain, log_level.value, log_format, count)
+    if not processes and not reload:
+        status = run()
+    elif count > 1 and url.lower().startswith("memory:"):
+        raise refusal("an in-memory queue is visible only to its own process: --processes needs a file or a store")
+    else:
+        with log_to_stderr(log_level.value, "", log_format):
+            pass
+        try:
+            changes = changes_in(Path.cwd()) if reload else None
+        except ImportError:
+            raise refusal('--reload needs watchfiles: pip install "jqueue[reload]"') from None
+        status = Supervisor(run, count, {0, SOME_DIED} if drain else {0}, changes).supervise()
+    if status != 0:
+        raise typer.Exit(status)
+
+
+def run_worker(
+    target: str,
+    url: str,
+    settings: dict[str, Any],
+    options: dict[str, Any],
+    drain: bool,
+    log_level: str,
+    log_format: LogFormat,
+    count: int = 1,
+    number: int = 1,
+) -> int:
+    """Run a worker, and return the exit status.
+
+    Args:
+        target: MODULE:NAME of the worker.
+        url: the URL of the queue.
+        settings: the settings of the worker that the command gives.
+        options: the options of the queue that it gives.
+        drain: True to end when no job is ready.
+        log_level: the lowest level to log.
+        log_format: text or JSON.
+        count: number of processes.
+        number: the number of this one, from 1 on. Among several, its name ends with it, and ports follow each other.
+
+    Raises:
+        typer.Exit: the worker cannot be run. The reason has been printed.
+    """
+    with log_to_stderr(log_level, target.partition(".")[0].partition(":")[0], log_format) as formatter:
         found = find_worker(target)
-    if isinstance(formatter, JSONFormatter):
-        formatter.worker = f"{found.settings.name}@{process_name()}"
-    given: dict[str, Any] = {
-        "concurrency": concurrency,
-        "grace": grace,
-        "give_up_after": give_up_after,
-        "health": health,
-        "show_errors": show_errors or None,
-    }
     try:
-        found.settings = replace(found.settings, **{name: value for name, value in given.items() if value is not None})
-        queue = connect_queue(url, create=create, **({"poll_interval": poll_interval} if poll_interval else {}))
+        found.settings = replace(found.settings, **settings)
+        if count > 1:
+            found.settings = _numbered(found.settings, number)
+        queue = connect_queue(url, **options)
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
+    if isinstance(formatter, JSONFormatter):
+        formatter.worker = f"{found.settings.name}@{process_name()}"
     fail = _logged if log_format is LogFormat.JSON else refusal
     gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
-    if (status := asyncio.run(_run(found, queue, fail, drain=drain))) != 0:
-        raise typer.Exit(status)
+    return asyncio.run(_run(found, queue, fail, drain=drain))
+
+
+def _numbered(settings: WorkerSettings, number: int) -> WorkerSettings:
+    """Return the settings of one of several processes: its name ends with its number, and each has a port."""
+    health = settings.health
+    if health is not None:
+        host, _, port = health.rpartition(":")
+        health = f"{host}:{int(port) + number - 1 if int(port) else 0}"
+    return replace(settings, name=f"{settings.name}-{number}", health=health)
 
 
 def _logged(message: str) -> typer.Exit:

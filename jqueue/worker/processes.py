@@ -14,7 +14,7 @@ import multiprocessing.resource_tracker
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from jqueue.domain.models import Job
@@ -151,7 +151,7 @@ class _Process:
     def _run(self, theirs: Any) -> None:
         """Start the process, wait for its end, and kill all that it has left. It runs in a thread."""
         try:
-            with theirs, _sigint_blocked():
+            with theirs, signals_blocked({signal.SIGINT}):
                 self._process.start()
         except Exception as error:
             self._tell("gone", f"no process could be started for the handler: {error}")
@@ -201,8 +201,8 @@ class _Process:
 
 
 @contextlib.contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Block SIGINT in this thread. A process that it starts inherits that, from its first instruction on.
+def signals_blocked(numbers: Collection[signal.Signals]) -> Iterator[None]:
+    """Block signals in this thread. A process that it starts inherits that, from its first instruction on.
 
     Until it leads its own group, Ctrl-C in a terminal reaches it too. It would end in a traceback, amid its imports.
     """
@@ -210,7 +210,7 @@ def _sigint_blocked() -> Iterator[None]:
         yield
         return
     multiprocessing.resource_tracker.ensure_running()  # its own start would unblock SIGINT
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield
     finally:
