@@ -5,8 +5,10 @@ Each request is one commit, made only if what the operator saw still holds.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -20,6 +22,7 @@ from jqueue.domain.errors import (
     JobStateError,
     JQueueError,
     UnknownOutcomeError,
+    WorkerNotFoundError,
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
@@ -28,16 +31,16 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule, StopWorker
 from jqueue.domain.operations.rules import Pause, Resume, RunSchedule, SetLimits, SetSchedule, Unschedule
 from jqueue.domain.rules import EntrypointRules, Schedule
-from jqueue.domain.selection import QUEUED, FirstItems, Phase, phase_of
+from jqueue.domain.selection import QUEUED, Phase, phase_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.jobs import ORDERS, PAGE, matching, query_of, seen_of
 from jqueue.server.view import View
 
-CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError)
-"""Errors of an action on a job that has changed since the operator saw it."""
+CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError, WorkerNotFoundError)
+"""Errors of an action on a job or a worker that has changed since the operator saw it."""
 
 LARGEST = 1e15
 """No number of an action is as large as this."""
@@ -46,7 +49,10 @@ SECOND_THOUGHT = 10.0
 """Seconds within which the outcome of an action must be found out if the store has not answered."""
 
 CHUNK = 1000
-"""Maximum number of jobs that one request changes. The page sends it again while some are left."""
+"""Maximum number of jobs that one commit changes."""
+
+REQUEST_SECONDS = 10.0
+"""Seconds after which a request for all jobs that match ends. The page sends it again while some are left."""
 
 Values = Mapping[str, Any]
 """Values that the operator has entered, by the names of the fields."""
@@ -126,14 +132,15 @@ class Action:
     """A row of the table.
 
     Attributes:
-        on: "job", "entrypoint", "entry" (a cron entry), "dead" (all dead jobs) or "queue".
+        on: "job", "entrypoint", "entry" (a cron entry), "worker", "dead" (all dead jobs) or "queue".
         label: of its button.
         title: the question. "{these}" stands for the job or jobs.
         text: what will happen.
         confirm: the answer that does it.
         done: said afterwards, before the name or the number.
         make: returns the operation for a target and the values of the fields. The target is the id of a job, the name
-            of an entrypoint, a cron entry (None if it is a new one), the time at which the operator looked, or nothing.
+            of an entrypoint, a cron entry (None if it is a new one), the name of a worker, the time at which the
+            operator looked, or nothing.
         fields: what it asks for.
         needs: capabilities of the queue.
         states: phases of the jobs that it is for.
@@ -292,6 +299,11 @@ ACTIONS: Mapping[str, Action] = {
         "It adds no more jobs. Those that it has added stay. This cannot be undone.", "Remove the entry",
         "Removed the cron entry", lambda entry, _: Unschedule(entry.name), needs=("schedules",), danger=True,
     ),
+    "stop-worker": Action(
+        "worker", "Stop…", "Stop this worker?",
+        "It claims no more jobs, finishes those that it has within its time, hands back the others, and ends.", "Stop",
+        "Told to stop", lambda name, _: StopWorker(name), needs=("holders",), danger=True,
+    ),
     "enqueue": Action(
         "queue", "Add a job…", "Add a job", "", "Add the job", "Added job", _enqueue,
         (
@@ -366,6 +378,9 @@ class Request:
             operation = action.make(entry, values)
             result = await self._result(operation if entry is None else Guarded(operation, schedule=entry))
             return {"done": 1, "name": result.id if isinstance(result, Job) else name}
+        if action.on == "worker":
+            name = Field("worker", "", required=True).of(body)
+            return {"done": len(await self._result(action.make(name, values))), "name": name}
         result = await self._result(action.make(time(body, "seen_at") if action.on == "dead" else None, values))
         return {"done": 1, "name": result.id} if isinstance(result, Job) else {"done": result}
 
@@ -381,35 +396,45 @@ class Request:
         return {"done": 1, "name": name, "undo": _undo(action, known, {"entrypoint": name, "seen": seen})}
 
     async def _on_jobs(self, action: Action, values: Values) -> dict[str, Any]:
-        """Change one job, the jobs that were selected, or those that match the filters of a list, in one commit."""
+        """Change one job, the jobs that were selected, or all that match the filters of a list."""
         if "id" in self.body:
             job = await self._seen(self.body["id"], self.body.get("seen"))
             after = await self._result(Guarded(action.make(job.id, values), job=job))
             seen = {"id": job.id, "seen": seen_of(after)} if action.undo else {}
             return {"done": 1, "name": job.id, "undo": _undo(action, job, seen)}
-        changed, left = 0, 0
+        answer: dict[str, Any] = {"done": 0, "changed": 0, "refused": 0, "why": None, "left": False}
+
+        async def change(jobs: list[Job]) -> None:
+            in_order = sorted(jobs, key=ORDERS["served"])
+            operations = (Guarded(action.make(job.id, values), job=job) for job in in_order)
+            for result in await certain(self.queue.apply_each(*operations)):
+                refused = isinstance(result, JQueueError) and not isinstance(result, CHANGED)
+                answer["refused" if refused else "changed" if isinstance(result, CHANGED) else "done"] += 1
+                answer["why"] = answer["why"] or (str(result) if refused else None)
+
         jobs: list[Job] = []
         if "query" in self.body:
-            jobs, left = await self._matching(action)
+            until = asyncio.get_running_loop().time() + REQUEST_SECONDS
+            async with aclosing(self._matching(action)) as matching_jobs:
+                async for job in matching_jobs:
+                    if len(jobs) == CHUNK:
+                        await change(jobs)
+                        jobs = []
+                        answer["left"] = asyncio.get_running_loop().time() > until
+                        if answer["left"]:
+                            break
+                    jobs.append(job)
         else:
             for job_id, seen in _pairs(self.body.get("jobs")):
                 try:
                     jobs.append(await self._seen(job_id, seen))
                 except ChangedMeanwhileError:
-                    changed += 1
-        if not jobs:
+                    answer["changed"] += 1
+        if jobs:
+            await change(jobs)
+        if not any(answer.values()):
             raise ChangedMeanwhileError("there are no such jobs any longer")
-        operations = (Guarded(action.make(each.id, values), job=each) for each in jobs)
-        results = await certain(self.queue.apply_each(*operations))
-        refused = [result for result in results if isinstance(result, JQueueError)]
-        other = [error for error in refused if not isinstance(error, CHANGED)]
-        return {
-            "done": len(results) - len(refused),
-            "changed": changed + len(refused) - len(other),
-            "refused": len(other),
-            "why": str(other[0]) if other else None,
-            "left": left,
-        }
+        return answer
 
     async def _seen(self, job_id: Any, seen: Any) -> Job:
         """Return a job that must still be as the operator saw it."""
@@ -421,19 +446,19 @@ class Request:
             raise ChangedMeanwhileError(f"job {job_id!r} has changed meanwhile: it is {state} now. Look at it again")
         return job
 
-    async def _matching(self, action: Action) -> tuple[list[Job], int]:
-        """Return the first jobs that filters pick, and the number of the others. Newer ones are left out.
+    async def _matching(self, action: Action) -> AsyncGenerator[Job, None]:
+        """Yield the jobs that filters pick and that have not moved since the operator looked.
 
-        Ages and states are those of the moment at which the operator looked.
+        Ages and states are those of that moment.
         """
         query, seen_at = self.body["query"], time(self.body, "seen_at")
         if not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
             raise InvalidJobError("'query' must have the filters of a list")
-        jobs = FirstItems[Job](CHUNK, ORDERS["served"])
-        async for job in matching(self.view, query_of(query).within(action.states), seen_at):
-            if all(at is None or at <= seen_at for at in (job.created_at, job.queued_at, job.claimed_at, job.dead_at)):
-                jobs.add(job)
-        return jobs.found(), max(0, jobs.number - CHUNK)
+        async with aclosing(matching(self.view, query_of(query).within(action.states), seen_at)) as jobs:
+            async for job in jobs:
+                moved = job.created_at, job.queued_at, job.claimed_at, job.dead_at
+                if all(at is None or at <= seen_at for at in moved):
+                    yield job
 
     async def _result(self, operation: Operation) -> Any:
         """Carry out an operation, and return its result. If the outcome is not known at first, try to find out.

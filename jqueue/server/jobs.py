@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -105,7 +105,7 @@ def query_of(asked: Mapping[str, str]) -> Query:
     return Query(selection, asked.get("pattern"), asked.get("payload", "").encode("utf-8", "replace").lower())
 
 
-async def matching(view: View, query: Query, now: datetime) -> AsyncIterator[Job]:
+async def matching(view: View, query: Query, now: datetime) -> AsyncGenerator[Job, None]:
     """Yield the jobs that all filters pick at a time. Other tasks run in between.
 
     Raises:
@@ -169,36 +169,31 @@ async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[F
     """
     queue, now, place, selection = view.queue, view.now, ORDERS[order], query.selection
     first, few = FirstItems[Job](most, lambda job: (place(job), job.id)), view.stats.segment_jobs <= FEW
-    looked = size = beyond = 0
-
-    def look(job: Job) -> None:
-        nonlocal looked, size, beyond
-        if query.payload and (looked == SEARCHED or size > SEARCHED_BYTES):
-            beyond += 1
-            return
-        looked, size = looked + 1, size + len(job.payload)
-        if query.matches(job):
-            first.add(job)
-
+    plain, looked, size = Selection(selection.phases, selection.entrypoints), 0, 0
     with suppress(JobsUnreadableError):  # all others are listed, and the page says which segment cannot be read
-        async for job in queue.jobs(now, selection, hot=not few):
-            look(job)
-            if query.payload and looked % 256 == 0:
-                await asyncio.sleep(0)
-    if few or selection.holder is not None:  # no waiting job has a holder
-        return first, beyond, looked
-    plain, next_jobs = Selection(selection.phases, selection.entrypoints), dict[str, Job]()
+        async with aclosing(queue.jobs(now, selection, hot=not few and not query.payload)) as jobs:
+            async for job in jobs:
+                if query.payload and (looked == SEARCHED or size > SEARCHED_BYTES):
+                    return first, max(0, await queue.count(now, plain) - looked), looked
+                looked, size = looked + 1, size + len(job.payload)
+                if query.matches(job):
+                    first.add(job)
+                if query.payload and looked % 256 == 0:
+                    await asyncio.sleep(0)
+    if few or query.payload or selection.holder is not None:  # no waiting job has a holder
+        return first, 0, looked
+    next_jobs = dict[str, Job]()
     for phase in {Phase.READY, Phase.SCHEDULED} & (plain.phases or frozenset(Phase)):
         found = await queue.first_jobs(LISTED, now, replace_fields(plain, phases=frozenset({phase})), LISTED_BYTES)
         next_jobs |= {job.id: job for job in found.jobs if job.id not in queue.records}
     known = sum([1 async for _ in queue.jobs(now, plain, hot=True)]) + len(next_jobs)
-    beyond += max(0, await queue.count(now, plain) - known)
+    beyond = max(0, await queue.count(now, plain) - known)
     with suppress(JobsUnreadableError):  # it may be there
         if selection.text and (whole := await queue.find(selection.text)) and whole.id not in queue.records:
             next_jobs[whole.id] = whole
     for job in next_jobs.values():
-        if selection.matches(job, now):
-            look(job)
+        if selection.matches(job, now) and query.matches(job):
+            first.add(job)
     return first, beyond, looked
 
 

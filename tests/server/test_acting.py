@@ -1,9 +1,13 @@
 """The actions of the dashboard: each is one commit, made only if what the operator saw still holds."""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from jqueue import DirectQueue, JobStatus, LocalFileSystemStorage
+from jqueue.domain.header import WorkerRecord
+from jqueue.domain.operations.operator import Attend
+from jqueue.operations import Enqueue, Nack
 from jqueue.server import dashboard
 from tests.server.asgi import act, get
 
@@ -56,7 +60,7 @@ async def test_the_commit_itself_compares_the_job_with_what_was_seen(path, other
         assert not held.cancel_requested
 
 
-DONE = {"changed": 0, "refused": 0, "why": None, "left": 0}
+DONE = {"changed": 0, "refused": 0, "why": None, "left": False}
 
 
 async def test_dead_jobs_are_queued_again_by_entrypoint_error_and_age_without_the_others(queue, app):
@@ -85,6 +89,23 @@ async def test_selected_jobs_are_changed_in_one_commit_except_those_that_changed
     assert [-2, 7, -2] == [(await queue.find(job_id)).priority for job_id in ids]
     many = await act(app, "cancel", {"jobs": jobs * 20})
     assert (400, "at most 50 jobs can be selected") == (many.status, many.values["error"])
+
+
+async def test_all_jobs_that_match_are_changed_a_thousand_in_a_commit_even_behind_refused_ones(queue, app):
+    jobs = await queue.enqueue_many(
+        [Enqueue("mail", b"", unique_key=f"u{number // 2}") for number in range(0, 2500, 2)]
+    )
+    claimed = await queue.dequeue("mail", batch_size=len(jobs))
+    await queue.apply(*(Nack(job, dead=True) for job in claimed))
+    await queue.enqueue_many([Enqueue("mail", b"", unique_key=job.unique_key) for job in claimed[:1000]])
+    before = await version(queue)
+    body = {"query": {"state": "dead"}, "seen_at": (await get(app, "/api/dead")).values["now"] + 1}
+    answer = (await act(app, "redrive", body)).values
+    assert (250, 1000, False) == (answer["done"], answer["refused"], answer["left"])
+    assert before + 1 == await version(queue)
+    assert 1250 == (await queue.stats()).ready
+    cancelled = await act(app, "cancel", {"query": {"entrypoint": "mail"}, "seen_at": body["seen_at"] + 9})
+    assert (1250, before + 3) == (cancelled.values["done"], await version(queue))
 
 
 async def test_a_job_that_cannot_be_queued_again_is_counted_with_the_reason(queue, app):
@@ -267,3 +288,15 @@ async def test_claims_without_a_heartbeat_are_taken_back(queue, other, app):
     assert {"done": 0} == (await act(app, "requeue-stale", {"timeout": "1h"})).values
     assert {"done": 1} == (await act(app, "requeue-stale", {"timeout": "0s"})).values
     assert JobStatus.QUEUED is (await queue.find(job.id)).status
+
+
+async def test_a_worker_is_told_to_stop_unless_it_has_left(queue, app):
+    record = WorkerRecord("mailer", "east", 7, at=datetime.now(UTC).timestamp())
+    await queue.apply(Attend({"r1": record}))
+    [shown] = (await get(app, "/api/overview")).values["workers"]
+    body = {"worker": shown["holder"]}
+    assert {"done": 1, "name": "mailer@east:7"} == (await act(app, "stop-worker", body)).values
+    assert [True] == [worker.stopping for worker in (await queue.stats()).workers]
+    await queue.apply(Attend({"r1": None}))
+    gone = await act(app, "stop-worker", body)
+    assert (409, "changed") == (gone.status, gone.values["kind"])

@@ -120,15 +120,17 @@ function entrypoints(state, samples, actions) {
   return table("Entrypoints", columns, rows, "No entrypoints yet: the first job brings one.");
 }
 
-export function workers({ state }) {
+export function workers({ state, actions }) {
   const columns = [{ label: "Worker" }, { label: "Host" }, { label: "Busy", number: true }, { label: "Entrypoints" },
-    { label: "Started" }, { label: "Seen" }, { label: "Version" }];
+    { label: "Started" }, { label: "Seen" }, { label: "Version" }, { label: "Actions", hidden: true }];
   const known = new Set(state.workers.map((worker) => worker.holder));
   const rows = state.workers.map((worker) => ({ key: `w:${worker.holder}`, cells: [
     foreign(worker.name), [foreign(worker.host), `:${worker.pid}`],
     link({ holder: worker.holder }, `${worker.busy} of ${worker.slots}`),
     h("span", { class: "list" }, worker.entrypoints.map((name, number) => [number ? ", " : "", foreign(name)])),
     when(worker.started, state.now), [state.now - worker.at > 120 && "lost, ", when(worker.at, state.now)], foreign(worker.version),
+    worker.stopping ? h("span", { class: "badge paused" }, "told to stop") : h("span", { class: "row-actions" },
+      actions.of("worker").map((name) => actions.button(name, { name: worker.holder, body: { worker: worker.holder } }))),
   ] }));
   const others = Object.entries(state.holders).filter(([holder]) => !known.has(holder));
   return [h("h1", { tabindex: "-1" }, "Workers"),
