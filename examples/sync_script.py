@@ -37,26 +37,26 @@ class Amount(BaseModel):
 worker = Worker(concurrency=4)
 
 
-@worker.handler("to_euros", max_attempts=2, backoff=Exponential(base=0.1, cap=1), keep_result=3600)
+@worker.handler(max_attempts=2, backoff=Exponential(base=0.1, cap=1), keep_result=3600)
 def to_euros(amount: Amount) -> float:  # no async: it runs in a thread
     rates: dict[str, float] = json.loads(Path(os.environ["RATES"]).read_text())
     return round(amount.number * rates[amount.currency], 2)
 
 
-def convert(queue: SyncQueue, amounts: list[Amount]) -> dict[str, Amount]:
+def convert(amounts: list[Amount]) -> dict[str, Amount]:
     """Enqueue from many threads: calls that come together share a commit. Returns the amounts by the ids of jobs."""
 
     with ThreadPoolExecutor(len(amounts)) as threads:
-        jobs = threads.map(lambda amount: to_euros.enqueue(queue, amount), amounts)
+        jobs = threads.map(to_euros.enqueue, amounts)
         return {job.id: amount for job, amount in zip(jobs, amounts, strict=True)}
 
 
-def wait_for(queue: SyncQueue, job_ids: list[str]) -> tuple[dict[str, float], dict[str, str]]:
+def wait_for(job_ids: list[str]) -> tuple[dict[str, float], dict[str, str]]:
     """Return the results of jobs, and the errors of dead jobs."""
     results, errors = {}, {}
     for job_id in job_ids:
         try:
-            results[job_id] = queue.result(job_id, timeout=PATIENCE)
+            results[job_id] = to_euros.result(job_id, timeout=PATIENCE)
         except JobFailedError as error:
             errors[job_id] = str(error.error)
     return results, errors
@@ -71,9 +71,10 @@ def run(folder: Path, console: Console) -> bool:
     )
     try:
         with SyncQueue(folder / "queue.json") as queue:
+            worker.bind(queue)
             amounts = [Amount(number=n, currency=c) for c in ("USD", "GBP", "SEK", "CHF") for n in (10, 20, 30)]
-            jobs = convert(queue, amounts)
-            results, errors = wait_for(queue, list(jobs))
+            jobs = convert(amounts)
+            results, errors = wait_for(list(jobs))
             console.print(f"{len(jobs)} jobs enqueued by {len(amounts)} threads: {len(results)} results.")
 
             table = Table("dead job", "attempts", "last error", title=f"{len(errors)} dead letters")
@@ -83,7 +84,7 @@ def run(folder: Path, console: Console) -> bool:
 
             rates.write_text(json.dumps({**json.loads(rates.read_text()), "CHF": 1.05}))  # fixes the cause
             redriven = queue.redrive(entrypoint="to_euros")
-            late, still = wait_for(queue, list(errors))
+            late, still = wait_for(list(errors))
             version = queue.stats().version
     finally:
         working.terminate()

@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from urllib.request import Request as Call
 from urllib.request import urlopen
 
-from fastapi import FastAPI, HTTPException, Query, Request
+from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
@@ -60,7 +60,7 @@ async def mail_server() -> AsyncIterator[FlakyMailServer]:
     yield FlakyMailServer()  # a connection, elsewhere; handlers find it in ctx.resources
 
 
-@worker.handler("welcome", max_attempts=5, backoff=Exponential(base=0.2, cap=60), timeout=30, keep_result=3600)
+@worker.handler(max_attempts=5, backoff=Exponential(base=0.2, cap=60), timeout=30, keep_result=3600)
 async def welcome(mail: Welcome, ctx: Context) -> str:
     if "@" not in mail.address:
         raise Discard("not an email address")  # a retry would not help
@@ -72,24 +72,25 @@ async def welcome(mail: Welcome, ctx: Context) -> str:
 
 
 @asynccontextmanager
-async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
+async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     async with connect(os.environ.get("QUEUE", "queue.json"), BrokerQueue) as queue:
-        yield {"queue": queue}  # handlers find it in request.state
+        worker.bind(queue)  # no call below needs to name it
+        yield
 
 
 app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/signup", status_code=202)
-async def signup(mail: Welcome, request: Request) -> dict[str, str]:
-    job = await welcome.enqueue(request.state.queue, mail, unique_key=f"welcome:{mail.address}", unique_for=3600)
+async def signup(mail: Welcome) -> dict[str, str]:
+    job = await welcome.enqueue(mail, unique_key=f"welcome:{mail.address}", unique_for=3600)
     return {"job": job.id}  # it is in the store: nothing is lost from here on
 
 
 @app.get("/jobs/{job_id}")
-async def look(job_id: str, request: Request, wait: Annotated[float, Query(ge=0, le=30)] = 0) -> dict[str, Any]:
+async def look(job_id: str, wait: Annotated[float, Query(ge=0, le=30)] = 0) -> dict[str, Any]:
     try:
-        return {"state": "done", "result": await welcome.result(request.state.queue, job_id, timeout=wait)}
+        return {"state": "done", "result": await welcome.result(job_id, timeout=wait)}
     except ResultTimeoutError:
         return {"state": "not done yet"}
     except JobFailedError as error:

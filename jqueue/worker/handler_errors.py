@@ -159,7 +159,7 @@ def portable(error: BaseException) -> dict[str, Any]:
             "frames": frames_of(error),
             "stack": stack_of(error),
             "attributes": {each: _plain(getattr(error, each)) for each in _ATTRIBUTES[known]} if known else {},
-            "lineages": [lineage_of(type(leaf)) for leaf in leaves_of(error)],
+            "lineages": list(dict.fromkeys(lineage_of(type(leaf)) for leaf in leaves_of(error))),
         }
     except Exception:  # the exception class of a user may raise anything
         return {"name": name, "module": module, "base": "Exception"}

@@ -76,7 +76,7 @@ class HandlerTimeout(TimeoutError):
 Choice = Duration | Retry | Discard | Snooze | type[Retry] | type[Discard] | None
 """What becomes of a job that failed: the time until its next try, `Discard`, `Snooze(...)`, or None for the backoff."""
 
-RetryRule = Mapping[type[BaseException], Choice] | Callable[[BaseException, int], Choice]
+RetryRule = Mapping[type[BaseException], Choice] | Callable[[Any, int], Choice]
 """Choices by class of error, of which the most specific one counts, or a function of the error and of its number of
 failures, from 1."""
 

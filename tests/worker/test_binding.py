@@ -147,6 +147,11 @@ async def test_while_a_worker_runs_unbound_code_on_its_loop_has_its_queue_and_th
         await first.enqueue(queue)
         await in_a_thread.enqueue(queue)
         assert RunReport(succeeded=3) == await drained(worker, queue)
+        with pytest.raises(TypeError, match=BOTH_WAYS):
+            work.enqueue(1)
+        await first.enqueue(queue)
+        async with broker() as other:
+            worker.bind(other)  # comes before the queue of the run
+            assert RunReport(succeeded=1) == await drained(worker, queue)
+            assert [b"1"] == await waiting(other)
     assert 1 == len(errors)
-    with pytest.raises(TypeError, match=BOTH_WAYS):
-        work.enqueue(1)

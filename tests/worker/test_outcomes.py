@@ -227,7 +227,7 @@ async def test_the_timeout_of_a_handler_is_a_timeout_error_for_retry():
 
 @in_virtual_time
 async def test_a_bad_payload_is_dead_whatever_retry_says():
-    worker = Worker(retry={Exception: 60})
+    worker = Worker(retry={Exception: Snooze(60)})
 
     @worker.handler("work")
     async def work(number: int) -> None: ...

@@ -17,7 +17,7 @@ from typing import Awaitable, Callable, ParamSpec, TypeVar, assert_type
 from jqueue import BrokerQueue, Job
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.worker import BatchContext, Context, Router, Worker
+from jqueue.worker import BatchContext, Context, Discard, Router, Snooze, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -28,6 +28,10 @@ Router(retries=3)  # expect-error: call-arg
 
 
 async def around(ctx: Context, call_next: Callable[[], Awaitable[object]]) -> object: ...
+
+
+def rule(error: Exception, failures: int) -> int:
+    return 10 * failures
 
 
 class Email: ...
@@ -55,6 +59,9 @@ async def with_parentheses(email: Email) -> int: ...
 @router.handler(middleware=[around], timeout=timedelta(seconds=3))
 async def routed(email: Email) -> int: ...
 worker.handler(5)  # expect-error: call-overload
+worker.handler(retry={ValueError: 60, OSError: Discard, KeyError: Snooze(3), TimeoutError: None})
+worker.handler(retry=rule)
+worker.handler(retry=60)  # expect-error: call-overload
 worker.include(worker.handlers)  # expect-error: arg-type
 @worker.handler("resize")
 async def resize(path: str, width: int = 640, *, height: int = 480) -> None: ...

@@ -144,7 +144,8 @@ def outcome_of_job(
 def _decided(job: Job, error: BaseException, worker: Worker, entropy: Entropy) -> Outcome:
     """Return the outcome of a job that failed, by the options of its handler."""
     options = worker.handlers[job.entrypoint].options
-    decision = decide(error, job, options.max_attempts, options.backoff, entropy.jitter, options.retry)
+    rule = options.retry or worker.settings.retry
+    decision = decide(error, job, options.max_attempts, options.backoff, entropy.jitter, rule)
     if isinstance(error, InvalidJobError):
         decision = Decision("dead", error=decision.error, dead=True)
     return Outcome(*job.claim, _KINDS[decision.kind], delay=decision.delay, error=decision.error)
