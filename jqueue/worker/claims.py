@@ -147,7 +147,7 @@ class Claims:
             async with asyncio.timeout(seconds):
                 for _ in range(2):
                     await self.queue.dequeue(entrypoints, batch_size=0, deadline=seconds)
-        except (TimeoutError, JQueueError) as error:
+        except Exception as error:
             logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
 
     def note_speed(self, entrypoint: str, jobs: int, seconds: float) -> None:

@@ -60,7 +60,7 @@ class OutcomeSender:
             while True:
                 while not state.outcomes:
                     await state.has_outcomes.wait()
-                    if state.failure is not None:
+                    if isinstance(state.failure, QueueClosedError):
                         raise state.failure
                 taken = [held for held in state.take_outcomes() if not self._claims.collect(held)]
                 try:

@@ -58,7 +58,7 @@ class Probes(Observer):
 
     async def healthz(self) -> Page:
         """Return the page of the liveness probe."""
-        over = self._health.given_up.done()
+        over = self._health.given_up
         return self._page(not over, "gave up" if over else "alive")
 
     async def readyz(self) -> Page:

@@ -8,7 +8,7 @@ for some minutes, as an operator may be restoring it. Then the worker ends with 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -41,14 +41,18 @@ class QueueHealth:
     Args:
         name: name of the queue in the log.
         give_up_after: seconds for which a worker that can do nothing goes on; None: for ever.
+        end_run: ends the run of the worker by an error, when it gives up.
 
     Attributes:
-        given_up: future that fails with the reason when the worker gives up.
+        given_up: True once the worker has given up.
         has_answered: True once a call has succeeded.
     """
 
-    def __init__(self, name: str, give_up_after: float | None) -> None:
+    def __init__(
+        self, name: str, give_up_after: float | None, end_run: Callable[[Exception], None] = lambda error: None
+    ) -> None:
         self._name = name
+        self._end_run = end_run
         self._give_up_after = give_up_after
         self._loop = asyncio.get_running_loop()
         self._failing: dict[str, bool] = {}
@@ -57,7 +61,7 @@ class QueueHealth:
         self._logged_at = 0.0
         self._give_up_timers: dict[str, asyncio.TimerHandle] = {}
         self._silence: asyncio.TimerHandle | None = None
-        self.given_up: asyncio.Future[None] = self._loop.create_future()
+        self.given_up = False
         self.has_answered = False
 
     @property
@@ -122,10 +126,11 @@ class QueueHealth:
             timer.cancel()
 
     def _give_up(self, error: Exception) -> None:
-        if not self.given_up.done():
+        if not self.given_up:
             assert self._give_up_after is not None
             logger.error("the worker gives up: for %g s it could do nothing", self._give_up_after)
-            self.given_up.set_exception(error)
+            self.given_up = True
+            self._end_run(error)
 
     def _end_silence(self) -> None:
         if self._silence is not None:
@@ -137,7 +142,6 @@ class QueueHealth:
         self._end_silence()
         for why in list(self._give_up_timers):
             self.unblock(why)
-        self.given_up.cancel()
         return "".join(f"; at the end, {what} still failed: {error}" for what, error in self._fatal.items())
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, Literal
 
@@ -80,9 +80,11 @@ class Run:
         self._loop = asyncio.get_running_loop()
         self._state = RunState(settings.concurrency)
         self._claim_timeout = seconds_of("claim_timeout", settings.claim_timeout)
-        self._health = QueueHealth(name_of(queue), seconds_of("give_up_after", settings.give_up_after))
-        self._stopping = asyncio.Event()
+        give_up_after = seconds_of("give_up_after", settings.give_up_after)
+        self._health = QueueHealth(name_of(queue), give_up_after, self._state.fail)
+        self._was_told = False
         self._hurried = False
+        self._has_ended = False
         self._phase: Literal["opening", "working", "closing"] = "opening"
 
         self._deaths: Deaths | None = None
@@ -102,7 +104,7 @@ class Run:
     @property
     def phase(self) -> str:
         """The phase of the run, in one word."""
-        return "stopping" if self._phase == "working" and self._stopping.is_set() else self._phase
+        return "stopping" if self._phase == "working" and self._was_told else self._phase
 
     @property
     def queue_here(self) -> JobQueue | None:
@@ -111,9 +113,8 @@ class Run:
 
     def stop(self) -> None:
         """Stop in order. A second call stops at once."""
-        self._hurried = self._stopping.is_set()
-        self._stopping.set()
-        self._state.progress.set()
+        self._hurried, self._was_told = self._was_told, True
+        self._state.end_run()
         task = self._task_of_all
         hangs = self._phase == "opening" or (self._phase == "closing" and self._hurried)
         if task is not None and hangs and not task.cancelling():
@@ -121,7 +122,7 @@ class Run:
 
     def _obey(self) -> None:
         """Stop in order, as an operator has told this worker to, unless it is stopping."""
-        if not self._stopping.is_set():
+        if not self._was_told:
             logger.info("%s stops: an operator has told it to", self._settings.name)
             self.stop()
 
@@ -138,9 +139,8 @@ class Run:
         if self._handles_signals or threading.current_thread() is not threading.main_thread():
             return False
         self._interrupt = error
-        self._hurried = True
-        self._stopping.set()
-        self._state.progress.set()
+        self._hurried = self._was_told = True
+        self._state.end_run()
         return True
 
     async def perform(self) -> RunReport:
@@ -162,7 +162,7 @@ class Run:
             raise self._interrupt from None if task.cancelled() else task.exception()
         if cancelled is not None and (task.cancelled() or task.exception() is None):
             raise cancelled
-        if task.cancelled() and self._stopping.is_set():
+        if task.cancelled() and self._was_told:
             return self._report()
         return task.result()
 
@@ -203,7 +203,7 @@ class Run:
             threads, processes = Threads(self._settings.concurrency), Processes(self._settings.concurrency)
             stack.push_async_callback(processes.close)
             stack.callback(threads.shutdown)
-            if not self._stopping.is_set():
+            if not self._was_told:
                 self._phase = "working"
                 await self._work(resources, threads, processes)
             self._phase = "closing"
@@ -257,43 +257,67 @@ class Run:
             queue.attend(self._id, self._record, self._obey)
         if isinstance(queue, SupportsOffering):
             queue.offer()
-        claiming = self._task(self._claim(claimer), "claims")
         sender = OutcomeSender(claims, state, job_runner, failures)
-        sending = self._task(sender.run(), "outcomes")
         checks = PeriodicChecks(queue, state, health, None if self._drain else self._handlers)
-        others = [sending, self._task(checks.run(), "checks")]
-        if queue.capabilities.heartbeat:
-            heartbeats = Heartbeats(claims, state, job_runner, entropy, health)
-            others.append(self._task(heartbeats.run(), "heartbeats"))
         logger.info(
             "%s started: up to %s at a time of %s",
             self._settings.name,
             counted(self._settings.concurrency, "job"),
             ", ".join(self._handlers),
         )
-        try:
-            await self._until_stopped([claiming, *others])
-        except asyncio.CancelledError:
-            self._hurried = True
-            raise
-        finally:
-            grace_ends = self._loop.time() + to_seconds("grace", self._settings.grace)
-            await self._end_claims(claiming, claims, job_runner)
-            settling = self._task(self._settle(claims, claiming), "last-claim")
-            await self._end_handlers(job_runner)
-            if isinstance(queue, SupportsWorkers):
-                queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
-            if sending.cancelled():  # a program that ends cancels all of its tasks
-                sending = self._task(sender.run(), "outcomes")
-                others.append(sending)
-            await self._end_outcomes(sending)
-            await self._remove_record()
-            if (deaths := self._deaths) is not None:
-                left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
-                await self._wait_until(lambda: not deaths.calls or self._hurried, left)
-            await asyncio.wait([settling])
-            claims.abandon()
-            await _cancelled(others)
+        async with asyncio.TaskGroup() as group:  # no part fails in it: see `_part`
+            claiming = group.create_task(self._part(lambda: self._claim(claimer)), name="jqueue-worker-claims")
+            sending = group.create_task(self._part(sender.run, is_last=True), name="jqueue-worker-outcomes")
+            parts = [sending, group.create_task(self._part(checks.run), name="jqueue-worker-checks")]
+            if queue.capabilities.heartbeat:
+                heartbeats = Heartbeats(claims, state, job_runner, entropy, health)
+                parts.append(group.create_task(self._part(heartbeats.run), name="jqueue-worker-heartbeats"))
+            try:
+                await state.must_end.wait()
+                failure = state.failure
+            except asyncio.CancelledError:
+                self._hurried = True
+                raise
+            finally:
+                self._hurried = self._hurried or state.failure is not None
+                grace_ends = self._loop.time() + to_seconds("grace", self._settings.grace)
+                await self._end_claims(claiming, claims, job_runner)
+                settling = group.create_task(self._settle(claims, claiming), name="jqueue-worker-last-claim")
+                await self._end_handlers(job_runner)
+                if isinstance(queue, SupportsWorkers):
+                    queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
+                await self._end_outcomes(sending)
+                await self._remove_record()
+                if (deaths := self._deaths) is not None:
+                    left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
+                    await self._wait_until(lambda: not deaths.calls or self._hurried, left)
+                await asyncio.wait([settling])
+                self._has_ended = True
+                claims.abandon()
+                for part in parts:
+                    part.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _part(self, work: Callable[[], Awaitable[None]], *, is_last: bool = False) -> None:
+        """Do a part of the run until it is cancelled. If it returns or fails, the run must end.
+
+        Args:
+            work: does it.
+            is_last: True if it goes on when it is cancelled, until the run is over: a program that ends cancels all of
+                its tasks.
+        """
+        while True:
+            try:
+                await work()
+            except asyncio.CancelledError:
+                if is_last and not self._has_ended:
+                    continue
+                raise
+            except Exception as error:
+                self._state.fail(error)
+            self._state.end_run()
+            return
 
     def _record(self, at: float) -> WorkerRecord:
         """Return the record of this worker at a time, in seconds since 1970."""
@@ -315,29 +339,13 @@ class Run:
         await warn_of_unhandled_crons(self._queue, self._handlers)
         await claimer.run()
 
-    async def _until_stopped(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        """Wait until the worker is stopped, or drained.
-
-        Raises:
-            Exception: a task failed, or the worker gave up.
-        """
-        stopped = asyncio.create_task(self._stopping.wait(), name="jqueue-worker-stop")
-        try:
-            waited_for: list[asyncio.Future[Any]] = [stopped, self._health.given_up, *tasks]
-            done, _ = await asyncio.wait(waited_for, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopped.cancel()
-        for task in [self._health.given_up, *tasks]:
-            if task in done:
-                self._hurried = task.exception() is not None
-                task.result()
-
     async def _end_claims(self, claiming: asyncio.Task[None], claims: Claims, job_runner: JobRunner) -> None:
         """Claim no more jobs, and give back batches whose handlers have not begun because they wait for more."""
         self._state.wake_claimer = _do_nothing
         for execution in list(self._state.filling.values()):
             job_runner.stop(execution, "stop")
-        await _cancelled([claiming])
+        claiming.cancel()
+        await asyncio.wait([claiming])
         claims.close()
 
     async def _settle(self, claims: Claims, claiming: asyncio.Task[None]) -> None:
@@ -393,21 +401,6 @@ class Run:
                     await self._state.progress.wait()
         except TimeoutError:
             return
-
-    def _task(self, coroutine: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
-        task = asyncio.create_task(coroutine, name=f"jqueue-worker-{what}")
-        task.add_done_callback(lambda _: self._state.progress.set())
-        return task
-
-
-async def _cancelled(tasks: Sequence[asyncio.Task[None]]) -> None:
-    """Cancel tasks and wait until they have ended. Their errors are known already."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
 
 
 def _do_nothing() -> None:

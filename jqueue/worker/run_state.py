@@ -29,7 +29,8 @@ class RunState:
         outcomes: jobs whose outcomes are not on their way yet.
         sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
-        failure: error by which the run ends; None while it goes on.
+        must_end: set when the run must end: it was told to stop, is drained, or has failed.
+        failure: the first error by which the run ends; None if there is none.
         claimed: set when jobs were claimed.
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their slots and claims are kept.
@@ -52,6 +53,7 @@ class RunState:
         self.stuck: dict[Execution, float] = {}
         self.stuck_changed: Callable[[], None] = _do_nothing
         self.has_outcomes = Signal()
+        self.must_end = asyncio.Event()
         self.failure: Exception | None = None
         self.died: Callable[[HeldJob], None] = lambda held: None
         self.claimed = Signal()
@@ -72,8 +74,14 @@ class RunState:
 
     def fail(self, error: Exception) -> None:
         """End the run by an error."""
-        self.failure = error
+        self.failure = self.failure or error
+        self.end_run()
         self.has_outcomes.set()
+
+    def end_run(self) -> None:
+        """End the run in order, or go on with its end: what it waits for may have changed."""
+        self.must_end.set()
+        self.progress.set()
 
     def occupy(self, execution: Execution) -> None:
         """Add a reason for which a slot is taken."""
