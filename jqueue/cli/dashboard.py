@@ -15,7 +15,7 @@ from jqueue.cli.parameters import option
 from jqueue.cli.printing import note, refusal
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
-from jqueue.domain.errors import JQueueError, QueueMissingError
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
 from jqueue.ports.storage import describe
 
 if TYPE_CHECKING:
@@ -23,20 +23,36 @@ if TYPE_CHECKING:
     from jqueue.server.serving import Settings
 
 
+Certificate = Annotated[Path | None, option("FILE", "Certificate of the server, in PEM.", "--tls-cert")]
+PrivateKey = Annotated[Path | None, option("FILE", "Private key of the certificate, in PEM.", "--tls-key")]
+INSECURE = (
+    "Let other machines in without TLS, and with `jqueue serve` also without tokens: everyone on the network can then "
+    "read and change the queue."
+)
+Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE)]
+FOUND_AT = (
+    "URL at which clients on other machines reach the broker, such as https://host:8470. It is written into the queue, "
+    "where they find it. By default the first --host, or the address."
+)
+PublicURL = Annotated[str | None, option("URL", FOUND_AT, "--url")]
+
+
 def dashboard(
     url: URL,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 picks a free one.")] = 0,
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, option("PORT", "Port to listen on. By default a free one, which the link names.", min=0, max=65535)
+    ] = 0,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with a role and a token in each line: 'viewer TOKEN' or 'operator TOKEN'.")
+        Path | None,
+        option("FILE", "File with a role and a token in each line: 'viewer TOKEN' or 'operator TOKEN'."),
     ] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate, in PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow another address than this machine's own without TLS.")
-    ] = False,
+    certificate: Certificate = None,
+    key: PrivateKey = None,
+    insecure: Insecure = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Name under which browsers may reach the page; can be repeated.")
+        list[str] | None,
+        option("NAME", "Name under which browsers may reach the page, such as queue.example.org; may be repeated."),
     ] = None,
     static: Annotated[
         bool, typer.Option("--static", help="Print a snapshot of the queue as one HTML file, and end.")
@@ -44,9 +60,11 @@ def dashboard(
 ) -> None:
     """Show a queue live in the browser, and change it there.
 
-    It prints a link with a token. Everyone who has the link can change the queue. Ctrl-C stops it.
+    It prints a link to open in a browser on this machine. The link holds a token: everyone who has it can change the
+    queue. Ctrl-C stops the dashboard.
 
-    Another address than this machine's own needs --token-file, and TLS or --insecure.
+    For browsers on other machines, give another address, such as --host 0.0.0.0 for all of this machine's, with
+    --token-file, and with --tls-cert and --tls-key, or --insecure.
 
     With --static it prints the queue as it is now, without payloads and results, as an HTML file that needs no server:
     `jqueue dashboard queue.json --static > snapshot.html`.
@@ -57,11 +75,19 @@ def dashboard(
     if static:
         typer.echo(on_queue(url, _snapshot))
         return
-    settings = _settings(host, port, token_file, tls_cert, tls_key, insecure, tuple(allow_host or ()))
+    from jqueue.server.access import read_tokens
+    from jqueue.server.serving import Settings, serve_until_stopped
+
+    _check_address(host, certificate, key, has_tokens=token_file is not None, insecure=insecure)
+    try:
+        tokens = None if token_file is None else read_tokens(token_file)
+    except InvalidJobError as error:
+        raise refusal(str(error)) from None
+    settings = Settings(
+        host=host, port=port, tokens=tokens, certificate=certificate, key=key, names=tuple(allow_host or ())
+    )
 
     async def show(opened: OpenedQueue) -> None:
-        from jqueue.server.serving import serve_until_stopped
-
         gc.enable()  # this command does not end soon
         try:
             await serve_until_stopped(opened.queue, settings, typer.echo)
@@ -77,41 +103,19 @@ async def _snapshot(opened: OpenedQueue) -> str:
     return await snapshot(opened.queue)
 
 
-def _settings(
-    host: str,
-    port: int,
-    token_file: Path | None,
-    tls_cert: Path | None,
-    tls_key: Path | None,
-    insecure: bool,
-    names: tuple[str, ...],
-) -> Settings:
-    """Return the settings of the server. Settings that show the queue to strangers are refused."""
-    from jqueue.domain.errors import InvalidJobError
-    from jqueue.server.access import read_tokens
-    from jqueue.server.serving import Settings
-
-    _check_address(host, tls_cert, tls_key, has_tokens=token_file is not None, insecure=insecure)
-    try:
-        tokens = None if token_file is None else read_tokens(token_file)
-    except InvalidJobError as error:
-        raise refusal(str(error)) from None
-    return Settings(host=host, port=port, tokens=tokens, certificate=tls_cert, key=tls_key, names=names)
-
-
-def _check_address(host: str, tls_cert: Path | None, tls_key: Path | None, *, has_tokens: bool, insecure: bool) -> None:
+def _check_address(host: str, certificate: Path | None, key: Path | None, *, has_tokens: bool, insecure: bool) -> None:
     """Refuse an address that would show the queue to strangers, and files of TLS that are not there."""
     from jqueue.server.serving import is_own_address
 
-    if (tls_cert is None) != (tls_key is None):
+    if (certificate is None) != (key is None):
         raise refusal("give both --tls-cert and --tls-key")
-    for path in (tls_cert, tls_key):
+    for path in (certificate, key):
         if path is not None and not path.is_file():
             raise refusal(f"there is no file {path}")
     if not is_own_address(host):
         if not has_tokens:
             raise refusal("another address than this machine's own needs --token-file")
-        if tls_cert is None and not insecure:
+        if certificate is None and not insecure:
             raise refusal(
                 "another address than this machine's own needs --tls-cert and --tls-key: without TLS, everyone on the "
                 "network can read tokens and jobs. --insecure allows it"
@@ -121,38 +125,28 @@ def _check_address(host: str, tls_cert: Path | None, tls_key: Path | None, *, ha
 EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
-PublicURL = Annotated[
-    str | None,
-    option(
-        "URL",
-        "Where clients on other machines reach the broker, such as https://host:8470. It stands in the queue. "
-        "By default that is the first --host, or the address.",
-        "--url",
-    ),
-]
-
-
 def serve(
     url: URL = "",
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = "127.0.0.1:8470",
     token_file: Annotated[
-        Path | None, typer.Option(help="File with a role, the SHA-256 of a token and a name in each line.")
+        Path | None,
+        option("FILE", "File that --new-token writes: a role, the SHA-256 of a token and a name in each line."),
     ] = None,
     new_token: Annotated[
         str | None,
         option(
-            "producer|worker|viewer|operator",
-            "Print a new token with this role, add its hash to --token-file, and exit.",
+            "ROLE", "Print a new token, add its hash to --token-file, and end: producer, worker, viewer or operator."
         ),
     ] = None,
-    token_name: Annotated[str, typer.Option(metavar="NAME", help="With --new-token: its name in the file.")] = "token",
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate, in PEM.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Private key of the certificate, in PEM.")] = None,
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="Allow another address than this machine's own without tokens or TLS.")
-    ] = False,
+    token_name: Annotated[
+        str, typer.Option(metavar="NAME", help="With --new-token: name of its user, one word.")
+    ] = "token",
+    certificate: Certificate = None,
+    key: PrivateKey = None,
+    insecure: Insecure = False,
     host: Annotated[
-        list[str] | None, typer.Option(help="Name under which clients may reach the broker; can be repeated.")
+        list[str] | None,
+        option("NAME", "Name under which clients may reach the broker, such as queue.example.org; may be repeated."),
     ] = None,
     public_url: PublicURL = None,
     create: Create = False,
@@ -162,10 +156,10 @@ def serve(
     One process commits for all of its clients, so they do not slow each other down. No client needs access to the
     store. Python programs on the same file find this broker by themselves.
 
-    The default address can be reached from this machine only, and needs no token. Every other address needs
-    --token-file, --tls-cert and --tls-key, or --insecure. A token has a role: a producer may enqueue, a worker may
-    claim jobs too, a viewer may look at jobs without payloads, an operator may do everything. The file is read again
-    when it changes.
+    By default, only programs on this machine can reach it, and they need no token. Every other address, such as
+    --listen 0.0.0.0:8470, needs --token-file, --tls-cert and --tls-key, or --insecure. A token has a role: a producer
+    may enqueue, a worker may claim jobs too, a viewer may look at jobs without payloads, an operator may do everything.
+    The file is read again when it changes.
 
     SIGTERM or Ctrl-C ends it: waiting clients are answered, and calls under way are finished.
 
@@ -183,14 +177,14 @@ def serve(
 
     try:
         address, port = address_of(listen)
-        _check_address(address, tls_cert, tls_key, has_tokens=token_file is not None or insecure, insecure=insecure)
+        _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
         tokens = None if token_file is None else TokenFile(token_file)
         queue = connect_queue(url, create=create, insecure=insecure)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error)) from None
     if not isinstance(queue, BrokerQueue):
         raise refusal("the format of this queue cannot be served: `jqueue migrate` moves its jobs to a queue that can")
-    settings = Settings(host=address, port=port, certificate=tls_cert, key=tls_key, names=tuple(host or ()))
+    settings = Settings(host=address, port=port, certificate=certificate, key=key, names=tuple(host or ()))
     try:
         asyncio.run(_serve(queue, settings, tokens, public_url))
     except OSError as error:

@@ -21,8 +21,8 @@ def metrics(
 ) -> None:
     """Print the metrics of a queue in the text format of Prometheus, or serve them.
 
-    This command only reads. With --listen, the queue is read at each scrape. While it cannot be read, `jqueue_up` is 0
-    and the other metrics are absent.
+    This command only reads. With --listen, Prometheus scrapes it, and the queue is read at each scrape. While it cannot
+    be read, `jqueue_up` is 0 and the other metrics are absent. SIGTERM or Ctrl-C stops it.
 
     Exits with 2 if the queue does not exist or cannot be read, or if the address cannot be listened on.
     """

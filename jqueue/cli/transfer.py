@@ -53,7 +53,9 @@ ONLY_OURS = 0o600
 def export(
     url: URL,
     selection: Selection,
-    output: Annotated[Path | None, option("FILE", "New file to write to.", "--output", "-o")] = None,
+    output: Annotated[
+        Path | None, option("FILE", "New file to write to, in place of the standard output.", "--output", "-o")
+    ] = None,
     as_json: AsJSON = False,
 ) -> None:
     """Write the jobs of a queue as JSON lines, with their payloads.
@@ -122,7 +124,7 @@ LEFT_OUT = {
 
 def import_(
     url: URL,
-    file: Annotated[Path, argument("FILE", "File of an export; - is the input.")],
+    file: Annotated[Path, argument("FILE", "File of an export; - reads the standard input.")],
     create: Annotated[bool, typer.Option("--create", help="Create the queue if there is none.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check the lines and count the jobs.")] = False,
     as_json: AsJSON = False,
@@ -257,7 +259,8 @@ def migrate(
     """Move the jobs of one queue to another.
 
     They keep their ids, order, delays, attempts and errors, and dead jobs move too. Limits, settings and cron entries
-    do not. Programs may use both queues meanwhile. If the move is interrupted, run the command again to finish it.
+    do not. Programs may use both queues meanwhile. Jobs in progress stay at SOURCE: run the command again once they
+    have ended. Do the same if the move is interrupted.
 
     Exits with 0 if all jobs have moved, 1 if some stay, 2 if the move cannot be done.
     """
