@@ -37,6 +37,7 @@ from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import QUEUED, Phase, phase_of
 from jqueue.ports.queue import JobQueue
 from jqueue.server.jobs import ORDERS, PAGE, matching, query_of, seen_of
+from jqueue.server.overview import rules_seen
 from jqueue.server.view import View
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError, WorkerNotFoundError)
@@ -501,8 +502,3 @@ async def certain(call: Awaitable[list[Any]]) -> list[Any]:
     except UnknownOutcomeError as error:
         found: list[Any] = await error.resolve(SECOND_THOUGHT)
         return found
-
-
-def rules_seen(rules: EntrypointRules) -> dict[str, Any]:
-    """Return the rules of an entrypoint as the page shows them and sends them back."""
-    return {"paused": rules.paused, "running": rules.max_running, "rate": rules.rate, "per": rules.per}

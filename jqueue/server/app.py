@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -16,19 +16,14 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from jqueue.domain.errors import (
-    InvalidJobError,
-    JQueueError,
-    StorageError,
-    UnknownOutcomeError,
-)
+from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError, UnknownOutcomeError
 from jqueue.domain.models import Job
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
 from jqueue.server.access import OF_THE_PAGE, Authorize, Role, Tokens
-from jqueue.server.jobs import Query, dead_groups, job_details, job_page, query_of
+from jqueue.server.jobs import dead_groups, job_details, job_page, query_of
 from jqueue.server.overview import overview
 from jqueue.server.past import events_of_job, timeline
 from jqueue.server.payloads import payload_of, result_of
@@ -71,21 +66,22 @@ class _Dashboard:
 
     def application(self) -> Starlette:
         """Return the application."""
-        files = [Route(f"/{name}", self._file, methods=["GET"]) for name in page.files()]
+        served = {"": self._file, **dict.fromkeys(page.files(), self._file), "api/overview": self._overview}
+        values = {
+            "api/job": self._job,
+            "api/job/payload": self._payload,
+            "api/job/result": self._result,
+            "api/job/events": self._events,
+            "api/dead": self._dead,
+            "api/timeline": self._timeline,
+        }
         return Starlette(
             routes=[
-                Route("/", self._index, methods=["GET"]),
-                *files,
+                *(Route(f"/{path}", answer, methods=["GET"]) for path, answer in served.items()),
+                *(Route(f"/{path}", _as_json(answer), methods=["GET"]) for path, answer in values.items()),
+                Route("/api/jobs", _as_json(self._jobs), methods=["GET", "POST"]),
+                Route("/api/actions/{name}", _as_json(self._act), methods=["POST"]),
                 Route("/api/session", self._session, methods=["POST"]),
-                Route("/api/overview", self._overview, methods=["GET"]),
-                Route("/api/jobs", self._jobs, methods=["GET", "POST"]),
-                Route("/api/job", self._job, methods=["GET"]),
-                Route("/api/job/payload", self._payload, methods=["GET"]),
-                Route("/api/job/result", self._result, methods=["GET"]),
-                Route("/api/job/events", self._events, methods=["GET"]),
-                Route("/api/dead", self._dead, methods=["GET"]),
-                Route("/api/timeline", self._timeline, methods=["GET"]),
-                Route("/api/actions/{name}", self._act, methods=["POST"]),
             ],
             exception_handlers={HTTPException: _refused, JQueueError: _failed},
             lifespan=self._lifespan,
@@ -104,11 +100,8 @@ class _Dashboard:
 
     # The page
 
-    async def _index(self, request: Request) -> Response:
-        return Response(page.read("index.html"), media_type="text/html; charset=utf-8")
-
     async def _file(self, request: Request) -> Response:
-        name = request.scope["path"].rpartition("/")[2]
+        name = request.scope["path"].rpartition("/")[2] or page.INDEX
         return Response(page.read(name), media_type=page.media_type(name))
 
     async def _session(self, request: Request) -> Response:
@@ -136,48 +129,46 @@ class _Dashboard:
         values = {"name": self._name, "role": role, "actions": allowed, **overview(view)}
         return JSONResponse(values, headers={"ETag": f'"{view.etag}-{role}"'})
 
-    async def _jobs(self, request: Request) -> Response:
-        if request.method == "POST":
+    async def _jobs(self, request: Request) -> dict[str, Any]:
+        asked: Mapping[str, str] = request.query_params
+        if request.method == "GET":
+            await self._role(request)
+            if "payload" in asked:
+                raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
+        else:
             await self._operator(request)
-            body = await _body(request)
-            if not all(isinstance(text, str) for text in body.values()):
+            asked = await _body(request)
+            if not all(isinstance(text, str) for text in asked.values()):
                 raise InvalidJobError("the filters must be texts")
-            return await self._list(body, query_of(body))
+        query, start = query_of(asked), _natural(asked.get("start", "0"))
+        return await job_page(await self._viewers.look(), query, asked.get("order", "served"), start)
+
+    async def _dead(self, request: Request) -> dict[str, Any]:
         await self._role(request)
-        if "payload" in request.query_params:
-            raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
-        return await self._list(request.query_params, query_of(request.query_params))
+        return await dead_groups(await self._viewers.look())
 
-    async def _list(self, asked: Mapping[str, str], query: Query) -> Response:
-        start = _natural(asked.get("start", "0"))
-        return JSONResponse(await job_page(await self._viewers.look(), query, asked.get("order", "served"), start))
-
-    async def _dead(self, request: Request) -> Response:
-        await self._role(request)
-        return JSONResponse(await dead_groups(await self._viewers.look()))
-
-    async def _job(self, request: Request) -> Response:
+    async def _job(self, request: Request) -> dict[str, Any]:
         await self._role(request)
         view = await self._viewers.look()
-        return JSONResponse(job_details(await self._found(request), view.now))
+        return job_details(await self._found(request), view.now)
 
-    async def _payload(self, request: Request) -> Response:
+    async def _payload(self, request: Request) -> dict[str, Any]:
         await self._operator(request)
-        return JSONResponse(await payload_of(self._queue, await self._found(request)))
+        return await payload_of(self._queue, await self._found(request))
 
-    async def _result(self, request: Request) -> Response:
+    async def _result(self, request: Request) -> dict[str, Any]:
         await self._operator(request)
-        return JSONResponse(await result_of(self._queue, await self._found(request)))
+        return await result_of(self._queue, await self._found(request))
 
-    async def _events(self, request: Request) -> Response:
+    async def _events(self, request: Request) -> dict[str, Any]:
         await self._role(request)
-        return JSONResponse(await events_of_job(self._queue, request.query_params.get("id", "")))
+        return await events_of_job(self._queue, request.query_params.get("id", ""))
 
-    async def _timeline(self, request: Request) -> Response:
+    async def _timeline(self, request: Request) -> dict[str, Any]:
         await self._role(request)
         view = await self._viewers.look()
         async with self._reading_past:
-            return JSONResponse(await timeline(self._queue, view, request.query_params.get("entrypoint") or None))
+            return await timeline(self._queue, view, request.query_params.get("entrypoint") or None)
 
     async def _found(self, request: Request) -> Job:
         job_id = request.query_params.get("id", "")
@@ -190,7 +181,7 @@ class _Dashboard:
 
     # Acting
 
-    async def _act(self, request: Request) -> Response:
+    async def _act(self, request: Request) -> dict[str, Any]:
         await self._operator(request)
         name = request.path_params["name"]
         if name not in actions.ACTIONS:
@@ -198,7 +189,7 @@ class _Dashboard:
         body = await _body(request)
         view = await self._viewers.look(fresh=True)
         try:
-            return JSONResponse(await actions.Request(name, self._queue, view, body).done())
+            return await actions.Request(name, self._queue, view, body).done()
         finally:
             self._viewers.forget()
 
@@ -219,6 +210,13 @@ class _Dashboard:
     async def _operator(self, request: Request) -> None:
         if await self._role(request) is not Role.OPERATOR:
             raise HTTPException(403, "you may look at this queue, but not change it or see payloads")
+
+
+def _as_json(values: Callable[[Request], Awaitable[dict[str, Any]]]) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        return JSONResponse(await values(request))
+
+    return answer
 
 
 def _natural(text: str) -> int:
@@ -251,10 +249,9 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 async def _failed(_: Request, error: Exception) -> Response:
     """Return what a queue has answered. The message of an error of the queue never shows a payload."""
-    if isinstance(error, UnknownOutcomeError):
-        return JSONResponse({"error": str(error), "kind": "unknown"}, 503)
-    if isinstance(error, actions.CHANGED):
-        return JSONResponse({"error": str(error), "kind": "changed"}, 409)
+    kind, status = "invalid", 400
     if isinstance(error, StorageError):
-        return JSONResponse({"error": str(error), "kind": "store"}, 503)
-    return JSONResponse({"error": str(error), "kind": "invalid"}, 400)
+        kind, status = "unknown" if isinstance(error, UnknownOutcomeError) else "store", 503
+    elif isinstance(error, actions.CHANGED):
+        kind, status = "changed", 409
+    return JSONResponse({"error": str(error), "kind": kind}, status)

@@ -16,6 +16,7 @@ from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job
 from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, since
+from jqueue.server.overview import picked
 from jqueue.server.view import View
 
 PAGE = 50
@@ -230,20 +231,17 @@ async def dead_groups(view: View) -> dict[str, Any]:
     }
 
 
+_ROW = ("id", "entrypoint", "priority", "tries", "max_attempts", "holder", "cancel_requested")
+
+
 def row_of(job: AnyJob, now: datetime) -> dict[str, Any]:
     """Return a job as a row of a list. It has no payload, no result and no whole error."""
     return {
-        "id": job.id,
-        "entrypoint": job.entrypoint,
+        **picked(job, _ROW),
         "state": phase_of(job, now),
         "since": since(job).timestamp(),
-        "priority": job.priority,
-        "tries": job.tries,
         "failed": job.failed_tries,
-        "max_attempts": job.max_attempts,
-        "holder": job.holder,
         "error": None if job.error is None else job.error[:ERROR_SHOWN],
-        "cancel_requested": job.cancel_requested,
         "seen": seen_of(job),
     }
 
@@ -264,12 +262,11 @@ _PLAIN = (
 
 def job_details(job: Job, now: datetime) -> dict[str, Any]:
     """Return all that a queue knows of a job, except its payload and its result."""
-    times = {name: getattr(job, name) for name in _TIMES}
     return {
         **row_of(job, now),
         "now": now.timestamp(),
-        "times": {name: None if time is None else time.timestamp() for name, time in times.items()},
-        **{name: getattr(job, name) for name in _PLAIN},
+        "times": {name: time and time.timestamp() for name, time in picked(job, _TIMES).items()},
+        **picked(job, _PLAIN),
         "error": job.error,
         "errors": [{"attempt": each.attempt, "at": each.at.timestamp(), "text": each.text} for each in job.errors],
         "headers": dict(job.headers),

@@ -5,24 +5,34 @@ Times are seconds since 1970, durations seconds. Nothing here grows with the num
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 from msgspec.structs import asdict
 
 from jqueue.core.view import WARNING
-from jqueue.domain.counters import OTHERS, Histogram, Rates, Totals, totals_of
+from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.header import Header, writer_names
-from jqueue.domain.rules import EntrypointRules, as_shown
+from jqueue.domain.rules import SETTINGS, EntrypointRules, as_shown
 from jqueue.domain.stats import EntrypointStats, QueueStats, why_waiting
 from jqueue.server.view import View
 
 SCHEDULES_SHOWN = 1000
 """Maximum number of cron entries in the page."""
 
-COUNTED = (
+_STATES = ("ready", "scheduled", "in_progress", "dead", "completed")
+_TOTALS = (
     "enqueued", "claimed", "done", "failed", "retried", "dead", "cancelled", "expired", "recovered", "removed",
 )  # fmt: skip
+_RATES = ("enqueued", "claimed", "done", "failed")
+_ENTRY = ("name", "cron", "timezone", "entrypoint", "priority")
+_STORE = ("size", "size_limit", "segments", "segment_jobs", "segment_bytes", "unreadable")
+
+
+def picked(value: object, names: Iterable[str]) -> dict[str, Any]:
+    """Return some attributes of a value by their names."""
+    return {name: getattr(value, name) for name in names}
 
 
 def overview(view: View) -> dict[str, Any]:
@@ -45,11 +55,7 @@ def overview(view: View) -> dict[str, Any]:
 
 def _figures(stats: EntrypointStats, now: datetime) -> dict[str, Any]:
     return {
-        "ready": stats.ready,
-        "scheduled": stats.scheduled,
-        "in_progress": stats.in_progress,
-        "dead": stats.dead,
-        "completed": stats.completed,
+        **picked(stats, _STATES),
         "oldest_ready": _since(stats.oldest_ready_age, now),
         "oldest_claim": _since(stats.oldest_claim_age, now),
         "totals": None if stats.totals is None else _totals(stats.totals),
@@ -61,32 +67,20 @@ def _since(age: timedelta | None, now: datetime) -> float | None:
 
 
 def _totals(totals: Totals) -> dict[str, Any]:
+    times = {"waits": totals.waits, "runs": totals.runs}
+    rates = {"minute": totals.last_minute, "hour": totals.last_hour, "day": totals.last_day}
     return {
-        **{name: getattr(totals, name) for name in COUNTED},
-        "waits": _histogram(totals.waits),
-        "runs": _histogram(totals.runs),
-        "rates": {
-            "minute": _rates(totals.last_minute),
-            "hour": _rates(totals.last_hour),
-            "day": _rates(totals.last_day),
-        },
+        **picked(totals, _TOTALS),
+        **{name: {"seconds": each.seconds, "counts": sorted(each.counts.items())} for name, each in times.items()},
+        "rates": {name: picked(each, _RATES) for name, each in rates.items()},
     }
-
-
-def _histogram(histogram: Histogram) -> dict[str, Any]:
-    return {"seconds": histogram.seconds, "counts": sorted(histogram.counts.items())}
-
-
-def _rates(rates: Rates) -> dict[str, float]:
-    return {name: getattr(rates, name) for name in ("enqueued", "claimed", "done", "failed")}
 
 
 def _entrypoints(stats: QueueStats, header: Header, now: datetime) -> list[dict[str, Any]]:
     known = stats.entrypoints or {}
     rows = []
     for name in sorted({*known, *header.entrypoints}):
-        rules = header.entrypoints.get(name, EntrypointRules())
-        limits = {"paused": rules.paused, "running": rules.max_running, "rate": rules.rate, "per": rules.per}
+        limits = rules_seen(header.entrypoints.get(name, EntrypointRules()))
         rows.append({"name": name, **_figures(known.get(name, EntrypointStats()), now), "limits": limits})
     if OTHERS in header.counters:
         rest = EntrypointStats(totals=totals_of(header.counters[OTHERS], now))
@@ -96,46 +90,30 @@ def _entrypoints(stats: QueueStats, header: Header, now: datetime) -> list[dict[
 
 def _schedules(header: Header, now: datetime) -> list[dict[str, Any]]:
     shown = [as_shown(schedule, now) for schedule in list(header.schedules.values())[:SCHEDULES_SHOWN]]
-    return [
-        {
-            "name": schedule.name,
-            "cron": schedule.cron,
-            "timezone": schedule.timezone,
-            "entrypoint": schedule.entrypoint,
-            "next_at": schedule.next_at.timestamp(),
-            "priority": schedule.priority,
-        }
-        for schedule in sorted(shown, key=lambda each: (each.next_at, each.name))
-    ]
+    in_order = sorted(shown, key=lambda each: (each.next_at, each.name))
+    return [{**picked(each, _ENTRY), "next_at": each.next_at.timestamp()} for each in in_order]
 
 
 def _store(header: Header, stats: QueueStats) -> dict[str, Any]:
     """Return the facts about the object and the commits to it."""
-    settings, history, names = header.settings, header.history, writer_names(header)
+    history, names = header.history, writer_names(header)
     return {
-        "size": stats.size,
-        "size_limit": stats.size_limit,
-        "segments": stats.segments,
-        "segment_jobs": stats.segment_jobs,
-        "segment_bytes": stats.segment_bytes,
-        "unreadable": stats.unreadable,
+        **picked(stats, _STORE),
         "warnings": [each for each in stats.warnings if not each.startswith(WARNING)],
         "queue": header.queue,
         "critical": list(header.critical),
-        "settings": {
-            "dead_retention": settings.dead_retention,
-            "blob_bytes": settings.blob_bytes,
-            "history": settings.history,
-            "history_bytes": settings.history_bytes,
-            "history_payloads": settings.history_payloads,
-        },
+        "settings": picked(header.settings, SETTINGS),
         "history_events": 0 if history is None else history.last,
         "history_lost": 0 if history is None else history.lost,
         "commits": [
-            {"writer": writer, "name": names.get(writer), "sequence": record.sequence, "version": record.version,
-             "at": record.at, "cycle": record.cycle}
+            {"writer": writer, "name": names.get(writer), **picked(record, ("sequence", "version", "at", "cycle"))}
             for writer, record in sorted(header.commits.items(), key=lambda row: -row[1].version)
         ],
         "finished": len(header.finished),
         "holds": len(header.holds),
-    }  # fmt: skip
+    }
+
+
+def rules_seen(rules: EntrypointRules) -> dict[str, Any]:
+    """Return the rules of an entrypoint as the page shows them and sends them back."""
+    return {"paused": rules.paused, "running": rules.max_running, "rate": rules.rate, "per": rules.per}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,6 +14,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
 from jqueue.domain.stats import EntrypointStats
 from jqueue.ports.queue import JobQueue, SupportsHistory
+from jqueue.server.overview import picked
 from jqueue.server.view import View
 
 EVENTS_SHOWN = 200
@@ -62,38 +64,22 @@ async def events_of(queue: JobQueue, most: int, **choice: Any) -> tuple[list[His
 
 
 def _row(event: HistoryEvent) -> dict[str, Any]:
-    return {
-        "at": event.at.timestamp(),
-        "verb": event.verb,
-        "before": event.before,
-        "after": event.after,
-        "attempt": event.attempt,
-        "holder": event.holder,
-        "wait": event.wait_seconds,
-        "run": event.run_seconds,
-        "error": event.error,
-    }
+    shown = picked(event, ("verb", "before", "after", "attempt", "holder", "error"))
+    return {**shown, "at": event.at.timestamp(), "wait": event.wait_seconds, "run": event.run_seconds}
 
 
 @dataclass
 class _Minute:
-    """The events of one minute."""
+    """The events of one minute: numbers of jobs by kind, changes of depths, and how long jobs have waited and run."""
 
-    enqueued: int = 0
-    claimed: int = 0
-    done: int = 0
-    failed: int = 0
-    queued: int = 0
-    dead: int = 0
+    jobs: Counter[str] = field(default_factory=Counter)
     waits: list[float] = field(default_factory=list)
     runs: list[float] = field(default_factory=list)
 
     def add(self, event: HistoryEvent) -> None:
-        kind = _KIND.get(event.verb)
-        if kind is not None:
-            setattr(self, kind, getattr(self, kind) + event.jobs)
-        self.queued += event.jobs * ((event.after is JobStatus.QUEUED) - (event.before is JobStatus.QUEUED))
-        self.dead += event.jobs * ((event.after is JobStatus.DEAD) - (event.before is JobStatus.DEAD))
+        self.jobs[_KIND.get(event.verb, "")] += event.jobs
+        for name, status in (("queued", JobStatus.QUEUED), ("dead", JobStatus.DEAD)):
+            self.jobs[name] += event.jobs * ((event.after is status) - (event.before is status))
         if event.wait_seconds is not None:
             self.waits.append(event.wait_seconds)
         if event.run_seconds is not None:
@@ -141,19 +127,12 @@ def _points(
     points = []
     for number in range(end - 1, first - 1, -1):
         minute = minutes.get(number, _Minute())
-        points.append(
-            {
-                "at": min((number + 1) * 60.0, now),
-                "queued": max(0, queued),
-                "dead": max(0, dead),
-                **{name: getattr(minute, name) / 60 for name in ("enqueued", "claimed", "done", "failed")},
-                "wait50": _quantile(minute.waits, 0.5),
-                "wait95": _quantile(minute.waits, 0.95),
-                "run50": _quantile(minute.runs, 0.5),
-                "run95": _quantile(minute.runs, 0.95),
-            }
-        )
-        queued, dead = queued - minute.queued, dead - minute.dead
+        point: dict[str, Any] = {"at": min((number + 1) * 60.0, now), "queued": max(0, queued), "dead": max(0, dead)}
+        point |= {name: minute.jobs[name] / 60 for name in ("enqueued", "claimed", "done", "failed")}
+        for name, values in (("wait", minute.waits), ("run", minute.runs)):
+            point |= {f"{name}50": _quantile(values, 0.5), f"{name}95": _quantile(values, 0.95)}
+        points.append(point)
+        queued, dead = queued - minute.jobs["queued"], dead - minute.jobs["dead"]
     return points[::-1]
 
 

@@ -293,7 +293,9 @@ async def test_claims_without_a_heartbeat_are_taken_back(queue, other, app):
 async def test_a_worker_is_told_to_stop_unless_it_has_left(queue, app):
     record = WorkerRecord("mailer", "east", 7, at=datetime.now(UTC).timestamp())
     await queue.apply(Attend({"r1": record}))
-    [shown] = (await get(app, "/api/overview")).values["workers"]
+    overview = (await get(app, "/api/overview")).values
+    [shown], [commit] = overview["workers"], overview["store"]["commits"]
+    assert "mailer@east:7" == commit["name"]  # instead of the writer's id
     body = {"worker": shown["holder"]}
     assert {"done": 1, "name": "mailer@east:7"} == (await act(app, "stop-worker", body)).values
     assert [True] == [worker.stopping for worker in (await queue.stats()).workers]

@@ -5,19 +5,11 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files as files_of
 
-STYLE = "style.css"
+INDEX, STYLE = "index.html", "style.css"
 
 SHARED = (
-    "dom.js",
-    "format.js",
-    "charts.js",
-    "statistics.js",
-    "source.js",
-    "actions.js",
-    "views.js",
-    "jobs.js",
-    "app.js",
-)
+    "dom.js", "format.js", "charts.js", "statistics.js", "source.js", "actions.js", "views.js", "jobs.js", "app.js",
+)  # fmt: skip
 """The scripts of every page. A script stands after the ones that it imports."""
 
 SERVED = (*SHARED, "start.js")
@@ -40,4 +32,4 @@ def read(name: str) -> str:
 
 def media_type(name: str) -> str:
     """Return the type of a file for its answer."""
-    return "text/css" if name.endswith(".css") else "text/javascript"
+    return {"css": "text/css", "html": "text/html; charset=utf-8"}.get(name.rpartition(".")[2], "text/javascript")
