@@ -17,11 +17,11 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Coroutine,
     Iterable,
     Iterator,
 )
 from contextlib import suppress
-from datetime import datetime
 from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
@@ -31,11 +31,10 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
-from jqueue.domain.events import HistoryEvent
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
-from jqueue.ports.queue import Capabilities, JobQueue, SupportsHistory, payload_of
+from jqueue.ports.queue import Capabilities, JobQueue, payload_of
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import lists_queue_options, takes_queue_options
 from jqueue.runtime.system import forks
@@ -78,13 +77,9 @@ def blocking(
             given = (_as_list(args[0]), *args[1:])  # type: ignore[assignment]
         elif takes_many and "jobs" in kwargs:
             named = {**kwargs, "jobs": _as_list(kwargs["jobs"])}  # type: ignore[assignment]
-        try:
-            result: Result = self._run(
-                lambda queue: getattr(queue, name)(*given, **named), endless=endless, claims=claims
-            )
-        except JQueueError as error:
-            # An error of ours needs only the caller's frames. In any other error, the background's frames are the clue.
-            raise error.with_traceback(None) from error.__cause__
+        result: Result = self._run(
+            lambda queue: _method_of(queue, name)(*given, **named), endless=endless, claims=claims
+        )
         return result
 
     return _like(verb, call)
@@ -119,10 +114,7 @@ def streaming(
             with suppress(JQueueError):
                 self._run(lambda _: streamed.cancel())
             raise
-        try:
-            return self._run(lambda _: streamed.answer())
-        except JQueueError as error:
-            raise error.with_traceback(None) from error.__cause__
+        return self._run(lambda _: streamed.answer())
 
     made: Any = _like(verb, call)
     return made  # type: ignore[no-any-return]
@@ -134,7 +126,7 @@ def iterating(
     """Return the method with an ordinary iterator for a verb with an async one. All else is as in `blocking`."""
 
     def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Iterator[Item]:
-        items: AsyncIterator[Item] = getattr(self._queue, verb.__name__)(*args, **kwargs)
+        items: AsyncIterator[Item] = _method_of(self._open().queue, verb.__name__)(*args, **kwargs)
         return self._pieces(items)
 
     return _like(verb, call)
@@ -148,6 +140,18 @@ def _like(verb: Callable[..., Any], call: Method) -> Method:
     call.__qualname__ = f"SyncQueue.{verb.__name__}"
     call.__module__ = __name__
     return call
+
+
+def _method_of(queue: JobQueue, name: str) -> Callable[..., Any]:
+    """Return a method that not every async queue has.
+
+    Raises:
+        InvalidJobError: this one has none.
+    """
+    method: Callable[..., Any] | None = getattr(queue, name, None)
+    if method is None:
+        raise InvalidJobError(f"{type(queue).__name__} has no {name}: use a queue on one object of a store")
+    return method
 
 
 def _claimed_among(results: list[Any]) -> list[Job]:
@@ -191,7 +195,7 @@ class SyncQueue:
         self._closed = False
         self._forks_before = forks()
         self._open_queue: OpenQueue | None = None
-        self._finalizer = weakref.finalize(self, _do_nothing)
+        self._finalizer: weakref.finalize[..., Any] | None = None
 
     # Jobs in and out
 
@@ -249,6 +253,7 @@ class SyncQueue:
     find = blocking(BrokerQueue.find)
     read_state = blocking(BrokerQueue.read_state)
     iterate_jobs = iterating(BrokerQueue.iterate_jobs)
+    history = iterating(BrokerQueue.history)
     view = blocking(BrokerQueue.view)
     stats = blocking(BrokerQueue.stats)
 
@@ -260,51 +265,14 @@ class SyncQueue:
 
     def open_payload(self, job: Job) -> Iterator[bytes]:
         """Yield the payload of a job in pieces, as `SupportsLargeValues.open_payload` does."""
-        pieces: AsyncGenerator[bytes, None] | None = None
+        return self._pieces(payload_of(self._open().queue, job), 1)
 
-        async def next_piece(queue: JobQueue) -> bytes | None:
-            nonlocal pieces
-            pieces = payload_of(queue, job) if pieces is None else pieces
-            return await anext(pieces, None)
-
-        async def close(_: JobQueue) -> None:
-            if pieces is not None:
-                await pieces.aclose()
-
-        try:
-            while (piece := self._run(next_piece)) is not None:
-                yield piece
-        finally:
-            with suppress(QueueClosedError):
-                self._run(close)
-
-    def history(
-        self,
-        *,
-        job_id: str | None = None,
-        entrypoint: str | None = None,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        deadline: Duration | None = None,
-    ) -> Iterator[HistoryEvent]:
-        """Iterate over the events of jobs, the newest first: see `SupportsHistory.history`.
-
-        Raises:
-            HistoryDamagedError: some events are missing. It is raised at the end, after all other events.
-            InvalidJobError: an argument is wrong, or the queue cannot keep a history.
-            StorageError: the store failed.
-        """
-        wanted = {"job_id": job_id, "entrypoint": entrypoint, "since": since, "until": until, "deadline": deadline}
-        if not isinstance(self._queue, SupportsHistory):
-            raise InvalidJobError(f"{type(self._queue).__name__} has no history: use a queue on one object of a store")
-        return self._pieces(self._queue.history(**wanted))  # type: ignore[arg-type]
-
-    def _pieces(self, items: AsyncIterator[Item]) -> Iterator[Item]:
-        """Yield what an async iterator yields, a piece at a time. The iterator belongs to the loop of the thread."""
+    def _pieces(self, items: AsyncIterator[Item], at_once: int = ITEMS_AT_ONCE) -> Iterator[Item]:
+        """Yield what an async iterator yields, brought from its event loop `at_once` by `at_once`."""
         error: JQueueError | None = None
         ended = False
         while not ended:
-            piece, ended, error = self._run(lambda _: _piece_of(items))
+            piece, ended, error = self._run(lambda _: _piece_of(items, at_once))
             try:
                 yield from piece
             except GeneratorExit:
@@ -403,6 +371,9 @@ class SyncQueue:
                 # The interpreter is about to stop this thread, so no error needs to be raised before.
                 threading.Event().wait(DEFAULT_DEADLINE)
             raise
+        except JQueueError as error:
+            # An error of ours needs only the caller's frames. In any other error, the background's frames are the clue.
+            raise error.with_traceback(None) from error.__cause__
 
     def _open(self) -> OpenQueue:
         """Return the queue that is open on the thread of this process. It is opened if it is not."""
@@ -416,7 +387,8 @@ class SyncQueue:
             if self._open_queue is None or not self._open_queue.takes_calls:
                 self._copy_after_fork()
                 self._open_queue = OpenQueue(background.background(), self._queue)
-                self._finalizer.detach()
+                if self._finalizer is not None:
+                    self._finalizer.detach()
                 self._finalizer = weakref.finalize(self, self._open_queue.close_soon)
                 self._finalizer.atexit = False
             return self._open_queue
@@ -439,7 +411,7 @@ class StreamedCall(Generic[Item, Result]):
         call: takes the queue, and an async iterator of the items.
     """
 
-    def __init__(self, call: Callable[[JobQueue, AsyncIterator[Item]], Awaitable[Result]]) -> None:
+    def __init__(self, call: Callable[[JobQueue, AsyncIterator[Item]], Coroutine[Any, Any, Result]]) -> None:
         self._call = call
         self._task: asyncio.Task[Result] | None = None
 
@@ -452,18 +424,16 @@ class StreamedCall(Generic[Item, Result]):
         """Give the next items, and wait until the call has taken them or has ended. No items are the end."""
         if self._task is None:
             self._pieces: asyncio.Queue[list[Item]] = asyncio.Queue(1)
-            self._hungry = asyncio.Event()
-            self._task = asyncio.create_task(self._run(queue))
-        self._hungry.clear()
+            self._task = asyncio.create_task(self._call(queue, self._items()))
         self._pieces.put_nowait(piece)
-        waiting = asyncio.create_task(self._hungry.wait())
+        taken = asyncio.create_task(self._pieces.join())
         try:
-            await asyncio.wait({self._task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self._task, taken}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.cancel()
             raise
         finally:
-            waiting.cancel()
+            taken.cancel()
 
     async def cancel(self) -> None:
         """End the call: its caller wants no answer."""
@@ -476,21 +446,18 @@ class StreamedCall(Generic[Item, Result]):
         assert self._task is not None  # items were given
         return await self._task
 
-    async def _run(self, queue: JobQueue) -> Result:
-        return await self._call(queue, self._items())
-
     async def _items(self) -> AsyncIterator[Item]:
         while piece := await self._pieces.get():
             for item in piece:
                 yield item
-            self._hungry.set()
+            self._pieces.task_done()
 
 
-async def _piece_of(items: AsyncIterator[Item]) -> tuple[list[Item], bool, JQueueError | None]:
+async def _piece_of(items: AsyncIterator[Item], at_once: int) -> tuple[list[Item], bool, JQueueError | None]:
     """Return the next items, True if they are the last, and the error that came after them."""
     piece: list[Item] = []
     try:
-        while len(piece) < ITEMS_AT_ONCE:
+        while len(piece) < at_once:
             piece.append(await anext(items))
     except StopAsyncIteration:
         return piece, True, None
@@ -536,7 +503,3 @@ def _in_a_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
-
-
-def _do_nothing() -> None:
-    """Do nothing: a queue that was never opened needs no closing."""

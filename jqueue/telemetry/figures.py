@@ -68,16 +68,13 @@ class Figures:
         self._entrypoints = Names()
         self._workers = Names()
 
-    def absent(self) -> Iterator[Sample]:
-        """Yield the samples of a queue that cannot be read."""
-        yield Sample(catalog.UP, (self._queue,), 0)
-        yield Sample(catalog.BUILD, (__version__,), 1)
-
-    def samples(self, stats: QueueStats) -> Iterator[Sample]:
-        """Yield the samples of a queue's statistics."""
+    def samples(self, stats: QueueStats | None) -> Iterator[Sample]:
+        """Yield the samples of a queue's statistics; None if it cannot be read."""
         of_queue = (self._queue,)
-        yield Sample(catalog.UP, of_queue, 1)
+        yield Sample(catalog.UP, of_queue, stats is not None)
         yield Sample(catalog.BUILD, (__version__,), 1)
+        if stats is None:
+            return
         for name, metric in catalog.OF_QUEUE_STATS.items():
             yield Sample(metric, of_queue, getattr(stats, name))
         for label, each in self._by_label(stats).items():

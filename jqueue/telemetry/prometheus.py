@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from itertools import accumulate
+from typing import Any
 
 try:
     from prometheus_client import CollectorRegistry, generate_latest
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString
 except ImportError as error:  # pragma: no cover
@@ -22,7 +24,6 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.observer import SupportsObservers
 from jqueue.ports.queue import Operator
 from jqueue.telemetry import catalog
-from jqueue.telemetry.catalog import Metric
 from jqueue.telemetry.exporters import WorkerFigures, observed, place_name
 from jqueue.telemetry.figures import Figures, Sample
 from jqueue.telemetry.recorder import Recorder
@@ -35,7 +36,7 @@ DEADLINE = 10.0
 EVERY = 15.0
 """Seconds between two looks at a queue, by default."""
 
-Family = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 
 
 class WatchedQueue:
@@ -72,8 +73,8 @@ class WatchedQueue:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the latest figures. Any thread may call this."""
-        stats, worker = self._stats, self._worker
-        yield from self._figures.absent() if stats is None else self._figures.samples(stats)
+        worker = self._worker
+        yield from self._figures.samples(self._stats)
         if self.recorder is not None:
             yield from self.recorder.samples()
         if worker is not None:
@@ -140,54 +141,30 @@ class PrometheusMetrics(Collector):
         await asyncio.gather(*(watched.look() for watched in self._present))
         return await asyncio.to_thread(self.text)
 
-    def describe(self) -> Iterable[Family]:
+    def describe(self) -> Iterable[Metric]:
         """Return no metric: they are known once a queue is watched."""
         return []
 
-    def collect(self) -> Iterator[Family]:
+    def collect(self) -> Iterator[Metric]:
         """Yield the latest samples, for the registry. If two have the same labels, the first counts.
 
         Any thread may call this.
         """
-        families: dict[str, Family] = {}
+        families: dict[str, Any] = {}
         seen = set()
         for watched in self._present:
             for sample in watched.samples():
-                metric = sample.metric
+                metric, value = sample.metric, sample.value
                 if (key := (metric.name, sample.labels)) in seen:
                     continue
                 seen.add(key)
                 if metric.name not in families:
-                    families[metric.name] = _family(metric)
-                _add(families[metric.name], sample)
+                    families[metric.name] = FAMILIES[metric.kind](metric.name, metric.description, labels=metric.labels)
+                family = families[metric.name]
+                if isinstance(value, Histogram):
+                    sums = accumulate(value.counts.get(bound, 0) for bound in metric.bounds)
+                    buckets = [*zip(map(floatToGoString, metric.bounds), sums, strict=True), ("+Inf", value.count)]
+                    family.add_metric(sample.labels, buckets, value.seconds)
+                else:
+                    family.add_metric(sample.labels, value)
         yield from families.values()
-
-
-def _family(metric: Metric) -> Family:
-    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
-    made: Family = kinds[metric.kind](metric.name, metric.description, labels=metric.labels)
-    return made
-
-
-def _add(family: Family, sample: Sample) -> None:
-    value = sample.value
-    if isinstance(family, HistogramMetricFamily):
-        assert isinstance(value, Histogram)
-        bounds = [*map(floatToGoString, sample.metric.bounds), "+Inf"]
-        sums = _cumulative(value.counts, sample.metric.bounds)
-        family.add_metric(sample.labels, list(zip(bounds, sums, strict=True)), value.seconds)
-    else:
-        assert not isinstance(value, Histogram)
-        family.add_metric(sample.labels, value)
-
-
-def _cumulative(counts: Mapping[float, int], bounds: tuple[float, ...]) -> list[int]:
-    """Return the number of durations up to each bound, and their number in all."""
-    ordered = sorted(counts.items())
-    sums, place, total = [], 0, 0
-    for bound in bounds:
-        while place < len(ordered) and ordered[place][0] <= bound:
-            total += ordered[place][1]
-            place += 1
-        sums.append(total)
-    return [*sums, total + sum(count for _, count in ordered[place:])]

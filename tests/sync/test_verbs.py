@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits, LocalFileSystemStorage
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits, LocalFileSystemStorage, QueueSet
 from jqueue.domain.errors import (
     ClaimLostError,
     DeadlineExceededError,
@@ -136,6 +136,13 @@ def test_a_large_payload_is_read_in_pieces(tmp_path):
 
 
 # Errors
+
+
+def test_what_the_async_queue_lacks_is_refused():
+    with SyncQueue(QueueSet(DirectQueue(InMemoryStorage()))) as several:
+        for verb in ("history", "staging_time"):
+            with pytest.raises(InvalidJobError, match=f"QueueSet has no {verb}: use a queue on one object"):
+                getattr(several, verb)()
 
 
 def test_errors_are_those_of_the_async_queue(queue):
