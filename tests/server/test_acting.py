@@ -1,12 +1,10 @@
 """The actions of the dashboard: each is one commit, made only if what the operator saw still holds."""
 
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from typing import Any
 
 from jqueue import DirectQueue, JobStatus, LocalFileSystemStorage
 from jqueue.domain.header import WorkerRecord
-from jqueue.domain.operations.operator import Attend
 from jqueue.operations import Enqueue, Nack
 from jqueue.server import dashboard
 from tests.server.asgi import act, get
@@ -291,14 +289,15 @@ async def test_claims_without_a_heartbeat_are_taken_back(queue, other, app):
 
 
 async def test_a_worker_is_told_to_stop_unless_it_has_left(queue, app):
-    record = WorkerRecord("mailer", "east", 7, at=datetime.now(UTC).timestamp())
-    await queue.apply(Attend({"r1": record}))
+    queue.attend("r1", lambda at: WorkerRecord("mailer", "east", 7, at=at), lambda: None)
+    await queue.enqueue("mail", b"")
     overview = (await get(app, "/api/overview")).values
     [shown], [commit] = overview["workers"], overview["store"]["commits"]
     assert "mailer@east:7" == commit["name"]  # instead of the writer's id
     body = {"worker": shown["holder"]}
     assert {"done": 1, "name": "mailer@east:7"} == (await act(app, "stop-worker", body)).values
     assert [True] == [worker.stopping for worker in (await queue.stats()).workers]
-    await queue.apply(Attend({"r1": None}))
+    queue.leave("r1")
+    await queue.enqueue("mail", b"")
     gone = await act(app, "stop-worker", body)
     assert (409, "changed") == (gone.status, gone.values["kind"])
