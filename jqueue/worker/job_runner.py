@@ -12,14 +12,15 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
-from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Lines, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue
+from jqueue.runtime.queue_options import options_of
 from jqueue.worker.calls import BatchCall, Call, ProcessCall
 from jqueue.worker.claims import Claims
 from jqueue.worker.context import BatchContext, Context
@@ -34,6 +35,7 @@ from jqueue.worker.handler_errors import (
     tail_of,
     traceback_of,
 )
+from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
@@ -77,16 +79,13 @@ class JobRunner:
         state: the state of the run.
         claims: the claims of the run.
         calls: by entrypoint: the handler, its call, and True if it needs a context.
-        clock: gives the time for deadlines.
-        entropy: draws backoffs.
+        settings: the settings of the worker.
         resources: the value that the lifespan yielded.
-        cancel_grace: seconds that a handler gets to end when it is told to stop.
         interrupt: takes a KeyboardInterrupt of a handler, and returns True if the run ends by it.
         batches_wait: True if batches wait for jobs as their handlers say; False to take only jobs that are ready.
-        show_errors: True to log messages and tracebacks of errors.
 
     Attributes:
-        cancel_grace: as given.
+        cancel_grace: seconds that a handler gets to end when it is told to stop.
     """
 
     def __init__(
@@ -95,26 +94,22 @@ class JobRunner:
         state: RunState,
         claims: Claims,
         calls: Mapping[str, tuple[Handler[..., Any], AnyCall, bool]],
+        settings: WorkerSettings,
         *,
-        clock: Clock,
-        entropy: Entropy,
         resources: Any,
-        cancel_grace: float,
         interrupt: Callable[[KeyboardInterrupt], bool],
         batches_wait: bool,
-        show_errors: bool,
     ) -> None:
-        self.cancel_grace = cancel_grace
+        self.cancel_grace = to_seconds("cancel_grace", settings.cancel_grace)
         self._queue = queue
         self._state = state
         self._claims = claims
         self._calls = calls
-        self._clock = clock
-        self._entropy = entropy
+        self._clock, self._entropy = options_of(queue).clock, options_of(queue).entropy
         self._resources = resources
         self._interrupt = interrupt
         self._batches_wait = batches_wait
-        self._show_errors = show_errors
+        self._show_errors = settings.show_errors
         self._loop = asyncio.get_running_loop()
         self._run_task = asyncio.current_task()
         self._capabilities: Capabilities = queue.capabilities

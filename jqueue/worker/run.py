@@ -221,7 +221,12 @@ class Run:
         stack.enter_context(observed(self._queue, probes))
         return exporter
 
-    def _job_runner(self, claims: Claims, resources: Any, threads: Threads, processes: Processes) -> JobRunner:
+    async def _work(self, resources: Any, threads: Threads, processes: Processes) -> None:
+        """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
+        queue, state, health = self._queue, self._state, self._health
+        entropy = options_of(queue).entropy
+        failures = CallFailures("sending outcomes of jobs", entropy, health)
+        claims = Claims(queue, self._claim_timeout, self._settings.name, self._handlers, state, failures)
         calls: dict[str, tuple[Handler[..., Any], AnyCall, bool]] = {
             name: (
                 handler,
@@ -230,27 +235,16 @@ class Run:
             )
             for name, handler in self._handlers.items()
         }
-        return JobRunner(
-            self._queue,
-            self._state,
+        job_runner = JobRunner(
+            queue,
+            state,
             claims,
             calls,
-            clock=options_of(self._queue).clock,
-            entropy=options_of(self._queue).entropy,
+            self._settings,
             resources=resources,
-            cancel_grace=to_seconds("cancel_grace", self._settings.cancel_grace),
             interrupt=self.interrupt,
             batches_wait=not self._drain,
-            show_errors=self._settings.show_errors,
         )
-
-    async def _work(self, resources: Any, threads: Threads, processes: Processes) -> None:
-        """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
-        queue, state, health = self._queue, self._state, self._health
-        entropy = options_of(queue).entropy
-        failures = CallFailures("sending outcomes of jobs", entropy, health)
-        claims = Claims(queue, self._claim_timeout, self._settings.name, self._handlers, state, failures)
-        job_runner = self._job_runner(claims, resources, threads, processes)
         batches = {name: handler.options.batch for name, handler in self._handlers.items()}
         claimer = Claimer(claims, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
         if isinstance(queue, SupportsWorkers):
@@ -280,24 +274,37 @@ class Run:
                 raise
             finally:
                 self._hurried = self._hurried or state.failure is not None
-                grace_ends = self._loop.time() + to_seconds("grace", self._settings.grace)
-                await self._end_claims(claiming, claims, job_runner)
-                settling = group.create_task(self._settle(claims, claiming), name="jqueue-worker-last-claim")
-                await self._end_handlers(job_runner)
-                if isinstance(queue, SupportsWorkers):
-                    queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
-                await self._end_outcomes(sending)
-                await self._remove_record()
-                if (deaths := self._deaths) is not None:
-                    left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
-                    await self._wait_until(lambda: not deaths.calls or self._hurried, left)
-                await asyncio.wait([settling])
-                self._has_ended = True
-                claims.abandon()
-                for part in parts:
-                    part.cancel()
+                try:
+                    await self._end(group, claiming, sending, claims, job_runner)
+                finally:
+                    self._has_ended = True
+                    claims.abandon()
+                    for part in parts:
+                        part.cancel()
         if failure is not None:
             raise failure
+
+    async def _end(
+        self,
+        group: asyncio.TaskGroup,
+        claiming: asyncio.Task[None],
+        sending: asyncio.Task[None],
+        claims: Claims,
+        job_runner: JobRunner,
+    ) -> None:
+        """End the work in order. Only the claims are over before the handlers, and heartbeats go on until the end."""
+        queue, grace_ends = self._queue, self._loop.time() + to_seconds("grace", self._settings.grace)
+        await self._end_claims(claiming, claims, job_runner)
+        settling = group.create_task(self._settle(claims, claiming), name="jqueue-worker-last-claim")
+        await self._end_handlers(job_runner)
+        if isinstance(queue, SupportsWorkers):
+            queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
+        await self._end_outcomes(sending)
+        await self._remove_record()
+        if (deaths := self._deaths) is not None:
+            left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
+            await self._wait_until(lambda: not deaths.calls or self._hurried, left)
+        await asyncio.wait([settling])
 
     async def _part(self, work: Callable[[], Awaitable[None]], *, is_last: bool = False) -> None:
         """Do a part of the run until it is cancelled. If it returns or fails, the run must end.

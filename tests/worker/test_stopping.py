@@ -115,6 +115,26 @@ async def test_cancelling_run_or_all_tasks_of_a_program_hands_jobs_back_before_i
 
 
 @in_virtual_time
+async def test_a_worker_ends_even_if_all_tasks_of_its_program_are_cancelled_again_and_again():
+    worker, work, begun, *_ = sleeper(1000, grace=600)
+    storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
+    async with broker(storage, deadline=3) as queue:
+        await work.enqueue(queue, 1)
+        others = asyncio.all_tasks()
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        await until(lambda: begun)
+        storage.on_write(*[Fault.LOST_REQUEST] * 1000)
+        for _ in range(3):
+            for other in asyncio.all_tasks() - others:
+                if other.get_name() != "jqueue-writer":
+                    other.cancel()
+            await asyncio.sleep(0.1)
+        async with asyncio.timeout(60):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+@in_virtual_time
 async def test_a_worker_stops_even_if_its_outcomes_cannot_be_written():
     worker, work, begun, *_ = sleeper(100, grace=1)
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
