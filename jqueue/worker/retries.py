@@ -117,19 +117,12 @@ def lineage_of(kind: type[BaseException]) -> tuple[str, ...]:
     return tuple(f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__)
 
 
-def _chosen(error: BaseException, rule: RetryRule | None, job: Job) -> Retry | Discard | Snooze | None:
+def _chosen(error: BaseException, rule: RetryRule | None = None, failures: int = 0) -> Retry | Discard | Snooze | None:
     """Return what an error asks for, by itself or by a rule; of a group, the weightiest. None: the backoff decides.
 
-    A group in which one error asks for nothing asks for nothing. A rule that raises must not keep its job from being
-    given back.
+    A group in which one error asks for nothing asks for nothing.
     """
-    try:
-        choices = [choice for leaf in leaves_of(error) for choice in _choices(leaf, rule, job.failures)]
-    except Exception as failure:
-        why = type(failure).__name__
-        text = "job %s (%s): its retry=... failed with %s, so the backoff decides. Mend the function"
-        logger.error(text, job.id, job.entrypoint, why, extra=about(job))
-        return None
+    choices = [choice for leaf in leaves_of(error) for choice in _choices(leaf, rule, failures)]
     known = [each for each in choices if each is not None]
     return max(known, key=_weight) if len(known) == len(choices) else None
 
@@ -219,10 +212,8 @@ def decisive(error: BaseException) -> BaseException:
     A group that holds only `Discard`, `Retry` and `Snooze` acts as one of them: as a `Discard`, or else as the `Retry`
     or the `Snooze` with the longest wait. Any other error is returned as it is.
     """
-    leaves = leaves_of(error)
-    if not all(isinstance(leaf, Discard | Retry | Snooze) for leaf in leaves):
-        return error
-    return max(leaves, key=_weight)
+    choice = _chosen(error)
+    return error if choice is None else choice
 
 
 def _weight(error: BaseException) -> tuple[int, float]:
@@ -250,7 +241,12 @@ def decide(
         rule: the handler's choices by class of error; an error that asks for something itself comes first.
     """
     is_bad = isinstance(error, PayloadError | ResultError)
-    choice = None if is_bad else _chosen(error, rule, job)
+    try:
+        choice = None if is_bad else _chosen(error, rule, job.failures)
+    except Exception as failure:  # a rule that raises must not keep its job from being given back
+        text = "job %s (%s): its retry=... failed with %s, so the backoff decides. Mend the function"
+        logger.error(text, job.id, job.entrypoint, type(failure).__name__, extra=about(job))
+        choice = None
     if isinstance(choice, Snooze):
         return Decision("snoozed", delay=choice.duration, charge=False)
     text = error_text(error)
