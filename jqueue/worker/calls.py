@@ -16,9 +16,7 @@ from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_errors import raisable
 from jqueue.worker.handler_options import Middleware
 from jqueue.worker.handlers import Handler
-from jqueue.worker.payloads import refuse_payload_apart
 from jqueue.worker.processes import Processes, Running
-from jqueue.worker.signatures import Signature
 from jqueue.worker.threads import Threads
 
 Call = Callable[[Job, Context | None], Awaitable[Any]]
@@ -33,7 +31,7 @@ def call_of(handler: Handler[..., Any], threads: Threads, processes: Processes) 
     if handler.home == "process":
         return ProcessCall(handler, processes)
     signature, function, middlewares = handler.signature, handler.function, handler.middlewares
-    parse, body = parser_of(signature), _body_of(handler, threads)
+    parse, body = signature.parse, _body_of(handler, threads)
     if handler.options.batch is not None:
         return BatchCall(parse, middlewares, body)
     if handler.home == "loop" and not middlewares:
@@ -147,17 +145,3 @@ async def to_its_end(future: asyncio.Future[Any]) -> Any:
     if failure is not None:
         raise raisable(failure) if cancelled is None else cancelled
     return value
-
-
-def parser_of(signature: Signature) -> Callable[[Job], Any]:
-    """Return the function that parses the payload of a job for a handler. It returns None if the handler takes none."""
-    if signature.codec is None:
-        return lambda job: None
-    parse = signature.codec.parse
-
-    def parse_payload(job: Job) -> Any:
-        if job.payload_object is not None:
-            refuse_payload_apart(job)
-        return parse(job.payload)
-
-    return parse_payload

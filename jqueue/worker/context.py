@@ -9,7 +9,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, overload
+from typing import Any, Generic, Protocol, cast, overload
+
+from typing_extensions import TypeVar
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim
@@ -22,8 +24,52 @@ from jqueue.worker.job_log import about
 logger = logger_of("jqueue.worker")
 
 
-class Surroundings:
-    """Base of the contexts of a job and of a batch.
+class Untyped:
+    """Type parameter of a plain `Context`, whose `resources` may be anything. Any would hide the types of handlers."""
+
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True, default=Untyped)
+
+
+class _Resources(Protocol):
+    @overload
+    def __get__(self, context: Surroundings[Untyped], owner: Any = ...) -> Any: ...
+    @overload
+    def __get__(self, context: Surroundings[R], owner: Any = ...) -> R: ...
+
+
+class Pieces:
+    """A payload in pieces: `async for piece in pieces`, or `for piece in pieces` in a handler that runs in a thread."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], loop: asyncio.AbstractEventLoop | None) -> None:
+        self._pieces = pieces
+        self._loop = loop
+        self.aclose = pieces.aclose
+
+    def __aiter__(self) -> AsyncGenerator[bytes, None]:
+        return self._pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        loop = self._loop
+        if loop is None:
+            raise RuntimeError("this handler is async: write `async for piece in ctx.open_payload()`")
+
+        async def next_piece() -> bytes | None:
+            return await anext(self._pieces, None)
+
+        async def close() -> None:
+            await self.aclose()
+
+        try:
+            while (piece := asyncio.run_coroutine_threadsafe(next_piece(), loop).result()) is not None:
+                yield piece
+        finally:
+            asyncio.run_coroutine_threadsafe(close(), loop).result()
+
+
+class Surroundings(Generic[R_co]):
+    """Base of the contexts of a job and of a batch. Its type parameter is the type of `resources`.
 
     Attributes:
         deadline: time by which the handler must have ended, aware and in UTC; None if it has no timeout.
@@ -53,8 +99,7 @@ class Surroundings:
             raise RuntimeError("a handler with process=True has no queue: it runs in another process")
         return self._queue
 
-    @property
-    def resources(self) -> Any:
+    def _opened(self) -> Any:
         """Value that the worker's lifespan yielded; None without one.
 
         Raises:
@@ -66,6 +111,8 @@ class Surroundings:
                 " Open what the handler needs in its module, once, by a function with functools.cache"
             )
         return self._resources
+
+    resources = cast(_Resources, property(_opened))
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -105,8 +152,8 @@ class Surroundings:
         raise NotImplementedError
 
 
-class Context(Surroundings):
-    """One job in the hands of its handler.
+class Context(Surroundings[R_co]):
+    """One job in the hands of its handler. `Context[Resources]` says of which type `resources` is.
 
     Attributes:
         job: the job as it was claimed.
@@ -155,39 +202,18 @@ class Context(Surroundings):
         """The headers of the job: texts by name."""
         return self.job.headers
 
-    def open_payload(self) -> AsyncGenerator[bytes, None]:
-        """Yield the payload in pieces: `async for piece in ctx.open_payload()`. For payloads larger than memory.
+    def open_payload(self) -> Pieces:
+        """Return the payload in pieces: `async for piece in ctx.open_payload()`. For payloads larger than memory.
 
-        It is for handlers on the event loop that take no payload; those in threads use `payload_pieces`. The payload is
-        checked at its end.
+        It is for handlers that take no payload. One in a thread writes `for piece in ctx.open_payload()`. The payload
+        is checked at its end.
 
         Raises:
             ObjectDamagedError: the object of the payload has other bytes than were stored. Do not use the pieces.
             ObjectMissingError: the object does not exist.
             RuntimeError: the handler runs in another process, where there is no queue object.
         """
-        return payload_of(self.queue, self.job)
-
-    def payload_pieces(self) -> Iterator[bytes]:
-        """Yield the payload in pieces, as `open_payload` does, to a handler in a thread that takes no payload.
-
-        Raises:
-            ObjectDamagedError: the object of the payload has other bytes than were stored. Do not use the pieces.
-            ObjectMissingError: the object does not exist.
-            RuntimeError: the handler does not run in a thread.
-        """
-        loop, pieces = self.loop, self.open_payload()
-        if loop is None:
-            raise RuntimeError("payload_pieces is for handlers in threads: on the event loop, use open_payload")
-
-        async def next_piece() -> bytes | None:
-            return await anext(pieces, None)
-
-        try:
-            while (piece := asyncio.run_coroutine_threadsafe(next_piece(), loop).result()) is not None:
-                yield piece
-        finally:
-            asyncio.run_coroutine_threadsafe(_closed(pieces), loop).result()
+        return Pieces(payload_of(self.queue, self.job), self.loop)
 
     def on_ack(self, *operations: Operation) -> None:
         """Add operations to the commit that finishes this job: `ctx.on_ack(Enqueue("next", data))`.
@@ -221,7 +247,7 @@ class Context(Surroundings):
         return f"Context(job={self.job.id!r}, entrypoint={self.job.entrypoint!r}, attempt={self.job.tries})"
 
 
-class BatchContext(Surroundings, Sequence[Context]):
+class BatchContext(Surroundings[R_co], Sequence[Context[R_co]]):
     """A batch of jobs in the hands of its handler: a sequence of their contexts, in the order of the payloads.
 
     Args:
@@ -237,7 +263,7 @@ class BatchContext(Surroundings, Sequence[Context]):
     def __init__(
         self,
         entrypoint: str,
-        contexts: Sequence[Context],
+        contexts: Sequence[Context[R_co]],
         *,
         queue: JobQueue | None = None,
         resources: Any = None,
@@ -253,10 +279,10 @@ class BatchContext(Surroundings, Sequence[Context]):
         return tuple(context.job for context in self._contexts)
 
     @overload
-    def __getitem__(self, place: int) -> Context: ...
+    def __getitem__(self, place: int) -> Context[R_co]: ...
     @overload
-    def __getitem__(self, place: slice) -> Sequence[Context]: ...
-    def __getitem__(self, place: int | slice) -> Context | Sequence[Context]:
+    def __getitem__(self, place: slice) -> Sequence[Context[R_co]]: ...
+    def __getitem__(self, place: int | slice) -> Context[R_co] | Sequence[Context[R_co]]:
         """Return the context of the job at a place."""
         return self._contexts[place]
 
@@ -292,7 +318,3 @@ class BatchContext(Surroundings, Sequence[Context]):
 
     def __repr__(self) -> str:
         return f"BatchContext(entrypoint={self.entrypoint!r}, jobs={len(self)})"
-
-
-async def _closed(pieces: AsyncGenerator[bytes, None]) -> None:
-    await pieces.aclose()

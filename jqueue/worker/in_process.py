@@ -35,7 +35,7 @@ from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_errors import check_awaited, error_in, portable, results_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import forward_records
-from jqueue.worker.payloads import json_value, refuse_payload_apart
+from jqueue.worker.payloads import json_value
 
 End = tuple[Any, dict[str, Any] | None]
 """The result of a job and its error, one of them None."""
@@ -104,11 +104,11 @@ def _ends_of(
     call = partial(handler.signature.call, handler.function)
     if handler.options.batch is None:
         [job] = jobs
-        value = _payload_of(handler, job)
+        value = handler.signature.parse(job)
         result = call(value, Context(job, deadline=deadline) if handler.signature.wants_context else None)
         check_awaited(result)
         return [(_result_of(handler, job, result), None)]
-    ends = [_end_of(_payload_of, handler, job) for job in jobs]
+    ends = [_end_of(handler.signature.parse, job) for job in jobs]
     places = [place for place, (_, error) in enumerate(ends) if error is None]
     if places:
         contexts = [Context(jobs[place], deadline=deadline) for place in places]
@@ -128,15 +128,6 @@ def _end_of(function: Callable[..., Any], *args: Any) -> End:
         return function(*args), None
     except Exception as error:
         return None, portable(error)
-
-
-def _payload_of(handler: Handler[..., Any], job: Job) -> Any:
-    """Return the payload of a job as its handler takes it; None if it takes none."""
-    codec = handler.signature.codec
-    if codec is None:
-        return None
-    refuse_payload_apart(job)
-    return codec.parse(job.payload)
 
 
 def _result_of(handler: Handler[..., Any], job: Job, result: Any) -> Any:

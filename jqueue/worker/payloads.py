@@ -15,7 +15,6 @@ from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError
 from pydantic_core import PydanticSerializationError, to_json
 
 from jqueue.domain.errors import InvalidJobError, JQueueError
-from jqueue.domain.models import Job
 
 PROBLEMS_SHOWN = 5
 """Number of problems of one payload that an error describes."""
@@ -54,19 +53,6 @@ class PayloadError(JQueueError, ValueError):
 
 class ResultError(JQueueError, ValueError):
     """The result of a handler cannot be kept, or cannot be read back."""
-
-
-def refuse_payload_apart(job: Job) -> None:
-    """Refuse to call a handler that takes a payload if the payload of the job was too large to be loaded.
-
-    Raises:
-        PayloadError: it is only in its object.
-    """
-    if job.payload_object is not None and job.payload_apart:
-        raise PayloadError(
-            f"the payload has {job.payload_object.size} bytes, too many to load: give the handler only a Context and "
-            "read pieces with ctx.open_payload(), or set a larger Limits(payload_bytes=...) on the worker's queue"
-        )
 
 
 class Codec:

@@ -12,12 +12,12 @@ ERROR = re.compile(r"^[^:]+:(\d+): error: .*\[([\w-]+)\]$", re.MULTILINE)
 PROGRAM = """
 from datetime import timedelta
 from functools import wraps
-from typing import Awaitable, Callable, ParamSpec, TypeVar, assert_type
+from typing import Annotated, Awaitable, Callable, ParamSpec, TypeVar, assert_type
 
 from jqueue import BrokerQueue, Job
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.worker import BatchContext, Context, Discard, Router, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Depends, Discard, Router, Snooze, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -35,6 +35,13 @@ def rule(error: Exception, failures: int) -> int:
 
 
 class Email: ...
+
+
+class Resources:
+    database: str
+
+
+async def opened() -> Resources: ...
 
 
 def traced(function: Callable[P, R]) -> Callable[P, R]:
@@ -63,6 +70,17 @@ worker.handler(retry={ValueError: 60, OSError: Discard, KeyError: Snooze(3), Tim
 worker.handler(retry=rule)
 worker.handler(retry=60)  # expect-error: call-overload
 worker.include(worker.handlers)  # expect-error: arg-type
+@worker.handler
+async def with_resources(email: Email, ctx: Context[Resources]) -> None:
+    assert_type(ctx.resources, Resources)
+    ctx.resources.databse  # expect-error: attr-defined
+@worker.handler(batch=3)
+async def batch_with_resources(emails: list[Email], ctx: BatchContext[Resources]) -> None:
+    assert_type(ctx[0].resources.database, str)
+@worker.handler
+async def needs(to: str, n: int = 3, *, db: Annotated[Resources, Depends(opened)], ctx: Context) -> None: ...
+@worker.handler
+async def needs_with_default(ctx: Context, to: str, width: int = 3, db: Resources = Depends(opened)) -> None: ...
 @worker.handler("resize")
 async def resize(path: str, width: int = 640, *, height: int = 480) -> None: ...
 @worker.handler("in_context")
@@ -111,6 +129,14 @@ async def arguments(queue: BrokerQueue) -> list[Enqueue]:
     assert_type(await move.enqueue(queue, "a", target="b", delay=3), Job)
     await move.enqueue(queue, "a", 3)  # expect-error: call-overload
     assert_type(await between.enqueue(queue, "p", width=3), Job)
+    assert_type(await with_resources.enqueue(queue, Email()), Job)
+    await with_resources.enqueue(queue, 3)  # expect-error: call-overload
+    await batch_with_resources.enqueue(queue, Email())
+    await batch_with_resources.enqueue(queue, 3)  # expect-error: call-overload
+    assert_type(await needs.enqueue(queue, "p", n=3), Job)
+    await needs.enqueue(queue, 3)  # expect-error: call-overload
+    await needs_with_default.enqueue(queue, "p", width=3)
+    await needs_with_default.enqueue(queue, "p", width="3")  # expect-error: call-overload
     await between.enqueue(queue, 3)  # expect-error: call-overload
     await only_defaults.enqueue(queue, width=3)
     await only_defaults.enqueue(queue, priority=3)
