@@ -19,8 +19,7 @@ from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Midd
 from jqueue.worker.payloads import parse_result
 from jqueue.worker.signatures import (
     AddsJobs,
-    BatchEnqueueVerb,
-    BatchOperationVerb,
+    BatchVerb,
     enqueue_by_payload,
     is_async,
     name_of,
@@ -266,8 +265,8 @@ class BatchHandler(Handler[P, R_co]):
     """A decorated function that takes a batch of jobs. Each job is enqueued with one payload of its list."""
 
     if TYPE_CHECKING:
-        enqueue: BatchEnqueueVerb
-        operation: BatchOperationVerb
+        enqueue: BatchVerb[Any]
+        operation: BatchVerb[Enqueue]
 
         def result(self, queue: Any, job: Any = None, *, timeout: Duration | None = None) -> Any:
             """See `Handler.result`."""

@@ -32,7 +32,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import Dependencies, Dependency, Function, Step
-from jqueue.worker.handler_options import EnqueueArguments, OperationArguments
+from jqueue.worker.handler_options import EnqueueArguments
 from jqueue.worker.payloads import Codec, PayloadError, adapter_of, codec_of
 
 T = TypeVar("T")
@@ -41,6 +41,7 @@ P = ParamSpec("P")
 T_contra = TypeVar("T_contra", contravariant=True)
 U_contra = TypeVar("U_contra", contravariant=True)
 Added_co = TypeVar("Added_co", covariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 Bind = Callable[[Function, Any, Any], Any]
 """Calls a function with the payload and the context, if and where it takes them."""
@@ -404,73 +405,15 @@ _BY_POSITION: dict[str, Bind] = {
 _NOTHING: Mapping[str, Any] = {}
 
 
+AnyContext = Context[Any]
+Batch = BatchContext[Any]
+
+
 class AddsJobs(Protocol[Added_co]):
     """A queue that adds jobs: `enqueue` of a `SyncQueue` returns the job, that of an async queue an awaitable."""
 
     def enqueue(self, *arguments: Any, **options: Any) -> Added_co:
         """See `Producer.enqueue`."""
-
-
-class EnqueueOf(Protocol[T_contra, P]):
-    """`enqueue` of a handler that must get one payload: with options, or with all of its arguments."""
-
-    @overload
-    def __call__(self, queue: AddsJobs[T], payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> T: ...
-    @overload
-    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def __call__(self, payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> Any: ...
-    @overload
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
-
-
-class EnqueueDefault(Protocol[T_contra, P]):
-    """`enqueue` of a handler that can be called without a payload: with options, or with its arguments."""
-
-    @overload
-    def __call__(self, queue: AddsJobs[T], payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> T: ...
-    @overload
-    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def __call__(self, payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> Any: ...
-    @overload
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
-
-
-class EnqueueSome(Protocol[T_contra, U_contra]):
-    """`enqueue` of a handler that must get several arguments, of which some may be dependencies."""
-
-    @overload
-    def __call__(
-        self, queue: AddsJobs[T], first: T_contra = ..., second: U_contra = ..., /, *args: Any, **kwargs: Any
-    ) -> T: ...
-    @overload
-    def __call__(self, first: T_contra = ..., second: U_contra = ..., /, *args: Any, **kwargs: Any) -> Any: ...
-
-
-class OperationOf(Protocol[T_contra, P]):
-    """`operation` of a handler that must get one payload: see `EnqueueOf`."""
-
-    @overload
-    def __call__(self, payload: T_contra, /, **options: Unpack[OperationArguments]) -> Enqueue: ...
-    @overload
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueue: ...
-
-
-class OperationDefault(Protocol[T_contra, P]):
-    """`operation` of a handler that can be called without a payload: see `EnqueueDefault`."""
-
-    @overload
-    def __call__(self, payload: T_contra = ..., /, **options: Unpack[OperationArguments]) -> Enqueue: ...
-    @overload
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Enqueue: ...
-
-
-class OperationSome(Protocol[T_contra, U_contra]):
-    """`operation` of a handler that must get several arguments: see `EnqueueSome`."""
-
-    def __call__(self, first: T_contra = ..., second: U_contra = ..., /, *args: Any, **kwargs: Any) -> Enqueue:
-        """See `Handler.operation`."""
 
 
 class Of(Protocol[P]):
@@ -495,10 +438,10 @@ class Defaulted(Of[P], Protocol[T_contra, P]):
         """Call the handler."""
 
 
-class DefaultedInContext(Of[Concatenate[Context[Any], P]], Protocol[T_contra, P]):
+class DefaultedInContext(Of[Concatenate[AnyContext, P]], Protocol[T_contra, P]):
     """A handler that can be called with a context alone, and with a payload behind it."""
 
-    def __call__(self, ctx: Context[Any], payload: T_contra = ..., /) -> Any:
+    def __call__(self, ctx: AnyContext, payload: T_contra = ..., /) -> Any:
         """Call the handler."""
 
 
@@ -509,134 +452,103 @@ class One(Of[P], Protocol[T_contra, P]):
         """Call the handler."""
 
 
-class OneInContext(Of[Concatenate[Context[Any], P]], Protocol[T_contra, P]):
+class OneInContext(Of[Concatenate[AnyContext, P]], Protocol[T_contra, P]):
     """A handler that can be called with a context and a payload behind it."""
 
-    def __call__(self, ctx: Context[Any], payload: T_contra, /) -> Any:
+    def __call__(self, ctx: AnyContext, payload: T_contra, /) -> Any:
         """Call the handler."""
 
 
-class EnqueueVerb(Protocol):
-    """`enqueue`, typed by the parameters of its handler. The first overload that fits counts."""
+class AddsOne(Protocol[R_co, T_contra, P]):
+    """`enqueue` or `operation` of a handler that must get one payload: with options, or with all of its arguments."""
 
     @overload
-    def __get__(self, handler: DefaultedInContext[T, P], owner: Any = ...) -> EnqueueDefault[T, P]: ...
+    def __call__(self, queue: AddsJobs[T], payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> T: ...
     @overload
-    def __get__(self, handler: Defaulted[T, P], owner: Any = ...) -> EnqueueDefault[T, P]: ...
+    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
     @overload
-    def __get__(self, handler: Callable[[T, Context[Any], U], Any], owner: Any = ...) -> EnqueueSome[T, U]: ...
+    def __call__(self, payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> R_co: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class AddsDefault(Protocol[R_co, T_contra, P]):
+    """The same of a handler that can be called without a payload."""
+
+    @overload
+    def __call__(self, queue: AddsJobs[T], payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> T: ...
+    @overload
+    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    @overload
+    def __call__(self, payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> R_co: ...
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class AddsSome(Protocol[R_co, T_contra, U_contra]):
+    """The same of a handler that must get several arguments, of which some may be dependencies."""
+
+    @overload
+    def __call__(self, queue: AddsJobs[T], one: T_contra = ..., two: U_contra = ..., /, *_: Any, **__: Any) -> T: ...
+    @overload
+    def __call__(self, one: T_contra = ..., two: U_contra = ..., /, *_: Any, **__: Any) -> R_co: ...
+
+
+class Verb(Protocol[R_co]):
+    """`enqueue` or `operation`, typed by the parameters of its handler. The first overload that fits counts."""
+
+    @overload
+    def __get__(self, handler: DefaultedInContext[T, P], owner: Any = ...) -> AddsDefault[R_co, T, P]: ...
+    @overload
+    def __get__(self, handler: Defaulted[T, P], owner: Any = ...) -> AddsDefault[R_co, T, P]: ...
+    @overload
+    def __get__(self, handler: Callable[[T, AnyContext, U], Any], owner: Any = ...) -> AddsSome[R_co, T, U]: ...
+    @overload
+    def __get__(self, handler: Callable[[T, AnyContext], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
+    @overload
+    def __get__(self, handler: OneInContext[T, P], owner: Any = ...) -> AddsOne[R_co, T, P]: ...
+    @overload
+    def __get__(self, handler: Callable[[AnyContext], Any], owner: Any = ...) -> AddsDefault[R_co, Never, []]: ...
+    @overload
+    def __get__(self, handler: One[T, P], owner: Any = ...) -> AddsOne[R_co, T, P]: ...
+    @overload
+    def __get__(self, handler: Nothing[P], owner: Any = ...) -> AddsDefault[R_co, Never, P]: ...
     @overload
     def __get__(
-        self, handler: Callable[[object, Context[Any]], Any], owner: Any = ...
-    ) -> EnqueueOf[object, [object]]: ...
-    @overload
-    def __get__(self, handler: Callable[[T, Context[Any]], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
-    @overload
-    def __get__(self, handler: OneInContext[T, P], owner: Any = ...) -> EnqueueOf[T, P]: ...
-    @overload
-    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> EnqueueOf[object, [object]]: ...
-    @overload
-    def __get__(self, handler: Callable[[Context[Any]], Any], owner: Any = ...) -> EnqueueDefault[Never, []]: ...
-    @overload
-    def __get__(self, handler: One[T, P], owner: Any = ...) -> EnqueueOf[T, P]: ...
-    @overload
-    def __get__(self, handler: Nothing[P], owner: Any = ...) -> EnqueueDefault[Never, P]: ...
+        self, handler: Callable[Concatenate[AnyContext, T, U, P], Any], owner: Any = ...
+    ) -> AddsSome[R_co, T, U]: ...
     @overload
     def __get__(
-        self, handler: Callable[Concatenate[Context[Any], T, U, P], Any], owner: Any = ...
-    ) -> EnqueueSome[T, U]: ...
+        self, handler: Callable[Concatenate[AnyContext, T, P], Any], owner: Any = ...
+    ) -> AddsSome[R_co, T, Any]: ...
     @overload
-    def __get__(
-        self, handler: Callable[Concatenate[Context[Any], T, P], Any], owner: Any = ...
-    ) -> EnqueueSome[T, Any]: ...
+    def __get__(self, handler: Callable[Concatenate[T, U, P], Any], owner: Any = ...) -> AddsSome[R_co, T, U]: ...
     @overload
-    def __get__(self, handler: Callable[Concatenate[T, U, P], Any], owner: Any = ...) -> EnqueueSome[T, U]: ...
+    def __get__(self, handler: Callable[Concatenate[T, P], Any], owner: Any = ...) -> AddsSome[R_co, T, Any]: ...
     @overload
-    def __get__(self, handler: Callable[Concatenate[T, P], Any], owner: Any = ...) -> EnqueueSome[T, Any]: ...
-    @overload
-    def __get__(self, handler: object, owner: Any = ...) -> EnqueueSome[Any, Any]: ...
+    def __get__(self, handler: object, owner: Any = ...) -> AddsSome[R_co, Any, Any]: ...
 
 
-class BatchEnqueueVerb(Protocol):
-    """`enqueue` of a batch handler, which takes one payload of its list. The first overload that fits counts."""
+class BatchVerb(Protocol[R_co]):
+    """The same of a batch handler, which takes one payload of its list."""
 
     @overload
-    def __get__(self, handler: Callable[[list[T], BatchContext[Any]], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
+    def __get__(self, handler: Callable[[list[T], Batch], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[BatchContext[Any], list[T]], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
+    def __get__(self, handler: Callable[[Batch, list[T]], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[BatchContext[Any]], Any], owner: Any = ...) -> EnqueueDefault[Never, []]: ...
+    def __get__(self, handler: Callable[[Batch], Any], owner: Any = ...) -> AddsDefault[R_co, Never, []]: ...
     @overload
-    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> EnqueueOf[T, [T]]: ...
+    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
     @overload
-    def __get__(self, handler: object, owner: Any = ...) -> EnqueueSome[Any, Any]: ...
+    def __get__(self, handler: object, owner: Any = ...) -> AddsSome[R_co, Any, Any]: ...
 
 
-class OperationVerb(Protocol):
-    """`operation`, typed by the parameters of its handler. The first overload that fits counts."""
-
-    @overload
-    def __get__(self, handler: DefaultedInContext[T, P], owner: Any = ...) -> OperationDefault[T, P]: ...
-    @overload
-    def __get__(self, handler: Defaulted[T, P], owner: Any = ...) -> OperationDefault[T, P]: ...
-    @overload
-    def __get__(self, handler: Callable[[T, Context[Any], U], Any], owner: Any = ...) -> OperationSome[T, U]: ...
-    @overload
-    def __get__(
-        self, handler: Callable[[object, Context[Any]], Any], owner: Any = ...
-    ) -> OperationOf[object, [object]]: ...
-    @overload
-    def __get__(self, handler: Callable[[T, Context[Any]], Any], owner: Any = ...) -> OperationOf[T, [T]]: ...
-    @overload
-    def __get__(self, handler: OneInContext[T, P], owner: Any = ...) -> OperationOf[T, P]: ...
-    @overload
-    def __get__(self, handler: Callable[[object], Any], owner: Any = ...) -> OperationOf[object, [object]]: ...
-    @overload
-    def __get__(self, handler: Callable[[Context[Any]], Any], owner: Any = ...) -> OperationDefault[Never, []]: ...
-    @overload
-    def __get__(self, handler: One[T, P], owner: Any = ...) -> OperationOf[T, P]: ...
-    @overload
-    def __get__(self, handler: Nothing[P], owner: Any = ...) -> OperationDefault[Never, P]: ...
-    @overload
-    def __get__(
-        self, handler: Callable[Concatenate[Context[Any], T, U, P], Any], owner: Any = ...
-    ) -> OperationSome[T, U]: ...
-    @overload
-    def __get__(
-        self, handler: Callable[Concatenate[Context[Any], T, P], Any], owner: Any = ...
-    ) -> OperationSome[T, Any]: ...
-    @overload
-    def __get__(self, handler: Callable[Concatenate[T, U, P], Any], owner: Any = ...) -> OperationSome[T, U]: ...
-    @overload
-    def __get__(self, handler: Callable[Concatenate[T, P], Any], owner: Any = ...) -> OperationSome[T, Any]: ...
-    @overload
-    def __get__(self, handler: object, owner: Any = ...) -> OperationSome[Any, Any]: ...
-
-
-class BatchOperationVerb(Protocol):
-    """`operation` of a batch handler, which takes one payload of its list. The first overload that fits counts."""
-
-    @overload
-    def __get__(
-        self, handler: Callable[[list[T], BatchContext[Any]], Any], owner: Any = ...
-    ) -> OperationOf[T, [T]]: ...
-    @overload
-    def __get__(
-        self, handler: Callable[[BatchContext[Any], list[T]], Any], owner: Any = ...
-    ) -> OperationOf[T, [T]]: ...
-    @overload
-    def __get__(self, handler: Callable[[BatchContext[Any]], Any], owner: Any = ...) -> OperationDefault[Never, []]: ...
-    @overload
-    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> OperationOf[T, [T]]: ...
-    @overload
-    def __get__(self, handler: object, owner: Any = ...) -> OperationSome[Any, Any]: ...
-
-
-def enqueue_by_payload(method: Callable[..., Any]) -> EnqueueVerb:
+def enqueue_by_payload(method: Callable[..., Any]) -> Verb[Any]:
     """Return the method itself. For type checkers, its payload has the type of the handler's."""
-    return cast(EnqueueVerb, method)
+    return cast(Verb[Any], method)
 
 
-def operation_by_payload(method: Callable[..., Enqueue]) -> OperationVerb:
+def operation_by_payload(method: Callable[..., Enqueue]) -> Verb[Enqueue]:
     """Return the method itself. For type checkers, its payload has the type of the handler's."""
-    return cast(OperationVerb, method)
+    return cast(Verb[Enqueue], method)
