@@ -110,8 +110,9 @@ def writer_names(header: Header) -> dict[str, str]:
 
 
 def replacing(known: WorkerRecord | None, record: WorkerRecord) -> WorkerRecord:
-    """Return the new record of a worker, which keeps an operator's order to stop."""
-    return record.evolve(stopping=True) if known is not None and known.stopping else record
+    """Return the new record of a worker. It has an operator's order to stop if the one before has, and only then."""
+    stopping = known is not None and known.stopping
+    return record if record.stopping == stopping else record.evolve(stopping=stopping)
 
 
 def with_workers(

@@ -88,6 +88,17 @@ def test_a_handler_that_ends_its_process_is_found_and_is_the_only_one_charged(ur
     assert left[b"bad"].error.startswith(f"ProcessDied: the process of the handler {words}")
 
 
+def test_executors_do_not_call_the_function_for_dead_jobs_as_the_driver_commits(url, diary):
+    worker = Worker(on_dead=lambda job: diary.note(job.id))
+
+    @worker.handler("work", max_attempts=1)
+    async def work(payload: bytes) -> None:
+        raise ValueError
+
+    enqueue(url, works(b"", b""))
+    assert (2, []) == (run(url, worker).dead, diary.read())
+
+
 def test_jobs_that_a_dead_process_had_begun_are_done_again_alone_and_all_others_once(url, diary):
     worker = Worker(concurrency=3)
 

@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager, contextmanager
 import pytest
 
 from jqueue import BrokerQueue, InMemoryStorage, QueueSet, WorkerNotFoundError
+from jqueue.domain.header import WorkerRecord
+from jqueue.domain.operations.operator import Attend
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
@@ -330,3 +332,12 @@ async def test_a_worker_on_several_queues_stops_when_it_is_told_to_in_one_of_the
         await asyncio.sleep(10)
         assert ["mailer"] == [told.name for told in await queues[1].stop_worker("mailer")]
         assert RunReport() == await task
+
+
+@in_virtual_time
+async def test_a_record_that_a_worker_shows_tells_nobody_to_stop():
+    queue, at = direct(), VirtualClock().now().timestamp()
+    assert [[]] == await queue.apply(Attend({"run": WorkerRecord(name="mailer", at=at, stopping=True)}))
+    assert [False] == [record.stopping for record in (await queue.stats()).workers]
+    await queue.stop_worker("run")
+    assert [["run"]] == await queue.apply(Attend({"run": WorkerRecord(name="mailer", at=at)}))

@@ -154,6 +154,7 @@ async def _run(
         stop()
 
     worker.stop = note_stop  # type: ignore[method-assign] # handlers may have had enough; nobody else is there to call it
+    worker.settings = replace(worker.settings, on_dead=None)  # the commit is the driver's
     if instructions.concurrency is not None:
         worker.settings = replace(worker.settings, concurrency=instructions.concurrency)
     try:
