@@ -93,12 +93,11 @@ def _new_file(path: Path) -> TextIO:
         RefusedError: it exists, or cannot be made.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, ONLY_OURS)
+        return open(path, "x", encoding="ascii", opener=lambda name, flags: os.open(name, flags, ONLY_OURS))
     except FileExistsError:
         raise RefusedError(f"the file {str(path)!r} exists already: choose another name, or remove it") from None
     except OSError as error:
         raise RefusedError(f"the file {str(path)!r} cannot be made: {error.strerror}") from None
-    return os.fdopen(descriptor, "w", encoding="ascii")
 
 
 BATCH = 2000

@@ -11,6 +11,8 @@ from tests.cli.commands import run, text
 
 LIES = {
     stores.IgnoresConditions: {"create_only", "stale_etag", "absent_object", "racing_creators", "racing_increments"},
+    stores.IgnoresIfNoneMatch: {"create_only", "racing_creators", "racing_increments"},
+    stores.IgnoresIfMatch: {"stale_etag", "absent_object", "racing_increments"},
     stores.MatchesNothing: {"absent_object"},
     stores.MakesEtagsWeak: {"right_etag"},
     stores.WritesInTwoSteps: {"racing_increments"},
@@ -121,6 +123,20 @@ def test_an_end_amid_any_check_leaves_nothing(examine, number, happen, status):
     storage = stores.DoesAtCall(number, happen)
     result = examine(storage)
     assert (status, set(), [True]) == (result.exit_code, storage.left, storage.released)
+    assert "left behind" not in result.stderr
+
+
+def test_a_write_that_lands_after_the_end_of_the_checks_leaves_nothing(examine):
+    storage = stores.LandsLate()
+    result = examine(storage)
+    assert (2, set(), 4) == (result.exit_code, storage.left, storage.writes[0])
+    assert "left behind" not in result.stderr
+
+
+def test_the_end_waits_for_a_write_that_cannot_be_cancelled(examine):
+    storage = stores.CannotBeCancelled(1, press_ctrl_c)
+    result = examine(storage)
+    assert (130, set(), 1) == (result.exit_code, storage.left, storage.writes[0])
     assert "left behind" not in result.stderr
 
 
