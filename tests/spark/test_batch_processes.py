@@ -17,7 +17,7 @@ import pytest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
-from jqueue.worker import Context, Worker
+from jqueue.worker import Context, Discard, Worker
 from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, enqueue, left_in
 from tests.spark.test_batch import works
@@ -97,6 +97,17 @@ def test_executors_do_not_call_the_function_for_dead_jobs_as_the_driver_commits(
 
     enqueue(url, works(b"", b""))
     assert (2, []) == (run(url, worker).dead, diary.read())
+
+
+def test_retry_of_the_worker_decides_about_a_job_whose_process_has_died(url):
+    worker = Worker(retry={Exception: Discard})
+
+    @worker.handler
+    async def work() -> None:
+        os._exit(1)
+
+    enqueue(url, works(0))
+    assert (1, 1) == ((report := run(url, worker)).dead, report.killed)
 
 
 def test_jobs_that_a_dead_process_had_begun_are_done_again_alone_and_all_others_once(url, diary):
