@@ -20,6 +20,7 @@ from jqueue.domain.errors import (
     InvalidJobError,
     JobNotFoundError,
     JobStateError,
+    JobsUnreadableError,
     JQueueError,
     UnknownOutcomeError,
     WorkerNotFoundError,
@@ -133,15 +134,14 @@ class Action:
     """A row of the table.
 
     Attributes:
-        on: "job", "entrypoint", "entry" (a cron entry), "worker", "dead" (all dead jobs) or "queue".
+        on: "job", "entrypoint", "entry" (a cron entry), "worker" or "queue".
         label: of its button.
         title: the question. "{these}" stands for the job or jobs.
         text: what will happen.
         confirm: the answer that does it.
         done: said afterwards, before the name or the number.
         make: returns the operation for a target and the values of the fields. The target is the id of a job, the name
-            of an entrypoint, a cron entry (None if it is a new one), the name of a worker, the time at which the
-            operator looked, or nothing.
+            of an entrypoint, a cron entry (None if it is a new one), the name of a worker, or nothing.
         fields: what it asks for.
         needs: capabilities of the queue.
         states: phases of the jobs that it is for.
@@ -321,11 +321,6 @@ ACTIONS: Mapping[str, Action] = {
         "Take back", "Claims taken back", lambda _, values: RequeueStale(values["timeout"]),
         (Field("timeout", "No heartbeat for", "duration", "For example 90s or 15m.", required=True),), danger=True,
     ),
-    "purge": Action(
-        "dead", "Remove all…", "Remove all dead jobs for good?",
-        "Their payloads go too. Jobs that have died since you looked stay. This cannot be undone.", "Remove them",
-        "Removed", lambda seen_at, _: Purge(JobStatus.DEAD, before=seen_at), needs=("dead_letters",), danger=True,
-    ),
 }  # fmt: skip
 """Every action by its name."""
 
@@ -382,7 +377,7 @@ class Request:
         if action.on == "worker":
             name = Field("worker", "", required=True).of(body)
             return {"done": len(await self._result(action.make(name, values))), "name": name}
-        result = await self._result(action.make(time(body, "seen_at") if action.on == "dead" else None, values))
+        result = await self._result(action.make(None, values))
         return {"done": 1, "name": result.id} if isinstance(result, Job) else {"done": result}
 
     async def _on_rules(self, action: Action, values: Values) -> dict[str, Any]:
@@ -408,7 +403,14 @@ class Request:
         async def change(jobs: list[Job]) -> None:
             in_order = sorted(jobs, key=ORDERS["served"])
             operations = (Guarded(action.make(job.id, values), job=job) for job in in_order)
-            for result in await certain(self.queue.apply_each(*operations)):
+            try:
+                results = await certain(self.queue.apply_each(*operations))
+            except JQueueError as error:
+                if not answer["done"]:
+                    raise
+                answer["left"], answer["why"] = True, str(error)
+                return
+            for result in results:
                 refused = isinstance(result, JQueueError) and not isinstance(result, CHANGED)
                 answer["refused" if refused else "changed" if isinstance(result, CHANGED) else "done"] += 1
                 answer["why"] = answer["why"] or (str(result) if refused else None)
@@ -416,15 +418,18 @@ class Request:
         jobs: list[Job] = []
         if "query" in self.body:
             until = asyncio.get_running_loop().time() + REQUEST_SECONDS
-            async with aclosing(self._matching(action)) as matching_jobs:
-                async for job in matching_jobs:
-                    if len(jobs) == CHUNK:
-                        await change(jobs)
-                        jobs = []
-                        answer["left"] = asyncio.get_running_loop().time() > until
-                        if answer["left"]:
-                            break
-                    jobs.append(job)
+            try:
+                async with aclosing(self._matching(action)) as matching_jobs:
+                    async for job in matching_jobs:
+                        if len(jobs) == CHUNK:
+                            await change(jobs)
+                            jobs, late = [], asyncio.get_running_loop().time() > until
+                            answer["left"] = answer["left"] or late
+                            if answer["left"]:
+                                break
+                        jobs.append(job)
+            except JobsUnreadableError as error:  # all others are changed
+                answer["why"] = str(error)
         else:
             for job_id, seen in _pairs(self.body.get("jobs")):
                 try:

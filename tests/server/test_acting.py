@@ -127,7 +127,7 @@ async def test_an_action_on_all_that_match_never_reaches_jobs_of_other_states(qu
     assert (400, "this is for jobs that are expired or ready or scheduled") == (refused.status, refused.values["error"])
 
 
-async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, other):
+async def test_removing_all_leaves_the_jobs_that_died_after_the_operator_looked(path, other):
     """One job dies before the action, and one between its first write, which is lost, and its commit."""
     storage = Interrupted(path)
     async with DirectQueue(storage) as queue:
@@ -141,7 +141,8 @@ async def test_purge_leaves_the_jobs_that_died_after_the_operator_looked(path, o
             later.append(await kill(other))
 
         storage.first = meanwhile
-        assert {"done": 2} == (await act(app, "purge", {"seen_at": seen_at})).values
+        answer = await act(app, "remove", {"query": {"state": "dead"}, "seen_at": seen_at})
+        assert {"done": 2, **DONE} == answer.values
         assert later == [job.id for job in (await queue.read_state()).dead_jobs()]
 
 
@@ -186,7 +187,7 @@ async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app):
         ("enqueue", {"entrypoint": "mail", "payload": ["hunter2"]}),
         ("enqueue", {"entrypoint": "mail", "payload": "hunter2", "json": True}),
         ("requeue-stale", {}),
-        ("purge", {"seen_at": 1e300}),
+        ("remove", {"query": {}, "seen_at": 1e300}),
         ("cancel", {"query": {"state": "x"}, "seen_at": 1}),
         ("cancel", {"query": {"state": 7}, "seen_at": 1}),
     ):

@@ -41,6 +41,10 @@ async def test_a_segment_with_changed_rows_is_named_once_a_list_needed_them(queu
     assert 200 == (await get(app, "/api/jobs")).status
     [alert] = (await get(app, "/api/overview")).values["alerts"]
     assert f"Segment .segments/{mail.name} (mail) cannot be read, and {NUMBER} jobs in it wait" in alert
+    body = {"query": {}, "seen_at": (await get(app, "/api/jobs")).values["now"]}
+    answer = (await act(app, "cancel", body)).values  # those of the other segment
+    assert 4 == answer["done"]
+    assert mail.name in answer["why"]
 
 
 @pytest.mark.wide

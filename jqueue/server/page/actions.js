@@ -128,7 +128,7 @@ export class Actions {
       } while (answer.left && answer.done && say?.(`${done}: ${count(number)}. More are left …`));
       const more = (words, many) => (many ? `; ${count(many)} ${words}` : "");
       note([`${done}: `, answer.name ? foreign(answer.name) : count(number), more("had changed meanwhile", answer.changed),
-        more("were refused: ", answer.refused), answer.why && foreign(answer.why), answer.left && "; more are left"],
+        more("were refused", answer.refused), answer.why && ["; ", foreign(answer.why)], answer.left && "; more are left"],
       { undo: say && answer.undo && (() => this.undo(answer.undo)) });
       return null;
     } catch (error) {

@@ -46,7 +46,7 @@ export class App {
   }
 
   frame() {
-    const theme = h("button", { type: "button", class: "quiet", id: "theme", onclick: () => this.turnTheme() }, "Theme");
+    const theme = h("button", { type: "button", class: "quiet", id: "theme", onclick: () => this.turnTheme(true) }, "Theme");
     document.body.append(
       h("a", { class: "skip", href: "#main", onclick: (event) => {
         event.preventDefault();
@@ -61,33 +61,19 @@ export class App {
       h("div", { id: "notes", role: "status", "aria-live": "polite" }),
       h("div", { id: "alerts", role: "alert" }),
     );
-    this.applyTheme(this.theme());
+    this.turnTheme(false);
   }
 
-  theme() {
-    try {
-      return localStorage.getItem("jqueue-theme") || "";
-    } catch {
-      return ""; // no storage here: the choice holds as long as the page is open
-    }
-  }
-
-  applyTheme(theme) {
-    if (theme) document.documentElement.dataset.theme = theme;
-    else delete document.documentElement.dataset.theme;
-    const text = { "": "Theme: auto", light: "Theme: light", dark: "Theme: dark" }[theme];
-    document.getElementById("theme").textContent = text;
-  }
-
-  turnTheme() {
-    const now = document.documentElement.dataset.theme || "";
-    const next = { "": "dark", dark: "light", light: "" }[now];
-    try {
-      localStorage.setItem("jqueue-theme", next);
-    } catch {
-      // as above
-    }
-    this.applyTheme(next);
+  // Show the theme that was chosen, or the next one: as the system has it, dark, light.
+  turnTheme(turn) {
+    const themes = ["auto", "dark", "light"], root = document.documentElement;
+    let theme = root.dataset.theme || "auto";
+    try { // without a storage, the choice holds as long as the page is open
+      theme = localStorage.getItem("jqueue-theme") || theme;
+      if (turn) localStorage.setItem("jqueue-theme", themes[(themes.indexOf(theme) + 1) % 3]);
+    } catch {}
+    root.dataset.theme = turn ? themes[(themes.indexOf(theme) + 1) % 3] : theme;
+    document.getElementById("theme").textContent = `Theme: ${root.dataset.theme}`;
   }
 
   // Go to another view. Its heading gets the focus, so that a screen reader says where we are.

@@ -2,7 +2,7 @@
 
 import { excerpt, foreign, h, visible } from "./dom.js";
 import { AGES, STATES, ago, bytes, count, counted, duration, inJobs, moment } from "./format.js";
-import { pending, table } from "./views.js";
+import { figure, heading, hidden, pending, table } from "./views.js";
 
 const ORDERS = [
   ["served", "next to be served"], ["newest", "newest first"], ["oldest", "oldest first"], ["attempts", "most attempts"],
@@ -131,9 +131,8 @@ export function list({ state, page, query, actions, wrong, view, redraw, mayShow
     [view.last, view.every] = [job.id, false];
     redraw();
   };
-  const columns = [...(choosable ? [{ label: "Select", hidden: true }] : []), { label: "Id" }, { label: "Entrypoint" },
-    { label: "State" }, { label: "Since" }, { label: "Attempts", number: true }, { label: "Priority", number: true },
-    { label: "Holder or error" }];
+  const columns = [...(choosable ? [hidden("Select")] : []), "Id", "Entrypoint", "State", "Since", figure("Attempts"),
+    figure("Priority"), "Holder or error"];
   const rows = (page?.jobs || []).map((job) => ({ key: `j:${job.id}`, cells: [
     ...(choosable ? [h("input", { type: "checkbox", checked: view.chosen.has(job.id), onclick: choose(job),
       "aria-label": `Select ${visible(job.id)}` })] : []),
@@ -142,8 +141,7 @@ export function list({ state, page, query, actions, wrong, view, redraw, mayShow
     attempts(job), job.priority, excerpt(job.holder || job.error || ""),
   ] }));
   return [
-    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Jobs"), h("span", { class: "row-actions" },
-      actions.of("queue").map((name) => actions.button(name, { body: {} })))),
+    heading("Jobs", actions.of("queue").map((name) => actions.button(name, { body: {} }))),
     filters(query, state, mayShow),
     page && h("p", { class: "hint" }, page.total || page.searched ? inJobs(page.total) : "", beyond(page, query, state)),
     choosable && selection({ page, query, view, actions, redraw }),
@@ -181,8 +179,7 @@ function life(events) {
   if (!events.events.length) {
     return h("p", { class: "empty" }, events.reason || "The history has no events of this job. Is it switched on?");
   }
-  const columns = [{ label: "Time" }, { label: "Event" }, { label: "State after" }, { label: "Attempt", number: true },
-    { label: "Took", number: true }, { label: "Holder or error" }];
+  const columns = ["Time", "Event", "State after", figure("Attempt"), figure("Took"), "Holder or error"];
   const rows = events.events.map((event, number) => ({ key: `${events.events.length - number}`, cells: [
     moment(event.at), foreign(event.verb), event.after ? foreign(event.after.replace("_", " ")) : "left the queue",
     String(event.attempt),
@@ -195,7 +192,7 @@ function life(events) {
 
 function errors(job) {
   if (!job.error && !job.errors.length) return null;
-  const columns = [{ label: "Attempt", number: true }, { label: "Time" }, { label: "Error" }];
+  const columns = [figure("Attempt"), "Time", "Error"];
   const rows = [...job.errors].reverse().map((error) => ({ key: `${error.attempt}-${error.at}`, cells: [
     String(error.attempt), moment(error.at), excerpt(error.text)] }));
   return [h("h2", {}, "Errors"),
@@ -221,8 +218,8 @@ export function payloadText(found) {
 
 export function one({ job, missing, wrong, events, payload, result, actions, showPayload, showResult, mayShow }) {
   const back = h("p", {}, h("a", { href: "#/jobs" }, "← All jobs"));
-  if (missing) return [back, h("h1", { tabindex: "-1" }, "Job"), h("p", { class: "empty", role: "status" }, missing), life(events)];
-  if (!job) return [back, h("h1", { tabindex: "-1" }, "Job"), pending(wrong)];
+  if (missing) return [back, heading("Job"), h("p", { class: "empty", role: "status" }, missing), life(events)];
+  if (!job) return [back, heading("Job"), pending(wrong)];
   return [
     back,
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Job ", foreign(job.id, { class: "id" })), badge(job)),

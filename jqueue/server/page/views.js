@@ -4,8 +4,12 @@ import { chart, wholeTime } from "./charts.js";
 import { excerpt, foreign, h } from "./dom.js";
 import { ago, bytes, count, counted, duration, inJobs, moment, rate } from "./format.js";
 
-export function table(caption, columns, rows, empty) {
+export const figure = (label) => ({ label, number: true });
+export const hidden = (label) => ({ label, hidden: true });
+
+export function table(caption, labels, rows, empty) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
+  const columns = labels.map((column) => (typeof column === "string" ? { label: column } : column));
   const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null },
     column.hidden ? h("span", { class: "unseen" }, column.label) : column.label)));
   const body = rows.map(({ key, cells }) => h("tr", { "data-key": key }, cells.map((cell, number) =>
@@ -13,6 +17,11 @@ export function table(caption, columns, rows, empty) {
       class: columns[number].number ? "number" : columns[number].hidden ? "actions" : null }, cell))));
   return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption },
     h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body)));
+}
+
+// The heading of a view, with its buttons.
+export function heading(title, ...buttons) {
+  return h("div", { class: "title" }, h("h1", { tabindex: "-1" }, title), h("span", { class: "row-actions" }, buttons));
 }
 
 // What a view shows as long as it has nothing to show, with the reason if it was refused.
@@ -97,12 +106,8 @@ function pauseOf(row, actions) {
 }
 
 function entrypoints(state, samples, actions) {
-  const columns = [
-    { label: "Entrypoint" }, { label: "Ready", number: true }, { label: "Scheduled", number: true },
-    { label: "In progress", number: true }, { label: "Dead", number: true }, { label: "Oldest", number: true },
-    { label: "Done", number: true }, { label: "Failed", number: true }, { label: "Wait p50/p95", number: true },
-    { label: "Run p50/p95", number: true }, { label: "Actions", hidden: true },
-  ];
+  const columns = ["Entrypoint", figure("Ready"), figure("Scheduled"), figure("In progress"), figure("Dead"),
+    figure("Oldest"), figure("Done"), figure("Failed"), figure("Wait p50/p95"), figure("Run p50/p95"), hidden("Actions")];
   const rows = state.entrypoints.map((row) => {
     const lately = row.name === null ? {} : samples.lately(row.name);
     const why = state.why_waiting?.[row.name] || (row.limits?.paused && "paused");
@@ -121,8 +126,7 @@ function entrypoints(state, samples, actions) {
 }
 
 export function workers({ state, actions }) {
-  const columns = [{ label: "Worker" }, { label: "Host" }, { label: "Busy", number: true }, { label: "Entrypoints" },
-    { label: "Started" }, { label: "Seen" }, { label: "Version" }, { label: "Actions", hidden: true }];
+  const columns = ["Worker", "Host", figure("Busy"), "Entrypoints", "Started", "Seen", "Version", hidden("Actions")];
   const known = new Set(state.workers.map((worker) => worker.holder));
   const rows = state.workers.map((worker) => ({ key: `w:${worker.holder}`, cells: [
     foreign(worker.name), [foreign(worker.host), `:${worker.pid}`],
@@ -133,17 +137,16 @@ export function workers({ state, actions }) {
       actions.of("worker").map((name) => actions.button(name, { name: worker.holder, body: { worker: worker.holder } }))),
   ] }));
   const others = Object.entries(state.holders).filter(([holder]) => !known.has(holder));
-  return [h("h1", { tabindex: "-1" }, "Workers"),
+  return [heading("Workers"),
     h("p", { class: "hint" }, "A worker commits once a minute. One that was not seen for two minutes is lost, and is shown for an hour."),
     table("Workers", columns, rows, "No worker was seen within the last hour."),
     others.length ? [h("h2", {}, "Other holders of jobs"),
-      table("Other holders of jobs", [{ label: "Holder" }, { label: "Jobs", number: true }], others.map(([holder, number]) =>
+      table("Other holders of jobs", ["Holder", figure("Jobs")], others.map(([holder, number]) =>
         ({ key: `h:${holder}`, cells: [foreign(holder), link({ holder }, count(number))] })), "")] : null];
 }
 
 export function schedules({ state, actions }) {
-  const columns = [{ label: "Name" }, { label: "Cron" }, { label: "Time zone" }, { label: "Entrypoint" },
-    { label: "Next" }, { label: "Actions", hidden: true }];
+  const columns = ["Name", "Cron", "Time zone", "Entrypoint", "Next", hidden("Actions")];
   const rows = state.schedules.map((entry) => ({ key: `s:${entry.name}`, cells: [
     foreign(entry.name), h("code", {}, foreign(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
@@ -153,15 +156,13 @@ export function schedules({ state, actions }) {
       values: entry }))),
   ] }));
   const more = state.schedules_total - state.schedules.length;
-  return [h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Schedules"),
-    actions.button("schedule", { body: { seen: null } }, "Add a cron entry…")),
+  return [heading("Schedules", actions.button("schedule", { body: { seen: null } }, "Add a cron entry…")),
     table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…)."),
     more > 0 && h("p", {}, `${counted(more, "more entry is", "more entries are")} not shown.`)];
 }
 
 export function limits({ state, actions }) {
-  const columns = [{ label: "Entrypoint" }, { label: "In progress", number: true }, { label: "At most", number: true },
-    { label: "Rate", number: true }, { label: "Claims" }, { label: "Actions", hidden: true }];
+  const columns = ["Entrypoint", figure("In progress"), figure("At most"), figure("Rate"), "Claims", hidden("Actions")];
   const known = state.entrypoints.filter((row) => row.limits);
   const rows = known.map((row) => ({ key: `l:${row.name}`, cells: [
     foreign(row.name), count(row.in_progress), row.limits.running === null ? "no limit" : count(row.limits.running),
@@ -170,18 +171,16 @@ export function limits({ state, actions }) {
     h("span", { class: "row-actions" }, actions.button("limit", rulesOf(row)), pauseOf(row, actions)),
   ] }));
   const open = { body: { seen: { paused: false, running: null, rate: null, per: null } } };
-  return [h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Limits"),
-    actions.button("limit", open, "Another entrypoint…")),
+  return [heading("Limits", actions.button("limit", open, "Another entrypoint…")),
     table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
 }
 
 const GROUPS = 20; // groups of dead letters that are shown at first
 
 export function dead({ state, groups, query, actions, wrong }) {
-  if (!groups) return [h("h1", { tabindex: "-1" }, "Dead letters"), pending(wrong)];
+  if (!groups) return [heading("Dead letters"), pending(wrong)];
   const shown = query.get("all") ? groups.groups : groups.groups.slice(0, GROUPS);
-  const columns = [{ label: "Error" }, { label: "Entrypoint" }, { label: "Jobs", number: true }, { label: "First" },
-    { label: "Last" }, { label: "Actions", hidden: true }];
+  const columns = ["Error", "Entrypoint", figure("Jobs"), "First", "Last", hidden("Actions")];
   const rows = shown.map((group) => {
     const { entrypoint, pattern } = group, filters = { state: "dead", entrypoint, pattern };
     const target = { name: pattern, of: entrypoint, jobs: group.jobs, body: { query: filters, seen_at: groups.now } };
@@ -193,8 +192,9 @@ export function dead({ state, groups, query, actions, wrong }) {
     ] };
   });
   return [
-    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Dead letters"),
-      groups.total > 0 && actions.of("dead").map((name) => actions.button(name, { body: { seen_at: groups.now } }))),
+    heading("Dead letters", groups.total > 0 && actions.of("job", ["dead"]).map((name) => actions.button(name,
+      { jobs: groups.total, body: { query: { state: "dead" }, seen_at: groups.now } },
+      name === "remove" ? "Remove all…" : "Queue all again…"))),
     h("p", { class: "hint" }, groups.total
       ? `${inJobs(groups.total)} with ${counted(groups.groups_total, "error", "different errors")}. `
         + "Numbers and ids in an error count as the same: #."
@@ -209,14 +209,13 @@ export function store({ state }) {
   const { store: facts } = state, { settings } = facts;
   const say = (seconds, none) => (seconds === null || seconds === undefined ? none : duration(seconds));
   const share = facts.size_limit ? facts.size / facts.size_limit : 0;
-  const columns = [{ label: "Writer" }, { label: "Last commit" }, { label: "Version", number: true },
-    { label: "Commits", number: true }, { label: "Read and write", number: true }];
+  const columns = ["Writer", "Last commit", figure("Version"), figure("Commits"), figure("Read and write")];
   const rows = facts.commits.map((row) => ({ key: `c:${row.writer}`, cells: [
     h("code", {}, foreign(row.name || row.writer)), when(row.at, state.now), count(row.version), count(row.sequence),
     duration(row.cycle) ] }));
   const row = (label, ...value) => [h("dt", {}, label), h("dd", {}, ...value)];
   return [
-    h("h1", { tabindex: "-1" }, "Storage and commits"),
+    heading("Storage and commits"),
     facts.warnings.map((warning) => h("p", { class: "warning" }, foreign(warning))),
     h("dl", { class: "facts" },
       row("Object", foreign(state.name)),
