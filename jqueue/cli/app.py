@@ -26,7 +26,7 @@ class Commands(CommandGroup):
         "enqueue": {"enqueue": "Add a job, and print its id."},
         "changes": {
             "cancel": "Remove waiting jobs; with --running, also stop jobs in progress.",
-            "redrive": "Queue dead jobs again: one by its ID, by filters, or --all; with --stale, of silent workers.",
+            "redrive": "Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.",
             "purge": "Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.",
             "update": "Give waiting jobs another time or priority: one by its ID, several by filters, or --all.",
         },
@@ -99,4 +99,7 @@ def jqueue(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Check stores, run workers, and look after job queues kept in files or object stores."""
+    """Check stores, run workers, and look after job queues kept in files or object stores.
+
+    Most commands take the URL of a queue first. With JQUEUE_URL set, it names the queue, and commands take none.
+    """

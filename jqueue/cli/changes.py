@@ -435,7 +435,7 @@ def cancel(
 
 @choosing("status", "holder", has_stale=True)
 def redrive(url: URL, choice: Choice) -> None:
-    """Queue dead jobs again: one by its ID, by filters, or --all; with --stale, of silent workers.
+    """Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.
 
     A job stays dead if another job has taken its unique key meanwhile.
 

@@ -141,12 +141,8 @@ def cut(text: str, width: int) -> str:
 
 
 def _all_printable(row: Sequence[Cell]) -> list[Cell]:
-    return [_printable(cell) for cell in row]
-
-
-def _printable(cell: Cell) -> Cell:
-    text = " ".join(cell.text.split()) if "\n" in cell.text else cell.text
-    return cell if text.isprintable() and text is cell.text else Cell(printable(text), cell.style)
+    joined = (Cell(" ".join(cell.text.split()), cell.style) if "\n" in cell.text else cell for cell in row)
+    return [cell if cell.text.isprintable() else Cell(printable(cell.text), cell.style) for cell in joined]
 
 
 def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int | None) -> list[int]:

@@ -9,7 +9,7 @@ import typer
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import instant, moment, refusal, show, show_json, tell
+from jqueue.cli.printing import instant, moment, refusal, tell
 from jqueue.domain.job_options import ScheduleOptions
 from jqueue.domain.models import Job
 from jqueue.domain.operations.rules import RunSchedule
@@ -62,12 +62,10 @@ def schedule(
         return await certain(call), name in known
 
     entry, replaced = on_queue(url, change, as_json=as_json)
-    if as_json:
-        told = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
-        show_json({**told, "next_at": instant(entry.next_at), "replaced": replaced})
-    else:
-        what = "replaced the entry of this name" if replaced else "added"
-        show(f"{what}; the first job is enqueued at {moment(entry.next_at)} UTC")
+    told = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
+    what = "replaced the entry of this name" if replaced else "added"
+    sentence = f"{what}; the first job is enqueued at {moment(entry.next_at)} UTC"
+    tell({**told, "next_at": instant(entry.next_at), "replaced": replaced}, sentence, as_json=as_json)
 
 
 def _remove(url: str, name: str, *, as_json: bool) -> None:
@@ -81,15 +79,9 @@ def _remove(url: str, name: str, *, as_json: bool) -> None:
 
 def _run_now(url: str, name: str, *, as_json: bool) -> None:
     async def run(opened: OpenedQueue) -> Job:
-        [added] = await certain(opened.queue.apply_each(RunSchedule(name)))
-        if isinstance(added, Exception):
-            raise added
-        assert isinstance(added, Job)
-        return added
+        added: list[Job] = await certain(opened.queue.apply(RunSchedule(name)))
+        return added[0]
 
     job = on_queue(url, run, as_json=as_json)
-    tell(
-        {"id": job.id, "entrypoint": job.entrypoint, "schedule": name},
-        f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})",
-        as_json=as_json,
-    )
+    told = {"id": job.id, "entrypoint": job.entrypoint, "schedule": name}
+    tell(told, f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})", as_json=as_json)

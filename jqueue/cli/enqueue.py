@@ -77,9 +77,7 @@ async def _added(opened: OpenedQueue, operation: Enqueue, options: dict[str, Any
         operation = Enqueue(operation.entrypoint, operation.payload, **options)
     try:
         if "job_id" not in options:
-            [job] = await certain(queue.apply_each(operation))
-            if isinstance(job, Exception):
-                raise job
+            [job] = await certain(queue.apply(operation))
             return job.id, None
         found, job = await certain(queue.apply(Find(options["job_id"]), operation))
     except DuplicateJobError as error:

@@ -197,7 +197,7 @@ class Listing:
                 titles = [layout.titles]
             return [*titles, *map(layout.line, shown)]
 
-        async with aclosing(self._rows(view, now, with_total=terminal.width is not None)) as found:
+        async with aclosing(self._rows(view, now, with_total=terminal.width is not None and not self.as_json)) as found:
             try:
                 async for row in found:
                     rows.append(row)
@@ -436,10 +436,10 @@ async def _events(opened: OpenedQueue, job: Job) -> tuple[list[HistoryEvent] | N
     try:
         async for event in opened.queue.history_of(opened.view, job_id=wanted, since=job.created_at - BEFORE):
             if event.job_id == job.id:
-                events.insert(0, event)
+                events.append(event)
     except HistoryDamagedError as error:
-        return events, str(error)
-    return events, None
+        return events[::-1], str(error)
+    return events[::-1], None
 
 
 def _fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:

@@ -117,9 +117,25 @@ def on_queue(
         raise refusal(missing, as_json=as_json) from None
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise refusal(str(error), as_json=as_json) from None
+    answers: list[Answer] = []  # `asyncio.run` makes the repr of what its coroutine returns
+
+    async def perform() -> None:
+        if isinstance(place_of(queue), InMemoryStorage):
+            raise RefusedError(IN_MEMORY)
+        name = describe(place_of(queue))
+        async with queue:
+            gc.disable()  # the objects of the view live until the end, so the garbage collector skips them
+            try:
+                view = await queue.view(deadline=FIRST_CALL_DEADLINE)
+            finally:
+                gc.freeze()
+                gc.enable()
+            if view.absent and not (create or absent):
+                raise QueueMissingError(name)
+            answers.append(await work(OpenedQueue(queue, name, view)))
+
     try:
-        answers: list[Answer] = []
-        asyncio.run(_perform(queue, work, answers, absent=create or absent))
+        asyncio.run(perform())
         return answers[0]
     except UnknownOutcomeError:
         raise refusal(UNKNOWN, as_json=as_json) from None
@@ -146,34 +162,6 @@ async def certain(call: Awaitable[Answer]) -> Answer:
     except asyncio.CancelledError:  # Ctrl-C
         note("interrupted: it is not known whether the last change was made")
         raise
-
-
-async def _perform(
-    queue: DirectQueue | StoreQueue,
-    work: Callable[[OpenedQueue], Awaitable[Answer]],
-    answers: list[Answer],
-    *,
-    absent: bool,
-) -> None:
-    """Append the answer of the work. It is not returned: `asyncio.run` makes the repr of what its coroutine returns."""
-    if isinstance(place_of(queue), InMemoryStorage):
-        raise RefusedError(IN_MEMORY)
-    name = describe(place_of(queue))
-    async with queue:
-        view = await _view(queue)
-        if view.absent and not absent:
-            raise QueueMissingError(name)
-        answers.append(await work(OpenedQueue(queue, name, view)))
-
-
-async def _view(queue: DirectQueue | StoreQueue) -> QueueView:
-    """Return what is in a queue. Its objects live until the end, so the garbage collector skips them."""
-    gc.disable()
-    try:
-        return await queue.view(deadline=FIRST_CALL_DEADLINE)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:

@@ -241,51 +241,30 @@ async def payload_of(text: str | None, file: str | None, limits: Limits, capabil
     """
     if text is not None and file is not None:
         raise RefusedError("give the payload as an argument or with --file, not both")
-    if text is None and file is None:
-        return b""
-    if text is not None and text != STDIN:
-        return text.encode("utf-8", "surrogateescape")  # the bytes that the shell passed
-    most = limits.most_payload(objects=False)
-    whole = ((capabilities.objects and limits.object_bytes) or most) + 1
-    if file is None or file == STDIN:
-        return await _from(sys.stdin.buffer, whole, streams=capabilities.objects)
+    if file is None and text != STDIN:
+        return (text or "").encode("utf-8", "surrogateescape")  # the bytes that the shell passed
+    stdin: BinaryIO = sys.stdin.buffer
+    whole = ((capabilities.objects and limits.object_bytes) or limits.most_payload(objects=False)) + 1
     try:
-        if await in_a_thread(Path(file).is_file):
-            start = await in_a_thread(lambda: _start_of(file, whole))
-            return Path(file) if capabilities.objects and len(start) == whole else start
-        pipe = await in_a_thread(lambda: Path(file).open("rb"))  # noqa: SIM115 - it is read later, and then closed
-        return await _from(pipe, whole, streams=capabilities.objects)
+        named = file is not None and file != STDIN
+        stream: BinaryIO = await in_a_thread(lambda: Path(str(file)).open("rb")) if named else stdin  # noqa: SIM115
+        start = await in_a_thread(lambda: stream.read(whole))
     except OSError as error:
         raise RefusedError(f"the file of the payload cannot be read: {error.strerror}") from None
-
-
-def _start_of(file: str, size: int) -> bytes:
-    with Path(file).open("rb") as opened:
-        return opened.read(size)
-
-
-async def _from(stream: BinaryIO, whole: int, *, streams: bool) -> PayloadSource:
-    """Return the bytes of a stream that cannot be read twice, or an async iterable if there are more than fit."""
-    start = await in_a_thread(lambda: stream.read(whole))
-    if streams and len(start) == whole:
-        return _pieces(start, stream)
-    _close(stream)
-    return start
+    is_large = capabilities.objects and len(start) == whole
+    if is_large and (stream is stdin or not stream.seekable()):
+        return _pieces(start, stream)  # a pipe cannot be read twice
+    if stream is not stdin:
+        stream.close()
+    return Path(str(file)) if is_large else start
 
 
 async def _pieces(start: bytes, stream: BinaryIO) -> AsyncIterator[bytes]:
     piece = start
-    try:
+    with stream:
         while piece:
             yield piece
             piece = await in_a_thread(lambda: stream.read(PIECE))
-    finally:
-        _close(stream)
-
-
-def _close(stream: BinaryIO) -> None:
-    if stream is not sys.stdin.buffer:
-        stream.close()
 
 
 _NAMED = re.compile(r"`(\w+)`")
