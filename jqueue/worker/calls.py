@@ -19,21 +19,18 @@ from jqueue.worker.handlers import Handler
 from jqueue.worker.processes import Processes, Running
 from jqueue.worker.threads import Threads
 
-Call = Callable[[Job, Context | None], Awaitable[Any]]
-"""Parses a job's payload and runs the handler."""
-
-Body = Callable[[Any, Any], Awaitable[Any]]
-"""Runs the handler on a payload, or a list of them, that is already parsed."""
+Call = Callable[[Any, Any], Awaitable[Any]]
+"""Runs the handler on a job, or on the parsed payloads of a batch, with a context."""
 
 
-def call_of(handler: Handler[..., Any], threads: Threads, processes: Processes) -> Call | BatchCall | ProcessCall:
+def call_of(handler: Handler[..., Any], threads: Threads, processes: Processes) -> Call | ProcessCall:
     """Return the function that calls a handler through its middleware. The first middleware is the outermost."""
     if handler.home == "process":
         return ProcessCall(handler, processes)
     signature, function, middlewares = handler.signature, handler.function, handler.middlewares
     parse, body = signature.parse, _body_of(handler, threads)
     if handler.options.batch is not None:
-        return BatchCall(parse, middlewares, body)
+        return lambda values, ctx: around(middlewares, ctx, lambda: body(values, ctx))
     if handler.home == "loop" and not middlewares:
         bind = signature.call
         return lambda job, ctx: bind(function, parse(job), ctx)
@@ -46,7 +43,7 @@ def call_of(handler: Handler[..., Any], threads: Threads, processes: Processes) 
     return call
 
 
-def _body_of(handler: Handler[..., Any], threads: Threads) -> Body:
+def _body_of(handler: Handler[..., Any], threads: Threads) -> Call:
     """Return the function that runs a handler on the event loop, or in a thread with the middleware of threads."""
     bind, function = handler.signature.call, handler.function
     if handler.home == "loop":
@@ -65,28 +62,6 @@ def _body_of(handler: Handler[..., Any], threads: Threads) -> Body:
         return await to_its_end(threads.call(context.run, call, value, ctx))
 
     return in_thread
-
-
-class BatchCall:
-    """The call of a batch handler on the event loop or in a thread.
-
-    Args:
-        parse: parses the payload of one job.
-        middlewares: called around the handler, once for a batch.
-        body: runs the handler.
-
-    Attributes:
-        parse: as given; raises PayloadError.
-    """
-
-    def __init__(self, parse: Callable[[Job], Any], middlewares: Sequence[Middleware], body: Body) -> None:
-        self.parse = parse
-        self._middlewares = middlewares
-        self._body = body
-
-    def __call__(self, values: Sequence[Any], ctx: BatchContext | None) -> Awaitable[Any]:
-        """Run the handler on parsed payloads."""
-        return around(self._middlewares, ctx, lambda: self._body(values, ctx))
 
 
 class ProcessCall:

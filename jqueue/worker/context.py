@@ -79,6 +79,8 @@ class Surroundings(Generic[R_co]):
 
     __slots__ = ("_event", "_logger", "_queue", "_resources", "deadline", "is_cancelled", "loop")
 
+    _contexts: Sequence[Surroundings[R_co]] = ()  # of the jobs of a batch
+
     def __init__(self, queue: JobQueue | None, resources: Any, deadline: datetime | None) -> None:
         self.deadline = deadline
         self.is_cancelled = False
@@ -138,14 +140,20 @@ class Surroundings(Generic[R_co]):
         self.is_cancelled = True
         if self._event is not None:
             self._event.set()
+        for context in self._contexts:
+            context.stop()
 
     def move_deadline(self, deadline: datetime | None) -> None:
         """Set the time by which the handler must have ended."""
         self.deadline = deadline
+        for context in self._contexts:
+            context.deadline = deadline
 
     def enter_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         """Note that the handler runs in a thread beside this event loop."""
         self.loop = loop
+        for context in self._contexts:
+            context.loop = loop
 
     def _about(self) -> dict[str, Any]:
         """Return the fields of the records of `logger`."""
@@ -271,7 +279,7 @@ class BatchContext(Surroundings[R_co], Sequence[Context[R_co]]):
     ) -> None:
         super().__init__(queue, resources, deadline)
         self.entrypoint = entrypoint
-        self._contexts = tuple(contexts)
+        self._contexts: Sequence[Context[R_co]] = tuple(contexts)
 
     @property
     def jobs(self) -> tuple[Job, ...]:
@@ -294,24 +302,6 @@ class BatchContext(Surroundings[R_co], Sequence[Context[R_co]]):
         """See `Context.change_on_ack`: for each job."""
         for context in self._contexts:
             context.change_on_ack(change)
-
-    def stop(self) -> None:
-        """Tell the handler to stop the work on all jobs."""
-        super().stop()
-        for context in self._contexts:
-            context.stop()
-
-    def move_deadline(self, deadline: datetime | None) -> None:
-        """Set the time by which the handler must have ended."""
-        super().move_deadline(deadline)
-        for context in self._contexts:
-            context.move_deadline(deadline)
-
-    def enter_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note that the handler runs in a thread beside this event loop."""
-        super().enter_thread(loop)
-        for context in self._contexts:
-            context.enter_thread(loop)
 
     def _about(self) -> dict[str, Any]:
         return {"entrypoint": self.entrypoint}

@@ -21,7 +21,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import Lines, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.runtime.queue_options import options_of
-from jqueue.worker.calls import BatchCall, Call, ProcessCall
+from jqueue.worker.calls import Call, ProcessCall
 from jqueue.worker.claims import Claims
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.executions import Execution, HeldJob, Phase, Reason
@@ -67,7 +67,7 @@ JOB_TASK = "jqueue-job "
 CLAIMS_PER_WAIT = 10
 """Number of claims by which a batch looks for more jobs within its `batch_wait`."""
 
-AnyCall = Call | BatchCall | ProcessCall
+AnyCall = Call | ProcessCall
 """The call of a handler of any kind."""
 
 
@@ -299,7 +299,8 @@ class JobRunner:
                     self._decide(held, self._stopped(held))
                 continue
             try:
-                payloads.append(execution.call.parse(held.job) if isinstance(execution.call, BatchCall) else None)
+                handler = execution.handler
+                payloads.append(None if handler.home == "process" else handler.signature.parse(held.job))
             except Exception as error:
                 execution.drop(held)
                 self._fail(held, error)

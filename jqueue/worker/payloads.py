@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
@@ -55,6 +55,7 @@ class ResultError(JQueueError, ValueError):
     """The result of a handler cannot be kept, or cannot be read back."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Codec:
     """Converts values of one annotation to bytes and back.
 
@@ -63,11 +64,8 @@ class Codec:
         encode: converts a value to a payload; raises InvalidJobError.
     """
 
-    __slots__ = ("encode", "parse")
-
-    def __init__(self, parse: Callable[[bytes], Any], encode: Callable[[Any], bytes]) -> None:
-        self.parse = parse
-        self.encode = encode
+    parse: Callable[[bytes], Any]
+    encode: Callable[[Any], bytes]
 
 
 def codec_of(annotation: Any, name: str | None) -> Codec:
@@ -85,7 +83,6 @@ def codec_of(annotation: Any, name: str | None) -> Codec:
     if annotation is str:
         return Codec(_parse_text, lambda value: _encode_text(value, name))
     adapter = adapter_of(annotation)
-    names = NamesOf(adapter)
     validate = adapter.validate_json
     dump = functools.partial(adapter.dump_json, by_alias=True, round_trip=True)
 
@@ -93,7 +90,7 @@ def codec_of(annotation: Any, name: str | None) -> Codec:
         try:
             return validate(payload)
         except ValidationError as error:
-            problem = describe(error, names)
+            problem = describe(error, names_of(adapter))
         except Exception as error:
             problem = f"a validator raised {type(error).__name__}"
         raise PayloadError(f"the payload does not fit the handler: {problem}")
@@ -105,7 +102,7 @@ def codec_of(annotation: Any, name: str | None) -> Codec:
             arrived = validate(payload)
             if type(checked) in ATOMS and arrived == checked:
                 return payload
-            place = _lost(checked, arrived, names, lambda: dump(arrived) == payload)
+            place = _lost(checked, arrived, adapter, lambda: dump(arrived) == payload)
             if place is None:
                 return payload
             where = ".".join(place if name is None else (name, *place))
@@ -113,7 +110,7 @@ def codec_of(annotation: Any, name: str | None) -> Codec:
             if MASK in payload:
                 problem = "it has a secret that pydantic masks in JSON: give the field a serializer"
         except ValidationError as error:
-            problem = describe(error, names)
+            problem = describe(error, names_of(adapter))
         except PydanticSerializationError:
             problem = "it has a value that JSON cannot hold"
         except Exception as error:
@@ -152,7 +149,7 @@ def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
         return result
     try:
         arrived = adapter.validate_json(to_json(result, inf_nan_mode="null"))
-        place = _lost(value, arrived, NamesOf(adapter), lambda: as_json(arrived) == result)
+        place = _lost(value, arrived, adapter, lambda: as_json(arrived) == result)
     except Exception:
         place = ()
     if place is None:
@@ -170,11 +167,11 @@ def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
     try:
         return adapter.validate_json(to_json(value))
     except ValidationError as error:
-        problem = describe(error, NamesOf(adapter))
+        problem = describe(error, names_of(adapter))
     raise ResultError(f"the result does not fit the return type of the handler: {problem}")
 
 
-def _lost(sent: Any, came: Any, names: NamesOf, encodes_alike: Callable[[], bool]) -> tuple[str, ...] | None:
+def _lost(sent: Any, came: Any, adapter: TypeAdapter[Any], encodes_alike: Callable[[], bool]) -> tuple[str, ...] | None:
     """Return the place of the first part of a value that did not come back from JSON. None: it came back equal.
 
     A tuple may come back as a list. Private attributes are no part of a value.
@@ -182,7 +179,7 @@ def _lost(sent: Any, came: Any, names: NamesOf, encodes_alike: Callable[[], bool
     Args:
         sent: the value.
         came: the value that was read from its JSON.
-        names: the names that the place may show; other keys belong to the payload.
+        adapter: has the names that the place may show; other keys belong to the payload.
         encodes_alike: decides about parts that Python cannot compare: True if `came` has the same JSON.
     """
     equal = _is_equal(sent, came)
@@ -194,9 +191,9 @@ def _lost(sent: Any, came: Any, names: NamesOf, encodes_alike: Callable[[], bool
     if parts is None:
         return None if equal is None and encodes_alike() else ()
     for key, part in parts.items():
-        place = _lost(part, others[key], names, encodes_alike) if others and key in others else ()
+        place = _lost(part, others[key], adapter, encodes_alike) if others and key in others else ()
         if place is not None:
-            return (str(key) if kind is not Mapping or key in names else "…", *place)
+            return (str(key) if kind is not Mapping or key in names_of(adapter) else "…", *place)
     return None if len(parts) == len(others or ()) else ()
 
 
@@ -222,20 +219,24 @@ def _parts(value: Any) -> tuple[type, Mapping[Any, Any] | None]:
     return (list, dict(enumerate(value))) if type(value) in (list, tuple) else (type(value), None)
 
 
-class NamesOf:
-    """The field names of a type. Only they may be shown in the place of a problem; other keys belong to the payload."""
-
-    def __init__(self, adapter: TypeAdapter[Any]) -> None:
-        self._adapter = adapter
-        self._names: frozenset[str] | None = None
-
-    def __contains__(self, name: object) -> bool:
-        if self._names is None:
-            self._names = frozenset(_field_names(self._adapter.core_schema))
-        return name in self._names
+@functools.lru_cache(maxsize=128)
+def names_of(adapter: TypeAdapter[Any]) -> frozenset[str]:
+    """Return the field names of a type. Only they may be shown in the place of a problem; other keys are payload."""
+    return frozenset(_names_in(adapter.core_schema))
 
 
-def describe(error: ValidationError, names: NamesOf | Sequence[str] = ()) -> str:
+def _names_in(schema: Any) -> set[str]:
+    """Return the names in a pydantic core schema, at any depth."""
+    if not isinstance(schema, Mapping):
+        parts = schema if isinstance(schema, list | tuple) else ()
+        return set().union(*map(_names_in, parts))
+    names = {schema[key] for key in ("name", "alias", "validation_alias") if isinstance(schema.get(key), str)}
+    fields = schema.get("fields")
+    names.update(fields if isinstance(fields, Mapping) else ())
+    return names.union(*map(_names_in, schema.values()))
+
+
+def describe(error: ValidationError, names: Collection[str] = ()) -> str:
     """Describe the problems and their places, without quoting the input.
 
     Args:
@@ -248,28 +249,10 @@ def describe(error: ValidationError, names: NamesOf | Sequence[str] = ()) -> str
     return "; ".join(shown[:PROBLEMS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _described(place: Sequence[int | str], kind: str, text: str, names: NamesOf | Sequence[str]) -> str:
+def _described(place: Sequence[int | str], kind: str, text: str, names: Collection[str]) -> str:
     where = ".".join(str(part) if isinstance(part, int) or part in names else "…" for part in place)
     what = text if kind in PLAIN else f"refused by a validator ({kind})"
     return f"{where}: {what}" if where else what
-
-
-def _field_names(schema: Any) -> set[str]:
-    """Return the names in a pydantic core schema, at any depth."""
-    found: set[str] = set()
-    if isinstance(schema, Mapping):
-        fields = schema.get("fields")
-        if isinstance(fields, Mapping):
-            found.update(fields)
-        for key, part in schema.items():
-            if key in ("name", "alias", "validation_alias") and isinstance(part, str):
-                found.add(part)
-            elif isinstance(part, Mapping | list | tuple):
-                found |= _field_names(part)
-    elif isinstance(schema, list | tuple):
-        for part in schema:
-            found |= _field_names(part)
-    return found
 
 
 def _parse_text(payload: bytes) -> str:

@@ -126,7 +126,7 @@ def read_signature(
     returned = hints.get("return", Any)
     if takes_batch:
         returned = _result_of(returned)
-        if returned is _NO_LIST:
+        if returned is None:
             raise TypeError(
                 f"{named} takes a batch: it must return None, or a list with one result for each job, as in"
                 " `-> list[int | Exception]`"
@@ -248,7 +248,7 @@ def _batch_codec(named: str, payload: list[inspect.Parameter], hints: Mapping[st
     """Return the codec of one payload of a batch handler."""
     first, *more = payload
     item = _item_of(hints[first.name])
-    if item is _NO_LIST or more:
+    if item is None or more:
         also = f", and only this one, without {', '.join(each.name for each in more)}" if more else ""
         raise TypeError(
             f"{named} takes a batch: annotate its parameter {first.name!r} as a list of payloads, as in"
@@ -262,9 +262,6 @@ _KINDS = {
     True: "it takes a batch",
 }
 
-_NO_LIST: Any = object()
-"""Stands for an annotation that is not that of a list."""
-
 
 def _with_default(codec: Codec, default: Any) -> Codec:
     """Return a codec that reads no bytes, which are no JSON, as the default value of the parameter."""
@@ -274,25 +271,22 @@ def _with_default(codec: Codec, default: Any) -> Codec:
 
 
 def _item_of(annotation: Any) -> Any:
-    """Return the annotation of the items of a list or sequence."""
+    """Return the annotation of the items of a list or sequence; None for any other annotation."""
     if annotation in (Any, list, Sequence):
         return Any
     if get_origin(annotation) in (list, Sequence):
         return get_args(annotation)[0]
-    return _NO_LIST
+    return None
 
 
 def _result_of(annotation: Any) -> Any:
-    """Return the annotation of one result of a batch handler, without the exceptions that may take its place."""
+    """Return the annotation of one result of a batch handler, without exceptions; None if it returns something else."""
     if annotation is type(None):
         return annotation
-    lists = [each for each in _members(annotation) if each is not type(None)]
-    if len(lists) != 1:
-        return _NO_LIST
-    [item] = lists
+    item, *more = [each for each in _members(annotation) if each is not type(None)]
     item = get_args(item)[0] if get_origin(item) is tuple and get_args(item)[1:] == (...,) else _item_of(item)
-    if item is _NO_LIST:
-        return item
+    if item is None or more:
+        return None
     results = [each for each in _members(item) if not (inspect.isclass(each) and issubclass(each, BaseException))]
     return functools.reduce(operator.or_, results) if results else type(None)
 
