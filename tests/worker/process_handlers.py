@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -73,6 +74,7 @@ ASKING = "print('here', flush=True); print(input(), flush=True)"
 
 @worker.handler("hang_with_another", process=True, timeout=3, max_attempts=1)
 def hang_with_another(port: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     start_another(port, DEAF)
     time.sleep(600)
 
