@@ -11,6 +11,7 @@ from functools import partial
 
 import pytest
 
+from jqueue.cli.supervisor import TICK
 from tests.cli.commands import PATIENCE, Blocking, run
 
 PROGRAM = """
@@ -151,12 +152,23 @@ def test_a_signal_stops_all_processes_in_order_and_the_parent_exits_with_0(tmp_p
 
 
 @pytest.mark.wide
-def test_ctrl_c_in_a_terminal_counts_once_and_a_second_one_ends_all_at_once(queue, start):
-    parent, pids = busy(queue, start, 2, start_new_session=True)
+def test_ctrl_c_in_a_terminal_reaches_each_process_once(tmp_path, queue, start):
+    parent, _ = busy(queue, start, 2, start_new_session=True)
     os.killpg(parent.process.pid, signal.SIGINT)  # as a terminal does
     parent.until_logged(r"worker-[12] is stopping: waiting for 1 job", times=2)
+    time.sleep(3 * TICK)  # leaves time for a second signal, which would hand the jobs back at once
+    (tmp_path / "told").touch()
+    assert 0 == parent.end()
+    assert {} == queue.jobs()
+
+
+@pytest.mark.wide
+def test_a_second_signal_ends_all_at_once(queue, start):
+    parent, pids = busy(queue, start, 2)
+    parent.process.send_signal(signal.SIGTERM)
+    parent.until_logged(r"worker-[12] is stopping: waiting for 1 job", times=2)
     assert all(map(is_there, pids))
-    os.killpg(parent.process.pid, signal.SIGINT)
+    parent.process.send_signal(signal.SIGTERM)
     assert 0 == parent.end()
     assert {(1, 0)} == {(job.attempt, job.failures) for job in queue.read_state().queued_jobs()}
 
