@@ -79,7 +79,9 @@ def _remove(url: str, name: str, *, as_json: bool) -> None:
 
 def _run_now(url: str, name: str, *, as_json: bool) -> None:
     async def run(opened: OpenedQueue) -> Job:
-        added: list[Job] = await certain(opened.queue.apply(RunSchedule(name)))
+        added: list[Job | Exception] = await certain(opened.queue.apply_each(RunSchedule(name)))
+        if isinstance(added[0], Exception):
+            raise added[0]
         return added[0]
 
     job = on_queue(url, run, as_json=as_json)

@@ -77,7 +77,9 @@ async def _added(opened: OpenedQueue, operation: Enqueue, options: dict[str, Any
         operation = Enqueue(operation.entrypoint, operation.payload, **options)
     try:
         if "job_id" not in options:
-            [job] = await certain(queue.apply(operation))
+            [job] = await certain(queue.apply_each(operation))
+            if isinstance(job, Exception):
+                raise job
             return job.id, None
         found, job = await certain(queue.apply(Find(options["job_id"]), operation))
     except DuplicateJobError as error:
