@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import NamedTuple
 
 from jqueue.domain.printable import printable
@@ -78,39 +78,25 @@ class Layout:
 
     Args:
         columns: the columns.
-        first: the first rows, each with a cell for each column.
         terminal: the place where the lines will be written.
     """
 
-    def __init__(self, columns: Sequence[Column], first: Sequence[Sequence[Cell]], terminal: Terminal) -> None:
+    def __init__(self, columns: Sequence[Column], terminal: Terminal) -> None:
         self._columns = columns
-        self._titles = [Cell(column.title, "dim") for column in columns]
-        self._widths = _widths(columns, [self._titles, *(_all_printable(row) for row in first)], terminal.width)
+        self._widths: list[int] = []
         self._terminal = terminal
 
-    @property
-    def titles(self) -> str:
-        """The line of the titles."""
-        return _line(self._columns, self._titles, self._widths, self._terminal)
+    def lines(self, rows: Iterable[Sequence[Cell]]) -> list[str]:
+        """Return the lines of rows, the titles before the first. No cell can control the terminal.
 
-    def line(self, row: Sequence[Cell]) -> str:
-        """Return the line of a row. No cell can control the terminal."""
-        return _line(self._columns, _all_printable(row), self._widths, self._terminal)
-
-
-def lines_of(columns: Sequence[Column], rows: Iterable[Sequence[Cell]], terminal: Terminal) -> Iterator[str]:
-    """Yield the lines of a list: the titles, and a line for each row. No cell can control the terminal.
-
-    Args:
-        columns: the columns.
-        rows: the rows, each with a cell for each column.
-        terminal: the place where the lines will be written.
-    """
-    coming = iter(rows)
-    first = list(islice(coming, SAMPLE))
-    layout = Layout(columns, first, terminal)
-    yield layout.titles
-    yield from map(layout.line, chain(first, coming))
+        Args:
+            rows: the next rows, each with a cell for each column.
+        """
+        cells = [_all_printable(row) for row in rows]
+        if not self._widths:
+            cells.insert(0, [Cell(column.title, "dim") for column in self._columns])
+            self._widths = _widths(self._columns, cells, self._terminal.width)
+        return [_line(self._columns, row, self._widths, self._terminal) for row in cells]
 
 
 def write_lines(lines: Iterable[str]) -> None:

@@ -152,19 +152,14 @@ async def _chosen(
 
 async def _write(events: AsyncIterator[HistoryEvent], *, as_json: bool) -> None:
     """Write events as they come, some at a time."""
-    layout, some, terminal = None, list[HistoryEvent](), Terminal.of_stdout()
+    layout, some, is_empty = Layout(COLUMNS, Terminal.of_stdout()), list[HistoryEvent](), True
 
     def flush() -> None:
-        nonlocal layout
-        if as_json:
-            write_lines(json.dumps(event_values(event)) for event in some)
-        elif some:
-            rows = [_row(event) for event in some]
-            if layout is None:
-                layout = Layout(COLUMNS, rows, terminal)
-                write_lines([layout.titles])
-            write_lines(map(layout.line, rows))
-        some.clear()
+        nonlocal is_empty
+        if some:
+            is_empty = False
+            write_lines([json.dumps(event_values(each)) for each in some] if as_json else layout.lines(map(_row, some)))
+            some.clear()
 
     try:
         async for event in events:
@@ -173,7 +168,7 @@ async def _write(events: AsyncIterator[HistoryEvent], *, as_json: bool) -> None:
                 flush()
     finally:
         flush()
-    if layout is None and not as_json:
+    if is_empty and not as_json:
         write_lines(["no events"])
 
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, lines_of, write_lines
+from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, write_lines
 from jqueue.cli.history import outcome
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OneALine, OpenedQueue, RefusedError, on_queue
@@ -183,19 +183,15 @@ class Listing:
             JobsUnreadableError: at the end, if segments are missing or damaged.
         """
         number, damage, rows = 0, None, list[Any]()
-        layout: Layout | None = None
+        layout = Layout(self._columns(), terminal)
         short = str if self.as_json else await _short_ids(view, now, terminal)
 
         def block() -> list[str]:
-            nonlocal layout, number
+            nonlocal number
             number += len(rows)
             if self.as_json:
                 return rows
-            shown, titles = [[Cell(short(job_id.text), job_id.style), *rest] for job_id, *rest in rows], list[str]()
-            if layout is None:
-                layout = Layout(self._columns(), shown, terminal)
-                titles = [layout.titles]
-            return [*titles, *map(layout.line, shown)]
+            return layout.lines([Cell(short(job_id.text), job_id.style), *rest] for job_id, *rest in rows)
 
         async with aclosing(self._rows(view, now, with_total=terminal.width is not None and not self.as_json)) as found:
             try:
@@ -407,7 +403,7 @@ def show(
         for name, text in fields
         for number, line in enumerate(text.splitlines() or [""])
     ]
-    write_lines(lines_of((Column("id"), Column(printable(job.id))), rows, Terminal.of_stdout()))
+    write_lines(Layout((Column("id"), Column(printable(job.id))), Terminal.of_stdout()).lines(rows))
 
 
 async def _found(opened: OpenedQueue, job_id: str) -> Job:

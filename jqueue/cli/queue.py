@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
+from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
 from jqueue.cli.options import duration, expanding
@@ -148,7 +148,7 @@ def _table(titles: Sequence[str], rows: Iterable[Row], terminal: Terminal) -> li
     cells = [[_cell(value) for value in row] for row in rows]
     texts = [number == 0 or title in TEXTS for number, title in enumerate(titles)]
     columns = [Column(title, right=not text, cut=text) for title, text in zip(titles, texts, strict=True)]
-    return [*lines_of(columns, cells, terminal)] if cells else []
+    return Layout(columns, terminal).lines(cells) if cells else []
 
 
 def _cell(value: Cell | str | int) -> Cell:

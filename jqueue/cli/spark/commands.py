@@ -17,7 +17,7 @@ import typer
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli import options
-from jqueue.cli.columns import Cell, Column, Terminal, lines_of, write_lines
+from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.on_queue import IN_MEMORY, URL, Create, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import age, instant, jobs, show, show_json
@@ -330,7 +330,7 @@ def _show(counts: Sequence[dict[str, Any]], listed: Sequence[dict[str, Any]]) ->
             for name in shown
         ]
         cells = [[Cell(text(name, row[name])) for name in shown] for row in rows]
-        write_lines(lines_of(columns, cells, Terminal.of_stdout()))
+        write_lines(Layout(columns, Terminal.of_stdout()).lines(cells))
     more = sum(each["jobs"] for each in counts) - len(listed)
     if listed and more:
         show("", f"and {more:,} more: --show N lists more, and OUT writes all")
