@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
 
 from jqueue.domain.errors import CASConflictError, NotLoadedError, StorageFatalError
 from jqueue.domain.models import Job
@@ -67,22 +67,16 @@ class Claimer(Observer):
         self._drain = drain
         self._failures = CallFailures("claiming jobs", entropy, health)
         self._more = Signal()
-        self._task: asyncio.Task[Any] | None = None
-        self._polled_for = 0
         self._poll = LONG_POLL
         self._longest_poll = LONGEST_POLL if isinstance(source.queue, SupportsObservers) else LONG_POLL
         self._is_blind = False  # True if a call to the store has failed during the long poll
-        self._polled_names: Sequence[str] = ()
-        self._renewing = False
-        self._renewal_due = False
         self._answered = False
         self._may_get_back = False
-        state.wake_claimer = self.wake
+        state.wake_claimer = self._more.set
 
     async def run(self) -> None:
         """Claim until cancelled, or, to drain, until nothing is left to do."""
         state = self._state
-        self._task = asyncio.current_task()
         found_all = False  # True if the last claim left nothing to claim
         while True:
             names = self._names()
@@ -137,62 +131,50 @@ class Claimer(Observer):
         entrypoints = names[0] if len(names) == 1 else names
         if not long_poll:
             return await self._source.claim(entrypoints, asked)
-        if not self._source.waits:
-            await self._pause(POLL_INTERVAL)
-            return None
-        self._polled_for, self._polled_names, self._is_blind = asked, names, False
-        try:
-            with observed(self._source.queue if self._poll > LONG_POLL else None, self):
-                jobs = await self._source.wait(entrypoints, asked, self._poll)
-            self._poll = LONG_POLL if jobs else min(self._longest_poll, 2 * self._poll)
-            return jobs
-        except asyncio.CancelledError:
-            self._may_get_back = True
-            if not self._renewing or self._task is None:
-                raise
-            self._renewing = False
-            if self._task.uncancel():
-                raise
-            return None
-        finally:
-            self._polled_for = 0
-            if self._renewing:  # the poll ended by itself as it was cancelled
-                self._renewing = False
-                if self._task is not None:
-                    self._task.uncancel()
-
-    async def _pause(self, seconds: float) -> None:
-        """Wait until `wake` is called, but no longer than `seconds`."""
-        try:
-            async with asyncio.timeout(seconds):
+        if self._source.waits:
+            return await self._long_poll(names, entrypoints, asked)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_INTERVAL):
                 await self._more.wait()
-        except TimeoutError:
-            return
+        return None
+
+    async def _long_poll(self, names: Sequence[str], entrypoints: str | Sequence[str], asked: int) -> list[Job] | None:
+        """Claim jobs as soon as there are any. None if the poll was given up, as a new one could claim more."""
+        self._is_blind = False
+        with observed(self._source.queue if self._poll > LONG_POLL else None, self):
+            poll = asyncio.create_task(self._source.wait(entrypoints, asked, self._poll), name="jqueue-worker-poll")
+            poll.add_done_callback(lambda _: self._more.set())
+            try:
+                while not poll.done() and not self._is_outgrown(names, asked):
+                    await self._more.wait()
+            except asyncio.CancelledError:
+                await _end(poll)
+                if not poll.cancelled() and poll.exception() is None:  # it was answered at this very moment
+                    self._begin(poll.result(), False)
+                raise
+            await _end(poll)
+        if poll.cancelled():
+            self._may_get_back = True
+            return None
+        jobs = poll.result()
+        self._poll = LONG_POLL if jobs else min(self._longest_poll, 2 * self._poll)
+        return jobs
 
     def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
         """Begin a long poll anew, with a call that shows soon if the queue does not answer."""
         if error is not None and not isinstance(error, asyncio.CancelledError | CASConflictError):
             self._poll, self._is_blind = LONG_POLL, True
-            self.wake()
-
-    def wake(self) -> None:
-        """Wake `run`, or renew an outgrown long poll: more slots are free, or nothing is left to do."""
-        if not self._polled_for:
             self._more.set()
-        elif not self._renewal_due and self._is_outgrown():
-            self._renewal_due = True
-            asyncio.get_running_loop().call_soon(self._renew)  # the answer of the poll may be here already
 
-    def _renew(self) -> None:
-        """Begin the long poll anew."""
-        self._renewal_due = False
-        if self._polled_for and self._task is not None and not self._renewing and self._is_outgrown():
-            self._renewing = True
-            self._task.cancel()
-
-    def _is_outgrown(self) -> bool:
+    def _is_outgrown(self, polled: Sequence[str], asked: int) -> bool:
         """True if a new long poll could claim twice as many jobs or others, before a drain ends, or if blind."""
         names = self._names()
-        if self._is_blind or names != self._polled_names or (self._drain and self._state.is_idle):
+        if self._is_blind or names != polled or (self._drain and self._state.is_idle):
             return True
-        return self._room(names) >= 2 * self._polled_for
+        return self._room(names) >= 2 * asked
+
+
+async def _end(poll: asyncio.Task[list[Job]]) -> None:
+    """Cancel a poll and wait for its end. The queue hands back the jobs that it may still claim."""
+    poll.cancel()
+    await asyncio.wait([poll])

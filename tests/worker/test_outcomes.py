@@ -321,6 +321,28 @@ async def test_a_handler_that_ignores_cancellation_keeps_its_claim_and_its_place
     assert len(begun) >= 2
 
 
+@in_virtual_time
+async def test_a_handler_that_goes_on_after_its_claim_is_lost_keeps_its_slot_until_it_ends():
+    worker, over = stubborn(timeout=None, concurrency=1, claim_timeout=30, cancel_grace=5)
+    done = []
+
+    async def following() -> None:
+        done.append(now())
+
+    worker.handler("next")(following)
+    async with broker() as queue, working(worker, queue):
+        await queue.enqueue("work", b"")
+        await asyncio.sleep(1)
+        await queue.requeue_stale(0)
+        assert await queue.dequeue("work"), "another worker has the job"
+        await asyncio.sleep(60)
+        await queue.enqueue("next", b"")
+        await asyncio.sleep(60)
+        assert not done
+        over.set()
+        await until(lambda: done)
+
+
 # Claims that are lost, and cancelled jobs
 
 

@@ -45,6 +45,22 @@ class SlowAnswers(CountingStorage):
 
 
 @in_virtual_time
+async def test_a_job_whose_claim_is_answered_in_the_moment_of_a_stop_is_done():
+    class Stopping(BrokerQueue):
+        async def dequeue(self, *arguments, **options):
+            jobs = await super().dequeue(*arguments, **options)
+            if jobs:
+                worker.stop()
+            return jobs
+
+    worker, work, *_ = sleeper(1)
+    async with broker(kind=Stopping) as queue, working(worker, queue) as task:
+        await asyncio.sleep(5)  # it waits for jobs by a long poll
+        await work.enqueue(queue, 1)
+        assert RunReport(succeeded=1) == await task
+
+
+@in_virtual_time
 async def test_a_job_that_is_being_claimed_when_the_worker_stops_is_handed_back_before_it_ends():
     worker, work, begun, _, _ = sleeper(1)
     storage = SlowAnswers()
