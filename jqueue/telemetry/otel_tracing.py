@@ -101,28 +101,8 @@ def span_context_in(headers: Mapping[str, str]) -> SpanContext | None:
     return found if found.is_valid else None
 
 
-class HandlerContexts:
-    """The span contexts of the last handlers of this process, by job."""
-
-    def __init__(self) -> None:
-        self._known: OrderedDict[str, tuple[int, SpanContext]] = OrderedDict()
-
-    def note(self, job_id: str, attempt: int, context: SpanContext) -> None:
-        """Remember the span of a handler."""
-        self._known[job_id] = attempt, context
-        self._known.move_to_end(job_id)
-        if len(self._known) > REMEMBERED:
-            self._known.popitem(last=False)
-
-    def of_attempt(self, job_id: str, attempt: int) -> SpanContext | None:
-        """Return the context of the span of an attempt; None if it is not known."""
-        known = self._known.get(job_id)
-        return known[1] if known is not None and known[0] == attempt else None
-
-    def before(self, job_id: str, attempt: int) -> SpanContext | None:
-        """Return the context of the span of the attempt before; None if it is not known."""
-        known = self._known.get(job_id)
-        return known[1] if known is not None and known[0] < attempt else None
+HandlerContexts = OrderedDict[str, tuple[int, SpanContext]]
+"""The attempt and the span context of the last handlers of this process, by the id of the job."""
 
 
 class TracedCalls:
@@ -276,9 +256,10 @@ class CommitSpans(Observer):
                 yield "enqueue", operation.id, context
         elif isinstance(operation, Ack | Nack):
             if isinstance(operation.job, Claim):
-                context = self._handlers.of_attempt(operation.job.job_id, operation.job.attempt)
-                if context is not None:
-                    yield type(operation).__name__.lower(), operation.job.job_id, context
+                job_id = operation.job.job_id
+                attempt, handled = self._handlers.get(job_id, (None, None))
+                if handled is not None and attempt == operation.job.attempt:
+                    yield type(operation).__name__.lower(), job_id, handled
         elif operation.claims_jobs and isinstance(result, Sequence):
             for job in result:
                 context = span_context_in(job.headers or {}) if isinstance(job, JobRecord) else None
@@ -315,7 +296,7 @@ class OpenTelemetryTracing:
     def __init__(self, provider: TracerProvider | None = None, *, show_errors: bool = False) -> None:
         self._tracer = get_tracer("jqueue", __version__, provider)
         self._show_errors = show_errors
-        self._handlers = HandlerContexts()
+        self._handlers: HandlerContexts = OrderedDict()
 
     def instrument(self, queue: Queue) -> Queue:
         """Trace the enqueues and the commits of a queue object, and return it. A second call changes nothing.
@@ -330,7 +311,10 @@ class OpenTelemetryTracing:
         """Run a handler in its span. A worker with `tracing` calls this around all middleware."""
         with self._span_of(ctx.jobs) as span:
             for job in ctx.jobs:
-                self._handlers.note(job.id, job.attempt, span.get_span_context())
+                self._handlers[job.id] = job.attempt, span.get_span_context()
+                self._handlers.move_to_end(job.id)
+                if len(self._handlers) > REMEMBERED:
+                    self._handlers.popitem(last=False)
             try:
                 result = await call_next()
             except BaseException as error:
@@ -368,10 +352,11 @@ class OpenTelemetryTracing:
             yield span
 
     def _links_of(self, job: Job) -> Iterator[Link]:
-        earlier = (span_context_in(job.headers), self._handlers.before(job.id, job.attempt))
-        for context, what in zip(earlier, ("enqueue", "attempt before"), strict=True):
-            if context is not None:
-                yield Link(context, {"jqueue.link": what})
+        if (enqueued := span_context_in(job.headers)) is not None:
+            yield Link(enqueued, {"jqueue.link": "enqueue"})
+        attempt, handled = self._handlers.get(job.id, (job.attempt, None))
+        if handled is not None and attempt < job.attempt:
+            yield Link(handled, {"jqueue.link": "attempt before"})
 
     def _note_error(self, span: Span, error: BaseException) -> None:
         name = type(error).__name__
