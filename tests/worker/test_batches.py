@@ -296,11 +296,14 @@ async def test_faults_of_the_store_change_no_outcome_of_a_range(fault):
 
 @in_virtual_time
 async def test_a_range_is_kept_by_heartbeats_as_long_as_its_handler_runs():
-    storage, worker = InMemoryStorage(clock=VirtualClock()), Worker(claim_timeout=30)
+    storage, worker, begun = InMemoryStorage(clock=VirtualClock()), Worker(claim_timeout=30), list[int]()
 
-    @worker.handler("work", batch=1000)
-    async def work(numbers: list[int]) -> None:
-        await asyncio.sleep(300 if 2999 in numbers else 0.1)
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int], ctx: BatchContext) -> None:
+        hot = {job.id for job in (await queue.read_state(hot=True)).jobs}
+        waits = ctx[0].job.id not in hot and not begun  # the first batch of a range
+        begun.extend([1] * waits)
+        await asyncio.sleep(300 * waits)
 
     async with await filled(storage) as queue, working(worker, queue) as task:
         await asyncio.sleep(60)
@@ -358,6 +361,43 @@ async def test_a_job_cancelled_in_a_range_is_not_begun_and_the_others_are_done()
         assert RunReport(succeeded=NUMBER - 2, cancelled=2) == await drained(worker, queue)
         assert NUMBER - 1 == len(seen), "the other job was not begun"
         assert (NUMBER - 2, 0, 0, 0, 0) == await counts(queue)
+
+
+class SlowEnds(BrokerQueue):
+    """A queue that takes a second for the end of a range.
+
+    Attributes:
+        ends: number of ends that were begun.
+    """
+
+    ends = 0
+
+    async def apply(self, *operations, **options):
+        if isinstance(operations[-1], EndRange):
+            self.ends += 1
+            await asyncio.sleep(1)
+        return await super().apply(*operations, **options)
+
+
+@in_virtual_time
+async def test_a_range_is_ended_even_if_all_tasks_of_the_program_are_cancelled_meanwhile():
+    storage, worker, seen = InMemoryStorage(clock=VirtualClock()), Worker(concurrency=1), list[int]()
+    await filled(storage)
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int]) -> None:
+        seen.extend(numbers)
+
+    async with broker(storage, SlowEnds, limits=LIMITS) as queue:
+        others = asyncio.all_tasks()
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        await until(lambda: queue.ends)
+        for other in asyncio.all_tasks() - others:
+            if other.get_name() != "jqueue-writer":
+                other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (len(seen), NUMBER - len(seen), 0, 0, 0) == await counts(queue)
 
 
 class DamagedQueue(BrokerQueue):
