@@ -58,6 +58,35 @@ async def test_the_commit_itself_compares_the_job_with_what_was_seen(path, other
         assert not held.cancel_requested
 
 
+async def test_the_commit_itself_compares_several_jobs_limits_and_a_cron_entry_too(path, other):
+    storage = Interrupted(path)
+    async with DirectQueue(storage) as queue:
+        job = await queue.enqueue("mail", b"", job_id="a")
+        await queue.schedule("nightly", "0 3 * * *", "report")
+        app = dashboard(queue, authorize=lambda request: "operator")
+        shown = await seen(app, job.id)
+        for action, body, meanwhile in (
+            ("cancel", {"jobs": [["a", shown["seen"]]]}, lambda: other.reprioritise("a", 1)),
+            ("cancel", {"query": {}, "seen_at": shown["now"] + 1}, lambda: other.reprioritise("a", 2)),
+        ):
+            storage.first = meanwhile
+            assert {"done": 0, **DONE, "changed": 1} == (await act(app, action, body)).values
+        for action, body, meanwhile in (
+            ("limit", {"entrypoint": "mail", "seen": OPEN, "running": 5}, lambda: other.limit("mail", running=9)),
+            (
+                "unschedule",
+                {"name": "nightly", "seen": ["0 3 * * *", "UTC", "report", 0]},
+                lambda: other.schedule("nightly", "0 4 * * *", "report"),
+            ),
+        ):
+            storage.first = meanwhile
+            assert 409 == (await act(app, action, body)).status
+        state = await queue.read_state()
+        assert ("a", 2) == (state.jobs[0].id, state.jobs[0].priority)
+        assert 9 == state.entrypoints["mail"].max_running
+        assert "0 4 * * *" == state.schedules["nightly"].cron
+
+
 DONE = {"changed": 0, "refused": 0, "why": None, "left": False}
 
 

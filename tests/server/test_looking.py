@@ -102,6 +102,7 @@ async def test_an_operator_searches_payloads_of_a_number_of_jobs_and_learns_how_
     body["query"]["entrypoint"] = "mail"
     assert 1 == (await act(app, "cancel", body)).values["done"]
     assert 400 == (await get(app, "/api/jobs?payload=bob")).status  # it would stand in logs
+    assert 400 == (await post(app, "/api/jobs", {"payload": "bob", "state": 7})).status
 
 
 async def test_a_payload_is_shown_as_text_as_json_for_people_or_in_base64_and_never_whole_if_it_is_large(queue, app):
@@ -112,7 +113,7 @@ async def test_a_payload_is_shown_as_text_as_json_for_people_or_in_base64_and_ne
         ),
         (b"[1, 2", ("text", "[1, 2")),
         (b"\xff\x00", ("base64", "/wA=")),
-        ("é".encode() * (33 << 10), ("text", "é" * (32 << 10))),
+        (b"x" + "é".encode() * (33 << 10), ("text", "x" + "é" * ((32 << 10) - 1))),
         (b"[" * 900 + b"1" + b"]" * 900, ("text", "[\n  [\n    [")),
         (b"[" * 30_000 + b"]" * 30_000, ("text", "[[[")),
     )
