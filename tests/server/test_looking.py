@@ -149,10 +149,17 @@ async def test_viewers_share_the_reads_of_an_unchanged_queue_and_get_304_for_it(
     async with DirectQueue(storage) as queue:
         await queue.enqueue("mail", b"")
         before = storage.reads
-        app = dashboard(queue, authorize=lambda request: "viewer")
+        app = dashboard(queue, authorize=lambda request: "operator")
         for _ in range(20):
             await get(app, "/api/overview")
             await get(app, "/api/jobs")
         assert 5 > storage.reads - before
         first = await get(app, "/api/overview")
         assert 304 == (await get(app, "/api/overview", headers={"If-None-Match": first.headers["etag"]})).status
+        await act(app, "enqueue", {"entrypoint": "mail"})
+        later = await get(app, "/api/overview", headers={"If-None-Match": first.headers["etag"]})
+        assert (2, True, False) == (
+            later.values["figures"]["ready"],
+            "actions" in first.values,
+            "actions" in later.values,
+        )

@@ -106,7 +106,7 @@ export class App {
       if (values) {
         this.state = values;
         this.samples.add(values);
-        this.actions.table = values.actions;
+        this.actions.table = values.actions || this.actions.table;
       }
       this.trouble(null);
       if (values || now) await this.load();
@@ -129,8 +129,8 @@ export class App {
     const { path, query } = this.place(), view = this.view, source = this.source;
     try {
       if (path === "/") this.loadTimeline(query.get("entrypoint") || "");
-      if (path === "/jobs") view.page = await source.jobs(Object.fromEntries(query));
-      if (path === "/dead") view.groups = await source.dead();
+      if (path === "/jobs") view.page = await source.get("jobs", Object.fromEntries(query));
+      if (path === "/dead") view.groups = await source.get("dead");
       if (path === "/job") await this.loadJob(view, query.get("id") || "");
       view.wrong = null;
     } catch (error) {
@@ -142,7 +142,7 @@ export class App {
   }
 
   async loadJob(view, id) {
-    const [job, events] = await Promise.allSettled([this.source.job(id), this.source.events(id)]);
+    const [job, events] = await Promise.allSettled(["job", "job/events"].map((path) => this.source.get(path, { id })));
     if (events.status === "fulfilled") view.events = events.value;
     else view.events = { events: [], reason: events.reason.message };
     if (job.status === "fulfilled") view.job = job.value;
@@ -156,7 +156,7 @@ export class App {
     if (this.samples.earlier.has(entrypoint)) return;
     this.samples.earlier.set(entrypoint, []);
     try {
-      this.samples.earlier.set(entrypoint, (await this.source.timeline(entrypoint)).points);
+      this.samples.earlier.set(entrypoint, (await this.source.get("timeline", { entrypoint })).points);
       this.render();
     } catch (error) {
       note(["The past could not be read: ", foreign(error.message)], { error: true });
@@ -166,8 +166,8 @@ export class App {
   async reveal(kind) {
     const view = this.view, id = this.place().query.get("id") || "";
     try {
-      if (kind === "payload") view.payload = payloadText(await this.source.payload(id));
-      else view.result = (await this.source.result(id)).text ?? "It is too large to be shown here.";
+      const found = await this.source.get(`job/${kind}`, { id });
+      view[kind] = kind === "payload" ? payloadText(found) : found.text ?? "It is too large to be shown here.";
     } catch (error) {
       note(foreign(error.message), { error: true });
     }

@@ -206,12 +206,12 @@ function secret(shown, { title, load, hint }) {
   return [h("h2", {}, title),
     shown === undefined
       ? h("p", {}, h("button", { type: "button", onclick: load }, `Show the ${title.toLowerCase()}`), h("small", {}, ` ${hint}`))
-      : h("pre", { class: "block", tabindex: "0", "aria-label": title }, shown)];
+      : h("pre", { class: "block", tabindex: "0", "aria-label": title }, visible(shown))];
 }
 
 // A payload as text: as it is, or in base64 if it is no text.
 export function payloadText(found) {
-  const text = found.text === null ? `base64: ${found.base64}` : visible(found.text);
+  const text = found.text ?? `base64: ${found.base64}`;
   const rest = found.bytes > found.shown ? `\n… ${counted(found.bytes - found.shown, "more byte")}` : "";
   return found.bytes ? text + rest : "(empty)";
 }

@@ -24,8 +24,12 @@ class SnapshotSource {
     return this.values.overview;
   }
 
+  async get(path, query = {}) {
+    return this[path](query);
+  }
+
   // A page of the jobs that the filters pick. `beyond` are those that may fit and are not in the file.
-  async jobs({ state = "", entrypoint = "", text = "", holder = "", older = 0, pattern, order = "served", start = 0 }) {
+  jobs({ state = "", entrypoint = "", text = "", holder = "", older = 0, pattern, order = "served", start = 0 }) {
     const { lists, overview } = this.values, first = Number(start) || 0;
     const part = text.toLowerCase(), by = holder.toLowerCase();
     const states = state ? state.split(",") : Object.keys(lists);
@@ -41,21 +45,21 @@ class SnapshotSource {
       page: PAGE, jobs: found.slice(first, first + PAGE) };
   }
 
-  async job(id) {
+  job({ id }) {
     const job = this.known.find((each) => each.id === id);
     if (!job) throw new Refusal("this job is not in the snapshot", 404, "changed");
     return job;
   }
 
-  async events() {
+  "job/events"() {
     return { events: [], reason: "A snapshot has no events of jobs. `jqueue show` lists them." };
   }
 
-  async dead() {
+  dead() {
     return this.values.dead;
   }
 
-  async timeline(entrypoint) {
+  timeline({ entrypoint }) {
     return entrypoint ? { points: [] } : this.values.timeline;
   }
 }

@@ -59,37 +59,10 @@ export class ServerSource {
     return found.values;
   }
 
+  // Values by their path. A part of a payload stands in the body of the request: logs show addresses.
   async get(path, query = {}) {
-    return (await call(`api/${path}?${new URLSearchParams(query)}`)).values;
-  }
-
-  // A part of a payload stands in the body of the request: logs show addresses.
-  async jobs(query) {
-    return query.payload ? (await send("api/jobs", query)).values : this.get("jobs", query);
-  }
-
-  job(id) {
-    return this.get("job", { id });
-  }
-
-  payload(id) {
-    return this.get("job/payload", { id });
-  }
-
-  result(id) {
-    return this.get("job/result", { id });
-  }
-
-  events(id) {
-    return this.get("job/events", { id });
-  }
-
-  dead() {
-    return this.get("dead");
-  }
-
-  timeline(entrypoint) {
-    return this.get("timeline", { entrypoint });
+    const answer = query.payload ? send(`api/${path}`, query) : call(`api/${path}?${new URLSearchParams(query)}`);
+    return (await answer).values;
   }
 
   async act(name, body) {
