@@ -247,6 +247,11 @@ class Handler(Generic[P, R_co]):
                 raise InvalidJobError(f"the handler {self.entrypoint!r} got its argument {name!r} twice")
             if name in keywords:
                 arguments[name] = keywords.pop(name)
+        if unknown := keywords.keys() - EnqueueArguments.__annotations__.keys():
+            raise TypeError(
+                f"the handler {self.entrypoint!r} takes no argument {min(unknown)!r}, and there is no such option of"
+                f" enqueue (its payload: {', '.join(names) or 'none'})"
+            )
         own = self.options
         options = {"priority": own.priority, "max_attempts": own.attempts_said, **self._options, **keywords}
         if own.keep_result is not None:

@@ -117,7 +117,7 @@ class Router:
             cron: five fields, as in a crontab, or six, the first for seconds.
             timezone: time zone of the fields.
             name: name of the schedule and of the entrypoint; by default, the name of the function.
-            payload: payload of the jobs, if the handler takes one.
+            payload: payload of the jobs, if the handler takes one; of several parameters, a mapping by their names.
             unique_key: unique key of the jobs. While a job with this key is unfinished, further ones are left out.
             options: the options of `handler`.
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from contextlib import suppress
 from typing import Annotated, Any
 
 import pytest
@@ -27,7 +28,8 @@ class Scene:
 
     def settings(self):
         self.note("settings")
-        return "settings"
+        with suppress(BaseException):  # it does not raise an error again
+            yield "settings"
 
     async def pool(self):
         self.note("open")
@@ -171,7 +173,8 @@ async def test_a_batch_makes_its_dependencies_once_and_a_class_is_one_as_well():
         got.append((numbers, service.seen))
 
     @worker.handler(batch=10)
-    def in_thread(numbers: list[int], *, service: Annotated[Service, Depends(Service)]) -> None:
+    def in_thread(numbers: list[int], ctx: BatchContext, *, service: Annotated[Service, Depends(Service)]) -> None:
+        assert [b"1", b"2"] == [b"".join(each.open_payload()) for each in ctx]
         got.append((numbers, service.seen))
 
     async with broker() as queue:

@@ -148,7 +148,12 @@ async def test_several_payload_parameters_are_a_json_object_by_name_in_calls_ope
 
     @worker.handler("resize", priority=7)
     async def resize(
-        path: str, ctx: Context, width: int = 640, *, priority: int = 0, shape: Email | None = None
+        path: str,
+        ctx: Context,
+        width: int = 640,
+        *,
+        priority: int = 0,
+        shape: Annotated[Email | None, Field(alias="s")] = None,
     ) -> None:
         got.append((path, width, priority, shape, ctx.job.priority))
 
@@ -194,11 +199,17 @@ async def _empty() -> None: ...
         (_alone, (SECRET,), {"path": "b"}, "the handler 'work' got its argument 'path' twice"),
         (_alone, (), {}, "the handler 'work' takes a payload, but none was given"),
         (_empty, (SECRET,), {}, "the handler 'work' takes no payload, got 1"),
+        (
+            _sized,
+            ("a",),
+            {"widht": SECRET},
+            "the handler 'work' takes no argument 'widht', and there is no such option",
+        ),
     ],
 )
 def test_arguments_that_do_not_fit_the_handler_are_refused_by_name(function, payload, keywords, error):
     handler: Any = Worker().handler("work")(function)
-    with pytest.raises(InvalidJobError) as caught:
+    with pytest.raises((InvalidJobError, TypeError)) as caught:
         handler.operation(*payload, **keywords)
     assert str(caught.value).startswith(error)
     assert SECRET not in f"{caught.value} {caught.value.__context__}"
