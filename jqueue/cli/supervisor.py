@@ -100,19 +100,26 @@ class Supervisor:
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._signals.append(number))
-        while True:
-            while self._signals:
-                self._stop(self._signals.pop(0))
-            for place in self._places:
-                self._look_at(place)
-            if not any(place.process or place.due is not None for place in self._places) and (
-                self._changes is None or self._is_stopping
-            ):
-                return max(place.status for place in self._places)
-            if self._changes is None:
-                time.sleep(TICK)
-            elif (files := next(self._changes)) and not self._is_stopping:
-                self._renew(files)
+        try:
+            while not self._is_over():
+                if self._changes is None:
+                    time.sleep(TICK)
+                elif (files := next(self._changes)) and not self._is_stopping:
+                    self._renew(files)
+        except BaseException:  # the folder cannot be watched
+            self._stop()
+            raise
+        return max(place.status for place in self._places)
+
+    def _is_over(self) -> bool:
+        """Handle what has happened since the last look. Return True if no process is left, or to come."""
+        while self._signals:
+            self._stop(self._signals.pop(0))
+        for place in self._places:
+            self._look_at(place)
+        if self._changes is not None and not self._is_stopping:
+            return False
+        return not any(place.process or place.due is not None for place in self._places)
 
     def _look_at(self, place: _Place) -> None:
         """Start a process that is due, and note the end of one."""

@@ -67,12 +67,12 @@ class Processes:
             BaseException: the error of the handler, in a class of the same name.
         """
         running(False)
-        answer = None
-        while answer is None:
+        while True:
             is_used = bool(self._idle)
             process = self._idle.pop() if is_used else _Process(self._all)
             try:
                 answer = await process.do(handler, jobs, running)
+                break
             except _EndedEarly as error:
                 if not is_used:  # one that was idle may have been killed by anything
                     raise ProcessDied(str(error)) from None
