@@ -147,12 +147,12 @@ class Claimer(Observer):
             try:
                 while not poll.done() and not self._is_outgrown(names, asked):
                     await self._more.wait()
+                await _end(poll)
             except asyncio.CancelledError:
                 await _end(poll)
                 if not poll.cancelled() and poll.exception() is None:  # it was answered at this very moment
                     self._begin(poll.result(), False)
                 raise
-            await _end(poll)
         if poll.cancelled():
             self._may_get_back = True
             return None

@@ -234,7 +234,9 @@ class Claims:
                 errors.append(error)
             elif isinstance(error, JobCancelledError):
                 claimed.cancelled.add(error.job_id)
-                errors += [JobCancelledError(*job.claim) for job in claimed.undecided if job.id == error.job_id]
+                owner, place = self._places.get(error.job_id, (None, 0))
+                if owner is claimed:
+                    errors.append(JobCancelledError(*claimed.jobs[place].claim))
             elif claimed in self._ranges and not getattr(error, "ended_here", False):
                 errors += [ClaimLostError(*job.claim) for job in claimed.undecided]
                 self._lose(claimed, "another worker has them, or they were removed")

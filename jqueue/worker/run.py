@@ -349,10 +349,10 @@ class Run:
     async def _end_claims(self, claiming: asyncio.Task[None], claims: Claims, job_runner: JobRunner) -> None:
         """Claim no more jobs, and give back batches whose handlers have not begun because they wait for more."""
         self._state.wake_claimer = _do_nothing
-        for execution in list(self._state.filling.values()):
-            job_runner.stop(execution, "stop")
         claiming.cancel()
         await asyncio.wait([claiming])
+        for execution in list(self._state.filling.values()):
+            job_runner.stop(execution, "stop")
         claims.close()
 
     async def _settle(self, claims: Claims, claiming: asyncio.Task[None]) -> None:
