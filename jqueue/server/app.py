@@ -30,6 +30,12 @@ from jqueue.server.payloads import payload_of, result_of
 from jqueue.server.shield import Shield
 from jqueue.server.view import Viewers, name_of
 
+Check = Callable[[Request], Awaitable[object]]
+"""Raises if the user has not the right to ask."""
+
+Answer = Callable[[Request], Awaitable[dict[str, Any]]]
+"""Returns the values of an answer."""
+
 LARGEST_BODY = 64 << 10
 """Bytes of the largest request that is read."""
 
@@ -66,22 +72,33 @@ class _Dashboard:
 
     def application(self) -> Starlette:
         """Return the application."""
-        served = {"": self._file, **dict.fromkeys(page.files(), self._file), "api/overview": self._overview}
+        viewer, operator = self._role, self._operator
         values = {
-            "api/job": self._job,
-            "api/job/payload": self._payload,
-            "api/job/result": self._result,
-            "api/job/events": self._events,
-            "api/dead": self._dead,
-            "api/timeline": self._timeline,
+            "GET job": (viewer, self._job),
+            "GET job/events": (viewer, self._events),
+            "GET job/payload": (operator, self._payload),
+            "GET job/result": (operator, self._result),
+            "GET jobs": (viewer, self._jobs),
+            "POST jobs": (operator, self._jobs),
+            "GET dead": (viewer, self._dead),
+            "GET timeline": (viewer, self._timeline),
+            "POST actions/{name}": (operator, self._act),
         }
+
+        def route(request: str, check: Check, answer: Answer) -> Route:
+            async def checked(asked: Request) -> Response:
+                await check(asked)
+                return JSONResponse(await answer(asked))
+
+            method, path = request.split()
+            return Route(f"/api/{path}", checked, methods=[method])
+
         return Starlette(
             routes=[
-                *(Route(f"/{path}", answer, methods=["GET"]) for path, answer in served.items()),
-                *(Route(f"/{path}", _as_json(answer), methods=["GET"]) for path, answer in values.items()),
-                Route("/api/jobs", _as_json(self._jobs), methods=["GET", "POST"]),
-                Route("/api/actions/{name}", _as_json(self._act), methods=["POST"]),
+                *(Route(f"/{name}", self._file, methods=["GET"]) for name in ("", *page.files())),
                 Route("/api/session", self._session, methods=["POST"]),
+                Route("/api/overview", self._overview, methods=["GET"]),
+                *(route(request, check, answer) for request, (check, answer) in values.items()),
             ],
             exception_handlers={HTTPException: _refused, JQueueError: _failed},
             lifespan=self._lifespan,
@@ -133,41 +150,32 @@ class _Dashboard:
 
     async def _jobs(self, request: Request) -> dict[str, Any]:
         asked: Mapping[str, str] = request.query_params
-        if request.method == "GET":
-            await self._role(request)
-            if "payload" in asked:
-                raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
-        else:
-            await self._operator(request)
+        if request.method == "POST":
             asked = await _body(request)
             if not all(isinstance(text, str) for text in asked.values()):
                 raise InvalidJobError("the filters must be texts")
+        elif "payload" in asked:
+            raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
         query, start = query_of(asked), _natural(asked.get("start", "0"))
         return await job_page(await self._viewers.look(), query, asked.get("order", "served"), start)
 
-    async def _dead(self, request: Request) -> dict[str, Any]:
-        await self._role(request)
+    async def _dead(self, _: Request) -> dict[str, Any]:
         return await dead_groups(await self._viewers.look())
 
     async def _job(self, request: Request) -> dict[str, Any]:
-        await self._role(request)
         view = await self._viewers.look()
         return job_details(await self._found(request), view.now)
 
     async def _payload(self, request: Request) -> dict[str, Any]:
-        await self._operator(request)
         return await payload_of(self._queue, await self._found(request))
 
     async def _result(self, request: Request) -> dict[str, Any]:
-        await self._operator(request)
         return await result_of(self._queue, await self._found(request))
 
     async def _events(self, request: Request) -> dict[str, Any]:
-        await self._role(request)
         return await events_of_job(self._queue, request.query_params.get("id", ""))
 
     async def _timeline(self, request: Request) -> dict[str, Any]:
-        await self._role(request)
         view = await self._viewers.look()
         async with self._reading_past:
             return await timeline(self._queue, view, request.query_params.get("entrypoint") or None)
@@ -184,7 +192,6 @@ class _Dashboard:
     # Acting
 
     async def _act(self, request: Request) -> dict[str, Any]:
-        await self._operator(request)
         name = request.path_params["name"]
         if name not in actions.ACTIONS:
             raise HTTPException(404, "there is no such action")
@@ -212,13 +219,6 @@ class _Dashboard:
     async def _operator(self, request: Request) -> None:
         if await self._role(request) is not Role.OPERATOR:
             raise HTTPException(403, "you may look at this queue, but not change it or see payloads")
-
-
-def _as_json(values: Callable[[Request], Awaitable[dict[str, Any]]]) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
-        return JSONResponse(await values(request))
-
-    return answer
 
 
 def _natural(text: str) -> int:
