@@ -180,6 +180,18 @@ def test_jobs_that_a_worker_claims_or_that_come_meanwhile_are_left_alone(path, j
     assert {"running", "dead", "m1", "r1", "new"} == jobs.jobs().keys()
 
 
+def test_a_job_that_comes_after_the_count_is_left_alone(path, jobs, url_of):
+    class Late(FaultyObjects):
+        async def read(self):
+            if self.reads == 1:  # the first was for the count
+                await other(path).enqueue("report", b"", job_id="late")
+            return await super().read()
+
+    storage = Late(LocalFileSystemStorage(path))
+    assert 1 == values("cancel", url_of(storage), "--entrypoint", "report", "--yes")["cancelled"]
+    assert {"running", "dead", "m1", "m2", "m3", "late"} == jobs.jobs().keys()
+
+
 def test_a_job_that_no_longer_fits_the_filters_is_left_alone(path, queue, url_of):
     async def happen(_):
         await other(path).reschedule("later", delay=0)
