@@ -1,6 +1,7 @@
 """Commands on a queue with damaged segments: they name it, go on with all other jobs, and give up what is lost."""
 
 import json
+import re
 
 import pytest
 
@@ -34,6 +35,19 @@ def test_the_doctor_names_a_damaged_segment_with_what_to_do(path, segments):
     assert "from a backup" in advice
     assert f"`jqueue repair URL {name}`" in advice
     assert "not run" in verdict["harm"][0]
+
+
+def test_a_quick_look_finds_segments_that_are_missing_or_cut_off_but_reads_no_rows(path, segments):
+    content = bytearray(segments["mail"].read_bytes())
+    content[content.index(b"payload")] ^= 1
+    segments["mail"].write_bytes(content)
+    code, check, _ = segment_check(path, "--quick")
+    assert (0, "2 segments with 8 waiting jobs; their rows were not read") == (code, check["detail"])
+    segments["mail"].write_bytes(content[:-1])
+    segments["report"].unlink()
+    code, check, verdict = segment_check(path, "--quick")
+    assert (1, True) == (code, "2 segments are missing or damaged" in check["detail"])
+    assert {"it is cut off", "it is missing"} == set(re.findall("it is [a-z ]+", " ".join(verdict["advice"])))
 
 
 def test_a_repair_gives_up_what_cannot_be_read_of_a_damaged_segment_and_brings_back_the_rest(path, segments):
