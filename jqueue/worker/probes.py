@@ -11,7 +11,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from typing import Any, Protocol
+from typing import Any
 
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.log import logger_of
@@ -24,29 +24,23 @@ from jqueue.worker.run_state import RunState
 logger = logger_of("jqueue.worker")
 
 
-class RunFacts(Protocol):
-    """A run of a worker, as its probes see it."""
-
-    @property
-    def phase(self) -> str:
-        """The phase: "opening", "working", "stopping" or "closing"."""
-
-
 class Probes(Observer):
     """Makes the pages of the probes. It observes the calls to the store, as a long poll hides failures for a while.
 
     Args:
         name: name of the worker.
         queue: its queue.
-        run: the run.
+        phase: returns the phase of the run: "opening", "working", "stopping" or "closing".
         state: the state of the run.
         health: the state of its calls to the queue.
     """
 
-    def __init__(self, name: str, queue: object, run: RunFacts, state: RunState, health: QueueHealth) -> None:
+    def __init__(
+        self, name: str, queue: object, phase: Callable[[], str], state: RunState, health: QueueHealth
+    ) -> None:
         self._name = name
         self._queue = place_name(queue)
-        self._run = run
+        self._phase = phase
         self._state = state
         self._health = health
         self._failure: str | None = None
@@ -63,8 +57,8 @@ class Probes(Observer):
 
     async def readyz(self) -> Page:
         """Return the page of the readiness probe."""
-        if self._run.phase != "working":
-            return self._page(False, self._run.phase)
+        if self._phase() != "working":
+            return self._page(False, self._phase())
         if not self._health.has_answered:
             return self._page(False, "the queue has not answered yet")
         trouble = self._health.trouble
@@ -77,7 +71,7 @@ class Probes(Observer):
             "status": status,
             "worker": self._name,
             "queue": self._queue,
-            "phase": self._run.phase,
+            "phase": self._phase(),
             "running": len(self._state.running),
             "slots": self._state.concurrency,
         }

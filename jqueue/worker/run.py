@@ -216,7 +216,7 @@ class Run:
         from jqueue.worker.probes import Probes, exporter_for, open_probes  # loads an HTTP server
 
         exporter = exporter_for(settings.metrics)
-        probes = Probes(self._settings.name, self._queue, self, self._state, self._health)
+        probes = Probes(self._settings.name, self._queue, lambda: self.phase, self._state, self._health)
         await open_probes(stack, settings.health, probes, exporter)
         stack.enter_context(observed(self._queue, probes))
         return exporter
