@@ -69,11 +69,12 @@ class Router:
     def handler(self, entrypoint: Any = None, **options: Unpack[HandlerArguments]) -> Any:
         """Register a function as the handler of an entrypoint: `@worker.handler`, or `@worker.handler("name", ...)`.
 
-        It takes a payload, a `Context`, both or none. The payload is parsed as the annotation of its parameter says:
-        `bytes`, `str`, or anything that pydantic can validate from JSON. A function without `async` runs in a thread.
-        If it is a handler of another worker, only its function is used, not its options.
+        It may take a `Context`, and dependencies by `Depends`. Every other parameter is payload, which is parsed as
+        their annotations say: `bytes`, `str`, or anything that pydantic can validate from JSON. Several are a JSON
+        object by name. A function without `async` runs in a thread. If it is a handler of another worker, only its
+        function is used, not its options.
 
-        With `batch`, it takes a list of payloads, a `BatchContext`, both or none. It returns None if all jobs
+        With `batch`, it takes a list of payloads and a `BatchContext` instead. It returns None if all jobs
         succeeded, or a list with the result of each. An exception in the list fails its job alone; an exception that
         is raised fails all jobs of the batch.
 
