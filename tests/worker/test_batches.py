@@ -255,7 +255,7 @@ async def test_a_job_that_a_range_may_not_enqueue_fails_the_job_that_adds_it_and
 
 @in_virtual_time
 async def test_a_stopped_worker_hands_back_what_is_left_of_a_range_as_a_run():
-    worker, done = Worker(), list[int]()
+    worker, done = Worker(concurrency=2), list[int]()
 
     @worker.handler("work", batch=100)
     async def work(numbers: list[int]) -> None:
