@@ -89,7 +89,7 @@ def choosing(
         has_all: True if jobs must be chosen in exactly one way. False if no choice means all jobs.
         has_stale: True if --stale is one more way.
     """
-    silent = "Instead revoke the claims of workers that gave no sign for this time: 10m, 2h."
+    silent = "Instead revoke all claims whose workers gave no sign for this time: 10m, 2h. No filter goes with it."
     types: dict[str, Any] = {
         "job_id": Annotated[str | None, argument("ID", "Id of one job, or its beginning.")],
         **{name: kind for name, kind in FILTERS.items() if name not in without},
@@ -107,6 +107,8 @@ def choosing(
     def read(given: dict[str, Any]) -> Choice:
         job_id, selection, stale = given["job_id"], selection_of(given), given.get("stale")
         ways = (job_id is not None) + bool(selection) + bool(given.get("every")) + (stale is not None)
+        if stale is not None and ways > 1:
+            raise ValueError("--stale is for all jobs without a heartbeat: give it without an ID, filters and --all")
         if ways > 1 or (has_all and not ways):
             raise ValueError(f"choose the jobs: one ID, filters such as --entrypoint NAME{', or --all' * has_all}")
         yes, dry_run, as_json = (bool(given[name]) for name in ("yes", "dry_run", "as_json"))
@@ -249,7 +251,7 @@ async def _counted(opened: OpenedQueue, selection: Selection, within: Selection,
     counts_others = bool(change.others) or (bool(selection.phases) and selection.phases.isdisjoint(change.phases))
     now, tally = opened.now(), Tally()
     try:
-        with reading(opened.view, "counting", names=selection.entrypoints) as (view, _):
+        with reading(opened.view, "counting", selection) as (view, _):
             async for job in view.jobs(now, selection if counts_others else within):
                 if phase_of(job, now) in change.phases:
                     tally.matched[job.entrypoint] += 1

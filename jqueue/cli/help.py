@@ -55,6 +55,16 @@ class Command(_Plain, TyperCommand):
         finally:
             self.params = params
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """As in typer. If an argument is too many, the error says which one is taken from the environment."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer has no public name for its own
+            if "extra argument" in (message := getattr(error, "message", "")):
+                names = [str(each.envvar) for each in self.params if _is_set(each)]
+                error.message = ". ".join([message, *(f"{name} is set: give no URL" for name in names)])  # type: ignore[attr-defined]
+            raise
+
 
 def _is_set(parameter: Any) -> bool:
     return parameter.param_type_name == "argument" and bool(parameter.envvar and os.environ.get(parameter.envvar))

@@ -342,7 +342,7 @@ def ls(
         return lines
 
     async def write(opened: OpenedQueue) -> None:
-        with reading(opened.view, names=selection.entrypoints) as (view, progress):
+        with reading(opened.view, selection=selection) as (view, progress):
             async for some in listing(limit).lines(view, opened.now(), Terminal.of_stdout()):
                 with progress.away():
                     write_lines(some)

@@ -52,7 +52,12 @@ FILTERS: Mapping[str, Any] = {
     "key": Annotated[str | None, option("KEY", "Only jobs with this unique key or concurrency key.")],
     "error": Annotated[str | None, option("TEXT", "Only jobs whose last error has this text in it.")],
     "payload": Annotated[
-        str | None, option("TEXT", "Only jobs whose payload has this text in it. Payloads in objects are not read.")
+        str | None,
+        option(
+            "TEXT",
+            "Only jobs whose payload has this text in it, as it is or escaped as in JSON. Payloads in objects are not "
+            "read.",
+        ),
     ],
     "id": Annotated[str | None, option("PREFIX", "Only jobs whose id begins like this.")],
 }

@@ -8,7 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from jqueue.cli.printing import note
 from jqueue.core.view import QueueView
+from jqueue.domain.job import OBJECTS
+from jqueue.domain.selection import EVERY_JOB, Selection
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -87,17 +90,17 @@ def jobs_counted(doing: str, *, shown: bool = True, of_what: str = "jobs") -> It
 
 @contextmanager
 def reading(
-    view: QueueView, doing: str = "reading", *, names: Set[str] = frozenset(), shown: bool = True
+    view: QueueView, doing: str = "reading", selection: Selection = EVERY_JOB, *, shown: bool = True
 ) -> Iterator[tuple[QueueView, Counted]]:
     """Show the number of jobs that are read from a deep queue. The block gets the version of the queue to read.
 
     Args:
         view: the version of the queue.
         doing: the work, in a word or two.
-        names: entrypoints of the jobs; all if empty.
+        selection: the jobs that are looked for. A line says if it leaves out payloads that are not read.
         shown: False if the terminal is used for something else meanwhile.
     """
-    total = number_in_segments(view, names)
+    total = number_in_segments(view, selection.entrypoints)
     with jobs_counted(doing, shown=shown and total >= DEEP) as tell:
         done = 0
 
@@ -107,6 +110,9 @@ def reading(
             tell(done, total)
 
         yield replace(view, looked=looked), tell
+    apart = any(job.payload_apart for job in view.records.values())
+    if selection.payload is not None and (apart or (view.header.segments and OBJECTS in view.header.critical)):
+        note("payloads in objects of their own were not searched: `jqueue show URL ID --payload` shows one")
 
 
 def number_in_segments(view: QueueView, names: Set[str] = frozenset()) -> int:

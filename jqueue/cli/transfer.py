@@ -71,7 +71,7 @@ def export(
         with ExitStack() as closing:
             out: TextIO = sys.stdout if output is None else closing.enter_context(_new_file(output))
             count, shown = 0, output is not None or not sys.stdout.isatty()
-            view, _ = closing.enter_context(reading(opened.view, "exporting", names=selection.entrypoints, shown=shown))
+            view, _ = closing.enter_context(reading(opened.view, "exporting", selection, shown=shown))
             async for job in view.jobs(opened.now(), selection, in_order=True):
                 if job.payload_apart:
                     job = job.evolve(payload=b"".join([piece async for piece in payload_of(opened.queue, job)]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection
 from datetime import datetime
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -89,7 +91,8 @@ class Selection(msgspec.Struct, frozen=True):
         error: a part of the last error, in any case of letters.
         id_prefix: the beginning of the ids.
         text: a part of the id, the entrypoint, the holder, a key or the last error, in any case of letters.
-        payload: a part of the payload, as UTF-8. A payload in an object of its own is not read, and does not fit.
+        payload: a part of the payload, in UTF-8, as it is or as a string of JSON has it. A payload in an object of its
+            own is not read, and does not fit.
     """
 
     phases: frozenset[Phase] = frozenset()
@@ -127,7 +130,7 @@ class Selection(msgspec.Struct, frozen=True):
             and _contains(job.holder, self.holder)
             and _contains(job.error, self.error)
             and (self.text is None or self._has_the_text(job, self.text))
-            and (self.payload is None or self.payload.encode() in job.payload)
+            and (self.payload is None or any(each in job.payload for each in _encoded(self.payload)))
             and self._has_the_age(job, now)
         )
 
@@ -145,6 +148,13 @@ class Selection(msgspec.Struct, frozen=True):
 
 
 EVERY_JOB = Selection()
+
+
+@lru_cache(maxsize=1)
+def _encoded(text: str) -> tuple[bytes, ...]:
+    """Return the ways in which a payload may have a text: as it is, and in a string of JSON, with escapes or few."""
+    in_json = (json.dumps(text, ensure_ascii=ascii_only)[1:-1] for ascii_only in (True, False))
+    return tuple(dict.fromkeys(each.encode() for each in (text, *in_json)))
 
 
 def _contains(text: str | None, part: str | None) -> bool:

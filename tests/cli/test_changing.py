@@ -116,7 +116,8 @@ def test_the_claims_of_silent_workers_are_revoked_on_request(path, jobs):
     assert "in_progress" == jobs.find("running").status
     assert {"requeued": 1} == values("redrive", path, "--stale", "0")
     assert "queued" == jobs.find("running").status
-    assert "choose the jobs: one ID" in refused("redrive", path, "--stale", "0", "--all")
+    for also in (["--all"], ["--entrypoint", "mail"], ["running"]):
+        assert "without an ID, filters and --all" in refused("redrive", path, "--stale", "0", *also)
 
 
 def test_a_worker_is_stopped_by_its_name_and_writers_bear_the_names_of_workers(path, queue):

@@ -208,7 +208,9 @@ def test_the_environment_names_the_queue_and_no_argument_does_then(path, tmp_pat
     monkeypatch.setenv("JQUEUE_URL", str(path))
     assert "one" in run("ls", "--entrypoint", "mail").stdout
     for command in ("ls", "pause mail", "show one", "update one --delay 0"):
-        assert 2 == run(*command.split(), other).exit_code, "an argument too many"
+        result = run(*command.split(), other)
+        assert 2 == result.exit_code, "an argument too many"
+        assert "JQUEUE_URL is set: give no URL" in result.stderr
     assert not other.exists()
     text("pause", "mail")
     assert queue.read_state().entrypoints["mail"].paused

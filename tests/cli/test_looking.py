@@ -1,6 +1,7 @@
 """The commands that look: `ls`, `show`, `stats` and `history`."""
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -114,11 +115,11 @@ def test_a_payload_and_a_result_are_shown_on_request_only(path, queue):
 def test_jobs_are_found_by_their_payloads_which_are_listed_on_request_only(path, queue):
     queue.enqueue("mail", b'{"to": "ada@example.org"}', job_id="ada")
     queue.enqueue("mail", "grüße\n\x1b[2J".encode() + b"\xff" + b"." * 100, job_id="bytes")
-    queue.enqueue("mail", bytes(range(200)) * 1000, job_id="large")
     assert ["ada"] == [job["id"] for job in rows("ls", path, "--payload", "ada@")]
     assert ["bytes"] == [job["id"] for job in rows("ls", path, "--payload", "grüße")]
     assert {"cancelled": "removed"}.items() <= values("cancel", path, "ada").items()
     assert 1 == values("cancel", path, "--payload", "grüße", "--dry-run")["matched"]
+    queue.enqueue("mail", bytes(range(200)) * 1000, job_id="large")
     assert "payload" not in rows("ls", path)[0]
     shown = run("ls", path, "--payloads").stdout
     assert r" grüße \x1b[2J\xff...." in shown
@@ -127,6 +128,18 @@ def test_jobs_are_found_by_their_payloads_which_are_listed_on_request_only(path,
     [listed, large] = rows("ls", path, "--payloads")
     assert (b".", None) == (b64decode(listed["payload"])[-1:], large["payload"])
     assert "--payload takes text in UTF-8" in refused("ls", path, "--payload", "\udcff")
+
+
+def test_a_text_is_found_as_json_escapes_it_and_payloads_that_are_not_searched_are_told(path, queue):
+    value = {"to": 'Jürgen "J"'}
+    for ascii_only in (True, False):
+        queue.enqueue("mail", json.dumps(value, ensure_ascii=ascii_only).encode(), job_id=f"ascii-{ascii_only}")
+    for text, found in (("Jürgen", 2), ('Jürgen "J"', 2), (r"J\u00fcrgen", 1), ("jürgen", 0)):
+        assert found == len(rows("ls", path, "--payload", text)), text
+    queue.enqueue("mail", bytes(range(200)) * 1000)
+    for command in ("ls", "ls --json", "export", "cancel --dry-run"):
+        assert "payloads in objects of their own were not" in run(*command.split(), path, "--payload", "J").stderr
+    assert not run("ls", path, "--entrypoint", "mail").stderr
 
 
 # Figures
