@@ -266,21 +266,26 @@ class Run:
             if queue.capabilities.heartbeat:
                 heartbeats = Heartbeats(claims, state, job_runner, entropy, health)
                 parts.append(group.create_task(self._part(heartbeats.run), name="jqueue-worker-heartbeats"))
+            cancelled: asyncio.CancelledError | None = None
+            failure: Exception | None = None
             try:
-                await state.must_end.wait()
-                failure = state.failure
-            except asyncio.CancelledError:
-                self._hurried = True
-                raise
+                while True:
+                    try:
+                        await state.must_end.wait()
+                        failure = failure if cancelled else state.failure
+                        self._hurried = self._hurried or state.failure is not None
+                        await self._end(group, claiming, sending, claims, job_runner)
+                        break
+                    except asyncio.CancelledError as error:  # the end is begun anew, and hurries
+                        self._hurried, cancelled = True, error
+                        state.end_run()
             finally:
-                self._hurried = self._hurried or state.failure is not None
-                try:
-                    await self._end(group, claiming, sending, claims, job_runner)
-                finally:
-                    self._has_ended = True
-                    claims.abandon()
-                    for part in parts:
-                        part.cancel()
+                self._has_ended = True
+                claims.abandon()
+                for part in parts:
+                    part.cancel()
+            if cancelled is not None and failure is None:
+                raise cancelled
         if failure is not None:
             raise failure
 

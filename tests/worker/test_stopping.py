@@ -112,15 +112,19 @@ async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the
     assert ([1], [QUEUED, "queue closed"]) == (cancelled, events)
 
 
+@pytest.mark.parametrize("stops", [0, 1])
 @pytest.mark.parametrize("everything", [False, True])
 @in_virtual_time
-async def test_cancelling_run_or_all_tasks_of_a_program_hands_jobs_back_before_it_returns(everything):
+async def test_cancelling_run_or_all_tasks_of_a_program_hands_jobs_back_before_it_returns(everything, stops):
     worker, work, begun, _, cancelled = sleeper(1000, grace=600)
     async with broker() as queue:
         await work.enqueue(queue, 1, max_attempts=1)
         others = asyncio.all_tasks()
         task = asyncio.create_task(worker.run(queue, signals=False))
         await until(lambda: begun)
+        for _ in range(stops):
+            worker.stop()
+            await asyncio.sleep(1)  # the end has begun, and waits for the handler
         mine = [other for other in asyncio.all_tasks() - others if other.get_name() != "jqueue-writer"]
         for other in sorted(mine, key=lambda other: other is task):  # the handler's before the worker's
             if everything or other is task:
