@@ -60,7 +60,7 @@ class Command(_Plain, TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except Exception as error:  # typer has no public name for its own
-            if "extra argument" in (message := getattr(error, "message", "")):
+            if "extra argument" in (message := str(getattr(error, "message", ""))):
                 names = [str(each.envvar) for each in self.params if _is_set(each)]
                 error.message = ". ".join([message, *(f"{name} is set: give no URL" for name in names)])  # type: ignore[attr-defined]
             raise

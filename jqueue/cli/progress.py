@@ -110,8 +110,10 @@ def reading(
             tell(done, total)
 
         yield replace(view, looked=looked), tell
-    apart = any(job.payload_apart for job in view.records.values())
-    if selection.payload is not None and (apart or (view.header.segments and OBJECTS in view.header.critical)):
+    if selection.payload is None:
+        return
+    deep = bool(view.header.segments) and OBJECTS in view.header.critical  # their rows may have some
+    if deep or any(job.payload_apart for job in view.records.values()):
         note("payloads in objects of their own were not searched: `jqueue show URL ID --payload` shows one")
 
 

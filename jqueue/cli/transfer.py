@@ -244,7 +244,7 @@ LEFT = ("ready", "scheduled", "in_progress", "dead", "completed")
 
 
 def migrate(
-    source: Annotated[str, argument("SOURCE", "URL or path of the queue to move jobs from.")],
+    source: Annotated[str, argument("SOURCE", "URL or path of the queue to move jobs from; JQUEUE_URL is not used.")],
     dest: Annotated[str, argument("DEST", "URL or path of the queue to move them to, created if missing.")],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the jobs that would move, and what they would lose.")
