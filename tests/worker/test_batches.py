@@ -4,14 +4,25 @@ import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, Limits, SegmentDamagedError
+from jqueue import BrokerQueue, InMemoryStorage, Limits, SegmentDamagedError, StorageError
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import BatchContext, Discard, Retry, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import COMPLETED, IN_PROGRESS, LONG, QUEUED, broker, direct, drained, until, working
+from tests.worker.scenes import (
+    COMPLETED,
+    IN_PROGRESS,
+    LONG,
+    QUEUED,
+    FailingQueue,
+    broker,
+    direct,
+    drained,
+    until,
+    working,
+)
 
 
 def recording(worker, entrypoint="work", **options):
@@ -184,11 +195,11 @@ NUMBER = 3000
 LIMITS = Limits(hot_bytes=1, batch_size=1000)
 
 
-async def filled(storage=None, **options):
+async def filled(storage=None, number=NUMBER):
     """A queue with numbered jobs in segments."""
-    queue = broker(storage, limits=LIMITS, **options)
+    queue = broker(storage, limits=LIMITS)
     async with queue:
-        await queue.enqueue_many(Enqueue("work", b"%d" % place) for place in range(NUMBER))
+        await queue.enqueue_many(Enqueue("work", b"%d" % place) for place in range(number))
     return queue
 
 
@@ -424,3 +435,81 @@ async def test_a_range_with_a_failed_job_is_handed_back_if_its_segment_was_damag
         report = await drained(worker, queue)
         assert (NUMBER, 0, True) == (report.succeeded, report.failed, report.handed_back >= 100)
         assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
+
+
+class SlowCalls(BrokerQueue):
+    """A queue that takes 100 s to read its first range, or to claim jobs when it is asked for exactly 50.
+
+    Attributes:
+        slow: "read" or "claim".
+        begun: number of those slow calls.
+    """
+
+    slow, begun = "", 0
+
+    async def read_range(self, claim, **options):
+        if self.slow == "read" and not self.begun:
+            self.begun += 1
+            await asyncio.sleep(100)
+        async for job in super().read_range(claim, **options):
+            yield job
+
+    async def dequeue(self, *arguments, **options):
+        if self.slow == "claim" and options.get("batch_size") == 50:
+            self.begun += 1
+            await asyncio.sleep(100)
+        return await super().dequeue(*arguments, **options)
+
+
+@in_virtual_time
+async def test_jobs_of_a_range_for_which_a_claim_that_is_cancelled_looked_for_more_are_given_back():
+    storage, worker = InMemoryStorage(clock=VirtualClock()), Worker(concurrency=1)
+    calls = recording(worker, batch=100)
+    await filled(storage, 950)
+    async with broker(storage, SlowCalls, limits=LIMITS) as queue:
+        queue.slow = "claim"
+        async with working(worker, queue) as task:
+            await until(lambda: queue.begun)  # for 50 more jobs than the last 50 of the range
+            began = now()
+            worker.stop()
+            assert RunReport(succeeded=900) == await task
+        assert (900, 50, 0, 0, 0) == await counts(queue)
+        assert (9, True) == (len(calls), now() - began < 1)
+        assert {0} == {job.failures async for job in queue.iterate_jobs()}
+
+
+@in_virtual_time
+async def test_a_range_is_kept_by_heartbeats_while_it_is_read():
+    storage, worker = InMemoryStorage(clock=VirtualClock()), Worker(claim_timeout=30)
+    recording(worker, batch=100)
+    await filled(storage, 950)
+    async with broker(storage, SlowCalls, limits=LIMITS) as queue, broker(storage, limits=LIMITS) as other:
+        queue.slow = "read"
+        async with working(worker, queue, drain=True) as task:
+            await until(lambda: queue.begun)
+            assert [] == await other.dequeue("work", wait=90)
+            assert RunReport(succeeded=950) == await task
+
+
+@in_virtual_time
+async def test_a_job_handed_out_long_after_the_claim_of_its_range_is_lost_with_the_range():
+    worker, begun, stopped = Worker(concurrency=1, claim_timeout=30), list[float](), list[float]()
+
+    @worker.handler("work", batch=100)
+    async def work(numbers: list[int], ctx: BatchContext) -> None:
+        if ctx[0].job.id in {job.id for job in (await queue.read_state(hot=True)).jobs}:
+            return
+        begun.append(now())
+        queue.fail("heartbeat_many", StorageError("the connection was reset"))
+        try:
+            await asyncio.sleep(20 if len(begun) == 1 else 3600)
+        except asyncio.CancelledError:
+            stopped.append(now())
+            raise
+
+    storage = InMemoryStorage(clock=VirtualClock())
+    await filled(storage)
+    async with broker(storage, FailingQueue, limits=LIMITS) as queue, working(worker, queue):
+        await until(lambda: stopped)
+        first, second, *_ = begun
+        assert (20, 30) == (round(second - first), round(stopped[0] - first))
