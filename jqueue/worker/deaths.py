@@ -75,7 +75,9 @@ class Deaths(Observer):
                 if inspect.iscoroutinefunction(self._hook):
                     await self._hook(job)
                 else:
-                    await asyncio.get_running_loop().run_in_executor(self._threads, self._hook, job)
+                    value = await asyncio.get_running_loop().run_in_executor(self._threads, self._hook, job)
+                    if inspect.isawaitable(value):  # as of a lambda around an async function
+                        await value
         except (Exception, SystemExit) as error:
             place = place_of(stack_of(error))
             text = f"{type(error).__name__}{'' if place is None else f' at {place}'}"

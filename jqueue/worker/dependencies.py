@@ -83,7 +83,10 @@ class Dependencies:
             async def wait(awaitable: Awaitable[Any]) -> Any:
                 if ctx.loop is None:
                     return runner.run(_here(awaitable))
-                return asyncio.run_coroutine_threadsafe(_here(awaitable), ctx.loop).result()
+                value, error = asyncio.run_coroutine_threadsafe(_end_of(awaitable), ctx.loop).result()
+                if error is not None:
+                    raise error
+                return value
 
             try:
                 self._call(function, value, ctx, wait).send(None)
@@ -100,6 +103,8 @@ class Dependencies:
                 if step.context is not None:
                     arguments[step.context] = ctx
                 made[key] = await _made(step.function(**arguments), stack, wait)
+            if ctx.is_cancelled:  # the job is out of time or goes to another worker: its work must not begin
+                raise asyncio.CancelledError
             result = self.bind(function, value, ctx, {name: made[need] for name, need in self.needs.items()})
             return await result if self.on_loop else result
         raise AssertionError("no end of a dependency hides an error: see `_made`")
@@ -107,6 +112,14 @@ class Dependencies:
 
 async def _here(awaitable: Awaitable[Any]) -> Any:
     return await awaitable
+
+
+async def _end_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+    """Return a value and an error, one of them None. A task that raises SystemExit would end the event loop."""
+    try:
+        return await awaitable, None
+    except BaseException as error:
+        return None, error
 
 
 async def _made(value: Any, stack: AsyncExitStack, wait: Wait) -> Any:

@@ -5,6 +5,7 @@ A handler can raise `Retry`, `Discard` or `Snooze` to choose what happens. Any o
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, describe
 
 logger = logger_of("jqueue.worker")
+
+CALLS_FAIL = (Exception, SystemExit, asyncio.CancelledError)
+"""The errors of a function of a user that is called without a job's own task around it."""
 
 OutcomeKind = Literal["succeeded", "failed", "dead", "snoozed", "handed_back", "cancelled", "lost"]
 """The outcome of a job that this worker held."""
@@ -114,7 +118,8 @@ def check_rule(rule: Any) -> None:
 
 def lineage_of(kind: type[BaseException]) -> tuple[str, ...]:
     """Return the names of a class and of its bases, the most specific first."""
-    return tuple(f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__)
+    names = (f"{each.__module__}.{each.__qualname__}" for each in kind.__mro__)
+    return tuple(name.replace("__mp_main__.", "__main__.") for name in names)  # its name in a process of a handler
 
 
 def _chosen(error: BaseException, rule: RetryRule | None = None, failures: int = 0) -> Retry | Discard | Snooze | None:
@@ -243,7 +248,7 @@ def decide(
     is_bad = isinstance(error, PayloadError | ResultError)
     try:
         choice = None if is_bad else _chosen(error, rule, job.failures)
-    except Exception as failure:  # a rule that raises must not keep its job from being given back
+    except CALLS_FAIL as failure:  # a rule that raises must not keep its job from being given back
         text = "job %s (%s): its retry=... failed with %s, so the backoff decides. Mend the function"
         logger.error(text, job.id, job.entrypoint, type(failure).__name__, extra=about(job))
         choice = None
@@ -261,7 +266,7 @@ def _wait(backoff: Backoff, failures: int, jitter: Callable[[float], float]) -> 
     """Return the seconds until the next try. A backoff that raises must not keep its job from being given back."""
     try:
         bound = to_seconds("the bound of a backoff", backoff.bound(failures))
-    except Exception:
+    except CALLS_FAIL:
         bound = Exponential().bound(failures)
     return jitter(bound)
 

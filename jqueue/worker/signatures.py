@@ -26,6 +26,7 @@ from typing import (
 )
 
 from pydantic import ConfigDict, TypeAdapter
+from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
 from jqueue.domain.models import Job
@@ -112,6 +113,11 @@ def read_signature(
             raise TypeError(
                 f"{named}: annotate its parameter {each.name!r} as bytes, str, a pydantic model, or any type that"
                 f" pydantic can validate from JSON, as in `{each.name}: dict[str, int]`"
+            )
+        if isinstance(each.default, FieldInfo):  # a call of the function would get it as the value
+            raise TypeError(
+                f"{named}: write the Field of its parameter {each.name!r} in the annotation, and the default alone"
+                f" behind it, as in `{each.name}: Annotated[int, Field(gt=0)] = 3`"
             )
     codec, default = None, inspect.Parameter.empty
     if takes_batch and payload:

@@ -177,6 +177,20 @@ async def test_a_function_without_async_is_called_in_a_thread():
     assert [False] == threads
 
 
+@in_virtual_time
+async def test_what_a_function_returns_to_be_awaited_is_awaited():
+    worker, told, queue = Worker(), [], direct()
+
+    async def tell(name):
+        told.append(name)
+
+    worker.on_dead(lambda job: tell(job.entrypoint))
+    worker.handler("work", max_attempts=1)(fail)
+    await queue.enqueue("work", b"")
+    assert RunReport(dead=1) == await drained(worker, queue)
+    assert ["work"] == told
+
+
 @pytest.mark.parametrize(("seconds", "ended"), [(20, True), (1000, False)])
 @in_virtual_time
 async def test_a_worker_that_ends_waits_for_the_function_within_its_grace(seconds, ended, caplog):

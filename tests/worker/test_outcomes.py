@@ -236,11 +236,13 @@ async def test_a_bad_payload_is_dead_whatever_retry_says():
         assert (DEAD, RunReport(dead=1)) == ((found := await once(queue, worker))[0].status, found[1])
 
 
-@pytest.mark.parametrize("answer", [KeyError(SECRET), "soon", -1, Snooze], ids=repr)
+@pytest.mark.parametrize(
+    "answer", [KeyError(SECRET), SystemExit(SECRET), asyncio.CancelledError(), "soon", -1, Snooze], ids=repr
+)
 @in_virtual_time
 async def test_a_retry_function_that_fails_leaves_the_decision_to_the_backoff_and_is_logged(answer, caplog):
     def rule(error, failures):
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -248,7 +250,7 @@ async def test_a_retry_function_that_fails_leaves_the_decision_to_the_backoff_an
         job, report = await once(queue, raising(ValueError("x"), retry=rule, backoff=LONG))
     assert (QUEUED, RunReport(failed=1)) == (job.status, report)
     assert (job.run_at - EPOCH).total_seconds() > 3700
-    kind = "KeyError" if isinstance(answer, Exception) else "InvalidJobError"
+    kind = type(answer).__name__ if isinstance(answer, BaseException) else "InvalidJobError"
     assert f"(work): its retry=... failed with {kind}, so the backoff decides" in caplog.text
     assert SECRET not in caplog.text
 

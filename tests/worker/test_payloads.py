@@ -215,6 +215,13 @@ def test_arguments_that_do_not_fit_the_handler_are_refused_by_name(function, pay
     assert SECRET not in f"{caught.value} {caught.value.__context__}"
 
 
+def test_a_field_in_the_place_of_a_default_is_refused_as_the_function_would_get_it():
+    async def resize(path: str, width: int = Field(3, gt=0)) -> None: ...
+
+    with pytest.raises(TypeError, match="write the Field of its parameter 'width' in the annotation"):
+        Worker().handler(resize)
+
+
 # Wrong payloads and results
 
 

@@ -98,6 +98,39 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
     assert "a handler with process=True has no resources: the lifespan is opened in" in errors["resources"]
 
 
+MAIN = """
+    import asyncio
+    from jqueue import BrokerQueue, InMemoryStorage
+    from jqueue.worker import Discard, Worker
+
+    worker = Worker()
+
+    class Refused(Exception): ...
+
+    @worker.handler(process=True, retry={Refused: Discard})
+    def work() -> None:
+        raise Refused
+
+    async def main():
+        async with BrokerQueue(InMemoryStorage()) as queue:
+            await work.enqueue(queue)
+            print(await worker.run(queue, drain=True))
+
+    if __name__ == "__main__":
+        asyncio.run(main())
+"""
+
+
+@pytest.mark.wide
+def test_retry_knows_the_errors_of_a_program_that_is_one_file(tmp_path):
+    (tmp_path / "program.py").write_text(textwrap.dedent(MAIN))
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py"], env=environment, capture_output=True, text=True, timeout=SECONDS
+    )
+    assert done.stdout.strip() == "1 dead", done.stderr
+
+
 @pytest.mark.wide
 async def test_an_idle_process_that_is_killed_fails_no_job_and_does_not_stop_the_worker():
     async with broker() as queue, asyncio.timeout(4 * SECONDS), working(process_handlers.worker, queue):
