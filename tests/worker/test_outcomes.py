@@ -183,7 +183,7 @@ async def test_retry_decides_by_the_class_of_an_error_and_the_backoff_about_all_
 
     router.handler("work", backoff=LONG, **({"retry": RULES} if place == "handler" else {}))(work)
     worker.include(router)
-    async with broker() as queue:
+    async with broker(entropy=LongestWaits()) as queue:
         job, report = await once(queue, worker)
     assert RunReport(**{kind: 1}) == report
     assert (DEAD if kind == "dead" else QUEUED, 0 if kind == "snoozed" else 1) == (job.status, job.failures)
@@ -246,7 +246,7 @@ async def test_a_retry_function_that_fails_leaves_the_decision_to_the_backoff_an
             raise answer
         return answer
 
-    async with broker() as queue:
+    async with broker(entropy=LongestWaits()) as queue:
         job, report = await once(queue, raising(ValueError("x"), retry=rule, backoff=LONG))
     assert (QUEUED, RunReport(failed=1)) == (job.status, report)
     assert (job.run_at - EPOCH).total_seconds() > 3700
