@@ -16,7 +16,7 @@ from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Range, Segment, SegmentId
 
 WORKERS_KEPT = 256
-"""Maximum number of workers with a record. Above it, the least recently seen are dropped."""
+"""Maximum number of workers with a record. Above it, the least recently seen that are not told to stop are dropped."""
 
 BEAT = 60.0
 """Seconds between two commits of a queue object that has workers, if nothing else is to be committed."""
@@ -131,7 +131,7 @@ def with_workers(
         if record is not None:
             records[run] = replacing(known.get(run), record.evolve(writer=writer))
     surplus = len(records) - WORKERS_KEPT
-    for run in sorted(records, key=lambda run: records[run].at)[: max(0, surplus)]:
+    for run in sorted(records, key=lambda run: (records[run].stopping, records[run].at))[: max(0, surplus)]:
         del records[run]
     return records
 

@@ -314,7 +314,7 @@ class Claims:
                     if claimed.spoiled or (claimed.refused is not None and held.companions):
                         held.outcome = "handed_back"
                 if claimed in self._ranges:
-                    self._remove(claimed)
+                    self._remove(claimed, is_certain=True)
 
     def _refused(self, claimed: _Range, error: JQueueError) -> None:
         """Decide how a range ends whose end the queue refused: the jobs that it may be for are given back."""
@@ -328,14 +328,14 @@ class Claims:
         elif not isinstance(error, UnknownOutcomeError):
             self._lose(claimed, str(error))
 
-    def _remove(self, over: _Range) -> None:
-        """Drop a range whose claim has ended, and count its jobs."""
+    def _remove(self, over: _Range, *, is_certain: bool = False) -> None:
+        """Drop a range whose claim has ended, and count its jobs: their outcomes are certainly in the queue, or not."""
         self._ranges.remove(over)
         for job in over.jobs:
             if self._find(job) is not None:
                 del self._places[job.id]
         for held in over.outcomes.values():
-            self._state.finish(held, is_certain=not over.uncertain)
+            self._state.finish(held, is_certain=is_certain)
         self._state.sending -= len(over.outcomes)
         self._state.open_claims -= 1
         self._state.wake_waiting()

@@ -14,6 +14,7 @@ from jqueue.worker.executions import HeldJob
 from jqueue.worker.handler_errors import place_of, stack_of, traceback_of
 from jqueue.worker.handler_options import OnDead
 from jqueue.worker.job_log import about
+from jqueue.worker.signatures import is_async
 from jqueue.worker.threads import Threads
 
 logger = logger_of("jqueue.worker")
@@ -70,16 +71,22 @@ class Deaths(Observer):
 
     async def _call(self, job: Job) -> None:
         """Call the hook. Its errors are logged."""
+        failure: BaseException | None = None
         try:
             async with self._turns:
-                if inspect.iscoroutinefunction(self._hook):
-                    await self._hook(job)
+                if is_async(self._hook):
+                    value = self._hook(job)
                 else:
-                    value = await asyncio.get_running_loop().run_in_executor(self._threads, self._hook, job)
-                    if inspect.isawaitable(value):  # as of a lambda around an async function
-                        await value
-        except (Exception, SystemExit) as error:
-            place = place_of(stack_of(error))
-            text = f"{type(error).__name__}{'' if place is None else f' at {place}'}"
-            shown = Lines(traceback_of(error)) if self._show_errors else text
+                    value, failure = await self._threads.call(self._hook, job)
+                if inspect.isawaitable(value):
+                    await value
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            failure = error
+        if failure is not None:
+            place = place_of(stack_of(failure))
+            text = f"{type(failure).__name__}{'' if place is None else f' at {place}'}"
+            shown = Lines(traceback_of(failure)) if self._show_errors else text
             logger.error("on_dead failed for job %s (%s): %s", job.id, job.entrypoint, shown, extra=about(job))

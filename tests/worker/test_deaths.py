@@ -6,7 +6,16 @@ import threading
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Job, Limits, QueueSet
+from jqueue import (
+    BrokerQueue,
+    DirectQueue,
+    InMemoryStorage,
+    InvalidJobError,
+    Job,
+    Limits,
+    QueueSet,
+    UnknownOutcomeError,
+)
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
@@ -130,6 +139,33 @@ async def test_a_job_of_a_range_that_fails_for_the_last_time_is_told_of_alone():
     assert [b"1234"] == [job.payload for job in told]
 
 
+class LateAnswers(BrokerQueue):
+    """A queue that answers `apply` late: that what was sent was done is only found out afterwards."""
+
+    async def apply(self, *operations, **options):
+        results = await super().apply(*operations, **options)
+
+        async def found(seconds):
+            return results
+
+        raise UnknownOutcomeError("the operations were sent", resolver=found)
+
+
+@in_virtual_time
+async def test_a_dead_job_of_a_range_is_told_of_if_a_lost_answer_to_its_end_is_found():
+    worker, told = Worker(), list[Job]()
+    worker.on_dead(told.append)
+
+    @worker.handler("work", batch=100, max_attempts=1)
+    async def work(numbers: list[int]) -> list[Exception | None]:
+        return [ValueError("bad") if number == 1234 else None for number in numbers]
+
+    async with broker(kind=LateAnswers, limits=LIMITS) as queue:
+        await queue.enqueue_many(Enqueue("work", b"%d" % place) for place in range(3000))
+        assert 1 == (await drained(worker, queue)).dead
+    assert [b"1234"] == [job.payload for job in told]
+
+
 @in_virtual_time
 async def test_every_queue_of_a_set_is_looked_after():
     worker, told = mourner()
@@ -177,18 +213,59 @@ async def test_a_function_without_async_is_called_in_a_thread():
     assert [False] == threads
 
 
+@pytest.mark.parametrize("error", [StopIteration(), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
 @in_virtual_time
-async def test_what_a_function_returns_to_be_awaited_is_awaited():
-    worker, told, queue = Worker(), [], direct()
+async def test_any_error_of_a_function_in_a_thread_ends_its_call_and_is_logged(error, caplog):
+    worker = Worker()
 
-    async def tell(name):
-        told.append(name)
+    @worker.on_dead
+    def tell(job):
+        raise error
 
-    worker.on_dead(lambda job: tell(job.entrypoint))
     worker.handler("work", max_attempts=1)(fail)
+    queue, before = direct(), now()
     await queue.enqueue("work", b"")
     assert RunReport(dead=1) == await drained(worker, queue)
-    assert ["work"] == told
+    assert now() - before < 5
+    assert f"): {type(error).__name__} at " in caplog.text
+
+
+@in_virtual_time
+async def test_a_cancellation_that_the_function_raises_itself_is_logged(caplog):
+    worker = Worker()
+
+    @worker.on_dead
+    async def tell(job):
+        lost = asyncio.ensure_future(asyncio.sleep(1))
+        lost.cancel()
+        await lost
+
+    worker.handler("work", max_attempts=1)(fail)
+    queue = direct()
+    await queue.enqueue("work", b"")
+    assert RunReport(dead=1) == await drained(worker, queue)
+    assert "): CancelledError" in caplog.text
+
+
+class Teller:
+    def __init__(self):
+        self.seen = []
+
+    async def __call__(self, job):
+        await asyncio.sleep(1)
+        self.seen.append(job.id)
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@in_virtual_time
+async def test_an_object_or_a_lambda_that_gives_a_coroutine_is_awaited(hidden):
+    worker, teller = Worker(), Teller()
+    worker.on_dead((lambda job: teller(job)) if hidden else teller)
+    worker.handler("work", max_attempts=1)(fail)
+    queue = direct()
+    job = await queue.enqueue("work", b"")
+    assert RunReport(dead=1) == await drained(worker, queue)
+    assert [job.id] == teller.seen
 
 
 @pytest.mark.parametrize(("seconds", "ended"), [(20, True), (1000, False)])

@@ -361,3 +361,13 @@ async def test_a_record_that_a_worker_shows_tells_nobody_to_stop():
     assert [False] == [record.stopping for record in (await queue.stats()).workers]
     await queue.stop_worker("run")
     assert [["run"]] == await queue.apply(Attend({"run": WorkerRecord(name="mailer", at=at)}))
+
+
+@in_virtual_time
+async def test_an_order_to_stop_is_kept_when_there_are_more_workers_than_records():
+    queue, at = direct(), VirtualClock().now().timestamp()
+    await queue.apply(Attend({"told": WorkerRecord(name="mailer", at=at - 60)}))
+    await queue.stop_worker("mailer")
+    await queue.apply(Attend({f"run-{number}": WorkerRecord(name="other", pid=number, at=at) for number in range(300)}))
+    kept = (await queue.stats()).workers
+    assert (256, ["mailer"]) == (len(kept), [record.name for record in kept if record.stopping])
