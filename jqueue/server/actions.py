@@ -5,12 +5,11 @@ Each request is one commit, made only if what the operator saw still holds.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -36,6 +35,7 @@ from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioriti
 from jqueue.domain.operations.rules import Pause, Resume, RunSchedule, SetLimits, SetSchedule, Unschedule
 from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import QUEUED, Phase, phase_of
+from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.server.jobs import ORDERS, PAGE, matching, query_of, seen_of
 from jqueue.server.overview import rules_seen
@@ -147,6 +147,8 @@ class Action:
         states: phases of the jobs that it is for.
         danger: True if it loses something.
         undo: returns the action that takes it back and its values, for the job or the rules before it.
+        already: returns True if a job that still matches at a time needs no change. A request for all that match is
+            sent again while jobs are left, and must come to an end.
     """
 
     on: str
@@ -161,6 +163,7 @@ class Action:
     states: frozenset[Phase] = frozenset()
     danger: bool = False
     undo: Callable[[Any], tuple[str, dict[str, Any]]] | None = None
+    already: Callable[[Job, Values, datetime], bool] | None = None
 
 
 def _enqueue(_: None, values: Values) -> Operation:
@@ -228,6 +231,7 @@ ACTIONS: Mapping[str, Action] = {
         "job", "Stop…", "Stop {these}?",
         "The worker is told at its next heartbeat. A job that finishes before is done.", "Stop", "Told to stop",
         lambda job_id, _: Cancel(job_id, running=True), states=frozenset({Phase.IN_PROGRESS}), danger=True,
+        already=lambda job, _, now: job.cancel_requested,
     ),
     "redrive": Action(
         "job", "Queue again…", "Queue {these} again?",
@@ -243,18 +247,20 @@ ACTIONS: Mapping[str, Action] = {
     "run-now": Action(
         "job", "Run now…", "Run {these} now?", "A scheduled job becomes ready at once.", "Run now", "Ready now",
         lambda job_id, _: Reschedule(job_id, delay=0), states=frozenset({Phase.SCHEDULED}), needs=("reschedule",),
-        undo=_old_time,
+        undo=_old_time, already=lambda job, _, now: phase_of(job, now) is not Phase.SCHEDULED,
     ),
     "reschedule": Action(
         "job", "Run later…", "Run {these} later?", "", "Reschedule", "Rescheduled", _reschedule,
         (Field("delay", "Time from now", "duration", "For example 90s, 15m, 12h or 7d.", required=True),),
         states=QUEUED, needs=("reschedule",), undo=_old_time,
+        already=lambda job, values, now: job.run_at == time(values, "run_at"),
     ),
     "reprioritise": Action(
         "job", "Priority…", "Change the priority of {these}?", "", "Change", "New priority",
         lambda job_id, values: Reprioritise(job_id, values["priority"]),
         (Field("priority", "Priority", "integer", "A lower number is served first.", required=True),),
         states=QUEUED, needs=("reschedule",), undo=lambda job: ("reprioritise", {"priority": job.priority}),
+        already=lambda job, values, now: bool(job.priority == values["priority"]),
     ),
     "pause": Action(
         "entrypoint", "Pause…", "Pause this entrypoint?",
@@ -286,7 +292,8 @@ ACTIONS: Mapping[str, Action] = {
             Field("timezone", "Time zone", hint="For example Europe/Berlin. Empty is UTC."),
             Field("entrypoint", "Entrypoint", required=True),
             _PRIORITY,
-            *_PAYLOAD,
+            Field("payload", "Payload", "payload", "Left empty, an entry keeps the payload that it has."),
+            _PAYLOAD[1],
         ),
         needs=("schedules",),
     ),
@@ -328,7 +335,7 @@ ACTIONS: Mapping[str, Action] = {
 def actions_of(queue: JobQueue) -> dict[str, Any]:
     """Return what the page must know of each action that a queue can carry out, by its name."""
     missing = set(queue.capabilities.missing)
-    hidden = {"make": None, "undo": None, "needs": None}
+    hidden = {"make", "undo", "already", "needs"}
     return {
         name: {key: value for key, value in vars(action).items() if key not in hidden}
         | {"states": sorted(action.states), "fields": [asdict(each) for each in action.fields]}
@@ -346,12 +353,14 @@ class Request:
         queue: the queue.
         view: the queue as it was read last.
         body: the arguments, as JSON.
+        clock: tells how long the request has taken.
     """
 
     name: str
     queue: JobQueue
     view: View
     body: Mapping[str, Any] = field(repr=False)
+    clock: Clock
 
     async def done(self) -> dict[str, Any]:
         """Carry out the action. Return the number of changed things, the name of a new one, and how to undo it.
@@ -417,13 +426,16 @@ class Request:
 
         jobs: list[Job] = []
         if "query" in self.body:
-            until = asyncio.get_running_loop().time() + REQUEST_SECONDS
+            until = self.clock.monotonic() + REQUEST_SECONDS
+            if values.get("delay") is not None and values["run_at"] is None:  # all of them at one time
+                again = {"run_at": (self.view.now + timedelta(seconds=values["delay"])).timestamp()}
+                values, answer["again"] = {**values, **again}, again
             try:
-                async with aclosing(self._matching(action)) as matching_jobs:
+                async with aclosing(self._matching(action, values)) as matching_jobs:
                     async for job in matching_jobs:
                         if len(jobs) == CHUNK:
                             await change(jobs)
-                            jobs, late = [], asyncio.get_running_loop().time() > until
+                            jobs, late = [], self.clock.monotonic() > until
                             answer["left"] = answer["left"] or late
                             if answer["left"]:
                                 break
@@ -438,8 +450,8 @@ class Request:
                     answer["changed"] += 1
         if jobs:
             await change(jobs)
-        if not any(answer.values()):
-            raise ChangedMeanwhileError("there are no such jobs any longer")
+        if not any(answer[name] for name in ("done", "changed", "refused", "why")):
+            raise ChangedMeanwhileError("there are no such jobs any longer, or they are like this already")
         return answer
 
     async def _seen(self, job_id: Any, seen: Any) -> Job:
@@ -452,7 +464,7 @@ class Request:
             raise ChangedMeanwhileError(f"job {job_id!r} has changed meanwhile: it is {state} now. Look at it again")
         return job
 
-    async def _matching(self, action: Action) -> AsyncGenerator[Job, None]:
+    async def _matching(self, action: Action, values: Values) -> AsyncGenerator[Job, None]:
         """Yield the jobs that filters pick and that have not moved since the operator looked.
 
         Ages and states are those of that moment.
@@ -463,7 +475,8 @@ class Request:
         async with aclosing(matching(self.view, query_of(query).within(action.states), seen_at)) as jobs:
             async for job in jobs:
                 moved = job.created_at, job.queued_at, job.claimed_at, job.dead_at
-                if all(at is None or at <= seen_at for at in moved):
+                made = action.already is not None and action.already(job, values, self.view.now)
+                if not made and all(at is None or at <= seen_at for at in moved):
                     yield job
 
     async def _result(self, operation: Operation) -> Any:

@@ -66,6 +66,7 @@ class _Dashboard:
     def __init__(self, queue: JobQueue, authorize: Authorize, clock: Clock) -> None:
         self._queue = queue
         self._authorize = authorize
+        self._clock = clock
         self._viewers = Viewers(queue, clock)
         self._name = name_of(queue)
         self._reading_past = asyncio.Lock()  # an hour of a busy queue is much to read: one viewer at a time
@@ -198,7 +199,7 @@ class _Dashboard:
         body = await _body(request)
         view = await self._viewers.look(fresh=True)
         try:
-            return await actions.Request(name, self._queue, view, body).done()
+            return await actions.Request(name, self._queue, view, body, self._clock).done()
         finally:
             self._viewers.forget()
 

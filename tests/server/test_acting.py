@@ -3,10 +3,14 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from jqueue import DirectQueue, JobStatus, LocalFileSystemStorage
+import pytest
+
+from jqueue import DirectQueue, InMemoryStorage, JobStatus, LocalFileSystemStorage
+from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.header import WorkerRecord
 from jqueue.operations import Enqueue, Nack
 from jqueue.server import dashboard
+from jqueue.testing import FakeClock
 from tests.server.asgi import act, get
 
 
@@ -173,6 +177,70 @@ async def test_removing_all_leaves_the_jobs_that_died_after_the_operator_looked(
         answer = await act(app, "remove", {"query": {"state": "dead"}, "seen_at": seen_at})
         assert {"done": 2, **DONE} == answer.values
         assert later == [job.id for job in (await queue.read_state()).dead_jobs()]
+
+
+class Tiring(InMemoryStorage):
+    """A store whose writes take a while, and fail after some."""
+
+    tired: FakeClock
+    seconds = 0.0
+    writes = 10**9
+
+    async def write(self, content, if_match=None):
+        if self.writes == 0:
+            raise StorageFatalError("the store is away")
+        self.writes -= 1
+        self.tired.advance(self.seconds)
+        return await super().write(content, if_match)
+
+
+@pytest.fixture
+async def tiring():
+    clock = FakeClock()
+    storage = Tiring(clock=clock)
+    storage.tired = clock
+    async with DirectQueue(storage, clock=clock) as queue:
+        yield storage, queue, dashboard(queue, authorize=lambda request: "operator", clock=clock)
+
+
+@pytest.mark.parametrize(
+    ("action", "values"),
+    [("reprioritise", {"priority": 7}), ("reschedule", {"delay": "2h"}), ("run-now", {}), ("stop", {}), ("cancel", {})],
+)
+async def test_a_long_action_ends_after_ten_seconds_and_goes_on_until_each_job_was_changed_once(tiring, action, values):
+    storage, queue, app = tiring
+    delay = 3600 if action == "run-now" else 0
+    await queue.enqueue_many([Enqueue("mail", b"", delay=delay) for _ in range(2100)])
+    if action == "stop":
+        await queue.dequeue("mail", batch_size=2100)
+    storage.tired.advance(60)
+    storage.seconds = 11.0
+    body = {"query": {}, "seen_at": (await get(app, "/api/jobs")).values["now"], **values}
+    answers: list[Any] = []
+    while not answers or (answers[-1]["left"] and len(answers) < 9):
+        answers.append((await act(app, action, body)).values)
+        body |= answers[-1].get("again", {})  # as the page does
+    assert [1000, 1000, 100] == [answer["done"] for answer in answers]
+    assert 409 == (await act(app, action, body)).status  # nothing is left to do
+    jobs = (await queue.read_state()).jobs
+    if action == "reschedule":
+        assert 1 == len({job.run_at for job in jobs})
+
+
+async def test_a_store_that_fails_partway_leaves_the_rest_and_says_what_was_done(tiring):
+    storage, queue, app = tiring
+    await queue.enqueue_many([Enqueue("mail", b"") for _ in range(1500)])
+    storage.tired.advance(60)
+    body = {"query": {}, "seen_at": (await get(app, "/api/jobs")).values["now"]}
+    storage.writes = 1
+    answer = (await act(app, "cancel", body)).values
+    assert (1000, True) == (answer["done"], answer["left"])
+    assert "the store is away" in answer["why"]
+    failed = await act(app, "cancel", body)
+    assert (503, "store") == (failed.status, failed.values["kind"])
+    assert 500 == (await queue.stats()).ready
+    storage.writes = 10**9
+    assert 500 == (await act(app, "cancel", body)).values["done"]
 
 
 OPEN = {"paused": False, "running": None, "rate": None, "per": None}

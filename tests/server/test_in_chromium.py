@@ -92,7 +92,7 @@ def check_every_view(browser, job_id):
     """Each view has a heading and names for its controls, and is no wider than a small and a large window."""
     nameless = """const name = (node) => (node.getAttribute("aria-label") || node.innerText
         || node.labels?.[0]?.innerText || "").trim();
-        return [...document.querySelectorAll("button, a, input, select, svg[role=img]")]
+        return [...document.querySelectorAll("button, a, input, select, svg[role=slider]")]
           .filter((node) => node.offsetParent !== null && !name(node)).map((node) => node.outerHTML)"""
     for width in (360, 1920):
         browser.resize(width)
@@ -266,6 +266,54 @@ def test_charts_are_read_and_a_range_is_chosen_with_keys_and_with_the_mouse(brow
         ActionChains(browser.driver).release().perform()
         browser.press("Show the whole time", "main")
         assert [] == browser.log()
+
+
+def test_what_is_said_in_the_corner_covers_no_button_and_a_late_refusal_is_said_too(browser, path):
+    for number in range(12):
+        on(path, "enqueue", f"mail{number}", b"")
+    covered = """scrollTo(0, document.documentElement.scrollHeight);
+        return [...document.querySelectorAll("main button")].filter((node) => {
+          const { x, y, width, height } = node.getBoundingClientRect();
+          const top = document.elementFromPoint(x + width / 2, y + height / 2);
+          return top?.closest(".note");
+        }).map((node) => node.innerText)"""
+    with opened(browser, path):
+        for width in (360, 800, 1280):
+            browser.resize(width)
+            browser.go("/")
+            for name, word in (("Pause", "Paused"), ("Resume", "Resumed")):
+                browser.press(name, "main")
+                browser.press(name, "dialog")
+                browser.see(word, "#notes")
+            assert [] == browser.driver.execute_script(covered), width
+            for each in browser.all(".note .quiet"):
+                each.click()
+        browser.go("/jobs")
+        browser.press("Add a job…", "main")
+        browser.until(lambda: browser.all("#field-entrypoint"), "the form")[0].send_keys("x" * 600)
+        browser.driver.execute_script(
+            "document.querySelector('dialog form').requestSubmit(); document.querySelector('dialog').close()"
+        )
+        browser.see("the limit is 512", "#alerts")
+
+
+def test_two_groups_of_dead_jobs_whose_names_run_together_are_two_rows(browser, path):
+    for entrypoint, error in (("a", "b:c"), ("a:b", "c")):
+        on(path, "enqueue", entrypoint, b"")
+        [job] = on(path, "dequeue", entrypoint)
+        on(path, "nack", job, error=error, dead=True)
+    with opened(browser, path):
+        browser.go("/dead")
+        browser.until(lambda: len(browser.all("tbody tr")) == 2, "both groups")
+        on(path, "enqueue", "other", b"")
+        browser.go("/")
+        browser.see("other", "main")
+        browser.go("/dead")
+        browser.until(lambda: len(browser.all("tbody tr")) == 2, "both groups again")
+        browser.driver.execute_script("window.mark = document.querySelectorAll('tbody tr')[1]")
+        on(path, "enqueue", "other", b"")
+        browser.see("version 8", "header")
+        assert 2 == len(browser.all("tbody tr"))
 
 
 def test_keys_alone_cancel_a_job_and_focus_comes_back(browser, path):

@@ -44,8 +44,8 @@ function ask({ title, text, fields, values, confirm, danger }, send) {
     yes.disabled = true;
     const refused = await send(Object.fromEntries(inputs.map((input) => [input.name, valueOf(input)])), say);
     yes.disabled = false;
-    if (refused) say(refused);
-    else dialog.close();
+    if (!refused) dialog.close();
+    else if (!say(refused)) note(foreign(refused), { error: true });
   };
   const before = document.activeElement;
   const dialog = h("dialog", { "aria-labelledby": "question" }, form);
@@ -125,6 +125,7 @@ export class Actions {
       do {
         answer = await this.source.act(name, body);
         number += answer.done;
+        body = { ...body, ...answer.again };
       } while (answer.left && answer.done && say?.(`${done}: ${count(number)}. More are left …`));
       const more = (words, many) => (many ? `; ${count(many)} ${words}` : "");
       note([`${done}: `, answer.name ? foreign(answer.name) : count(number), more("had changed meanwhile", answer.changed),

@@ -58,8 +58,9 @@ export class App {
       h("nav", { id: "views", "aria-label": "Views" }, h("ul", {})),
       h("div", { id: "trouble", role: "alert" }),
       h("main", { id: "main", tabindex: "-1" }),
-      h("div", { id: "notes", role: "status", "aria-live": "polite" }),
-      h("div", { id: "alerts", role: "alert" }),
+      h("div", { class: "corner" },
+        h("div", { id: "alerts", role: "alert" }),
+        h("div", { id: "notes", role: "status", "aria-live": "polite" })),
     );
     this.turnTheme(false);
   }
@@ -135,7 +136,7 @@ export class App {
       view.wrong = null;
     } catch (error) {
       if (view !== this.view) return;
-      if (error.kind === "invalid") view.wrong = error.message;
+      if (["invalid", "refused"].includes(error.kind)) view.wrong = error.message;
       else this.trouble(error);
     }
     if (view === this.view) this.render();

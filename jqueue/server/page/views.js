@@ -184,7 +184,7 @@ export function dead({ state, groups, query, actions, wrong }) {
   const rows = shown.map((group) => {
     const { entrypoint, pattern } = group, filters = { state: "dead", entrypoint, pattern };
     const target = { name: pattern, of: entrypoint, jobs: group.jobs, body: { query: filters, seen_at: groups.now } };
-    return { key: `d:${entrypoint}:${pattern}`, cells: [
+    return { key: `d:${JSON.stringify([entrypoint, pattern])}`, cells: [
       excerpt(pattern) || "no error was kept", foreign(entrypoint), link(filters, count(group.jobs)),
       when(group.first, state.now),
       h("a", { href: `#/job?${new URLSearchParams({ id: group.example })}` }, when(group.last, state.now)),
