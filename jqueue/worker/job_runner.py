@@ -458,10 +458,15 @@ class JobRunner:
             seconds = (self._loop.time() - execution.began) / slots
             self._claims.note_speed(execution.handler.entrypoint, len(execution.jobs), seconds)
 
-    def refuse(self, held: HeldJob, error: JQueueError) -> None:
-        """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit."""
+    def refuse(self, held: HeldJob, error: JQueueError | asyncio.CancelledError) -> None:
+        """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit.
+
+        If the sending of its ack was cancelled, the job is handed back.
+        """
         self._state.occupy(held.execution)
-        if isinstance(error, InvalidJobError):
+        if isinstance(error, asyncio.CancelledError):
+            self._decide(held, HAND_BACK)
+        elif isinstance(error, InvalidJobError):
             logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job))
             self._decide(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
         else:

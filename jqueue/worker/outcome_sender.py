@@ -116,9 +116,9 @@ class OutcomeSender:
             state.fail(error)
         except JQueueError as error:
             self._refused(held, error)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as error:  # by a program that ends
             held.uncertain = True
-            self._refused(held, UnknownOutcomeError("the worker ended before the queue answered"))
+            self._job_runner.refuse(held, error)
             raise
         except Exception as error:  # raised by an operation or a queue of a user
             self._refused(held, JQueueError(f"the queue raised {type(error).__name__}"))

@@ -11,9 +11,10 @@ import pytest
 from jqueue import BrokerQueue, InMemoryStorage, QueueSet, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.operator import Attend
+from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import RunReport, Worker
+from jqueue.worker import Context, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import QUEUED, CountingStorage, broker, direct, drained, only_job, stubborn, until, working
 
@@ -134,6 +135,33 @@ async def test_cancelling_run_or_all_tasks_of_a_program_hands_jobs_back_before_i
             await task
         job = await only_job(queue)
     assert ([1], QUEUED, 0, True) == (cancelled, job.status, job.failures, now() - before < 0.1)
+
+
+@in_virtual_time
+async def test_a_job_is_handed_back_unharmed_if_all_tasks_are_cancelled_before_its_ack_is_answered():
+    class Deaf(BrokerQueue):
+        async def apply(self, *operations, **options):
+            acked.append(operations)
+            await asyncio.Event().wait()
+
+    worker, acked = Worker(), list[object]()
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        ctx.on_ack(Enqueue("other"))
+
+    async with broker(kind=Deaf) as queue:
+        await work.enqueue(queue, max_attempts=1)
+        others = asyncio.all_tasks()
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        await until(lambda: acked)
+        for other in asyncio.all_tasks() - others:
+            if other.get_name() != "jqueue-writer":
+                other.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        job = await only_job(queue)
+    assert (QUEUED, 0) == (job.status, job.failures)
 
 
 @in_virtual_time
