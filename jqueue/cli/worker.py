@@ -267,7 +267,8 @@ def worker(
 
     Exits with 1 if jobs died during a run with --drain, and with 2 if the queue cannot be used.
     """
-    given = {name: value for name, value in context.params.items() if value not in (None, False)}
+    # 0 is a value, too
+    given = {name: value for name, value in context.params.items() if value is not None and value is not False}
     settings = {name: given[name] for name in given.keys() & {field.name for field in fields(WorkerSettings)}}
     options = {name: given[name] for name in given.keys() & {"create", "poll_interval"}}
     count = processes or 1
