@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import FrameType
@@ -22,7 +23,7 @@ from typing import Any
 
 import typer
 
-from jqueue.cli.printing import UNUSABLE
+from jqueue.cli.printing import UNUSABLE, refusal
 from jqueue.domain.printable import counted, printable
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
@@ -71,7 +72,8 @@ class Supervisor:
     """Keeps worker processes running until they end by themselves or a signal stops them.
 
     Args:
-        run: runs the worker with this number in its process, and returns the exit status.
+        run: runs the worker with this number in its process, and returns the exit status. It calls the function that
+            it is given once the worker and its queue are there: a mistake is printed by one process, not by all.
         count: number of processes.
         final: exit statuses of processes that have ended as they should. All others are started again.
         changes: yields the changed files, none of them after a short time without changes. The workers are then
@@ -80,7 +82,7 @@ class Supervisor:
 
     def __init__(
         self,
-        run: Callable[[int], int],
+        run: Callable[[int, Callable[[], object]], int],
         count: int,
         final: Collection[int],
         changes: Iterator[Collection[str]] | None = None,
@@ -91,15 +93,17 @@ class Supervisor:
         self._places = [_Place(number) for number in range(1, count + 1)]
         self._clock = SystemClock()
         self._is_stopping = False
+        self._is_usable = False
+        self._usable, self._says_usable = multiprocessing.Pipe(duplex=False)
         self._signals: list[int] = []
 
     def supervise(self) -> int:
         """Run the processes, and return the worst exit status of the last ones."""
-        if self._changes is not None:
-            next(self._changes)  # from now on, no change is overlooked
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._signals.append(number))
+        if self._changes is not None:
+            next(self._changes)  # from now on, no change is overlooked
         try:
             while not self._is_over():
                 if self._changes is None:
@@ -115,6 +119,9 @@ class Supervisor:
         """Handle what has happened since the last look. Return True if no process is left, or to come."""
         while self._signals:
             self._stop(self._signals.pop(0))
+        while self._usable.poll():
+            self._usable.recv_bytes()
+            self._is_usable = True
         for place in self._places:
             self._look_at(place)
         if self._changes is not None and not self._is_stopping:
@@ -124,15 +131,20 @@ class Supervisor:
     def _look_at(self, place: _Place) -> None:
         """Start a process that is due, and note the end of one."""
         now, process = self._clock.monotonic(), place.process
-        if process is None and place.due is not None and now >= place.due:
+        if process is None and place.due is not None and now >= place.due and self._may_start():
             place.due, place.began = None, now
             spawn = multiprocessing.get_context("spawn")
-            place.process = spawn.Process(target=_child, args=(self._run, place.number), name="jqueue-worker")
+            args = self._run, place.number, self._says_usable
+            place.process = spawn.Process(target=_child, args=args, name="jqueue-worker")
             with signals_blocked(SIGNALS):
                 place.process.start()
         elif process is not None and not process.is_alive():
             place.process = None
             self._note_end(place, process.pid, process.exitcode or 0, now)
+
+    def _may_start(self) -> bool:
+        """True unless a first process has yet to find the worker and its queue."""
+        return self._is_usable or not any(place.process and not place.is_old for place in self._places)
 
     def _note_end(self, place: _Place, pid: int | None, code: int, now: float) -> None:
         place.status = code if code >= 0 else 128 - code
@@ -143,6 +155,9 @@ class Supervisor:
             place.is_old, place.status, place.due = False, 0, now
         elif self._changes is not None:
             logger.info("worker process %d has ended with status %d: waiting for a change", place.number, place.status)
+            if not self._is_usable:
+                for each in self._places:
+                    each.due = None
         elif code == UNUSABLE:
             self._stop()
         elif code not in self._final:
@@ -163,6 +178,9 @@ class Supervisor:
         name = printable(os.path.relpath(min(files)))
         more = f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
         logger.info("%s%s changed: the worker is started anew", name, more)
+        while self._usable.poll():
+            self._usable.recv_bytes()
+        self._is_usable = False
         for place in self._places:
             if place.process is None:
                 place.due = self._clock.monotonic()
@@ -187,7 +205,7 @@ def _send(process: SpawnProcess, number: int) -> None:
             os.kill(process.pid, number)
 
 
-def _child(run: Callable[[int], int], number: int) -> None:
+def _child(run: Callable[[int, Callable[[], object]], int], number: int, usable: Connection) -> None:
     """In the process: run a worker, and exit with its status."""
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
@@ -197,7 +215,7 @@ def _child(run: Callable[[int], int], number: int) -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_stop_with_parent, name="jqueue-parent", daemon=True).start()
     try:
-        status = run(number)
+        status = run(number, lambda: usable.send_bytes(b"usable"))
     except typer.Exit as error:  # it has printed why
         status = error.exit_code
     sys.exit(status)
@@ -220,9 +238,18 @@ def changes_in(folder: Path) -> Iterator[Collection[str]]:
 
     Raises:
         ImportError: watchfiles is missing.
+        typer.Exit: while the changes are read: the folder cannot be watched. The reason has been printed.
     """
     import watchfiles
 
     options: dict[str, Any] = {"rust_timeout": int(TICK * 1000), "yield_on_timeout": True, "raise_interrupt": False}
-    watched = watchfiles.watch(folder, watch_filter=watchfiles.PythonFilter(), **options)
-    return ([path for _, path in files] for files in watched)
+
+    def changes() -> Iterator[Collection[str]]:
+        try:
+            for files in watchfiles.watch(folder, watch_filter=watchfiles.PythonFilter(), **options):
+                yield [path for _, path in files]
+        except (OSError, RuntimeError) as error:
+            polling = "with WATCHFILES_FORCE_POLLING=1 in the environment, its files are read again and again instead"
+            raise refusal(f"--reload cannot watch this folder: {error}; {polling}") from None
+
+    return changes()

@@ -299,6 +299,7 @@ def run_worker(
     log_format: LogFormat,
     count: int = 1,
     number: int = 1,
+    usable: Callable[[], object] = lambda: None,
 ) -> int:
     """Run a worker, and return the exit status.
 
@@ -312,6 +313,7 @@ def run_worker(
         log_format: text or JSON.
         count: number of processes.
         number: the number of this one, from 1 on. Among several, its name ends with it, and ports follow each other.
+        usable: called once the worker is there, and its queue is not one that can never be used.
 
     Raises:
         typer.Exit: the worker cannot be run. The reason has been printed.
@@ -329,7 +331,7 @@ def run_worker(
         formatter.worker = f"{found.settings.name}@{process_name()}"
     fail = _logged if log_format is LogFormat.JSON else refusal
     gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
-    return asyncio.run(_run(found, queue, fail, drain=drain))
+    return asyncio.run(_run(found, queue, fail, usable, drain=drain))
 
 
 def _numbered(settings: WorkerSettings, number: int) -> WorkerSettings:
@@ -347,13 +349,21 @@ def _logged(message: str) -> typer.Exit:
     return typer.Exit(UNUSABLE)
 
 
-async def _run(found: Worker, queue: BlobQueue | StoreQueue, fail: Callable[[str], typer.Exit], *, drain: bool) -> int:
+async def _run(
+    found: Worker,
+    queue: BlobQueue | StoreQueue,
+    fail: Callable[[str], typer.Exit],
+    usable: Callable[[], object],
+    *,
+    drain: bool,
+) -> int:
     """Run a worker until it ends, and return the status that the command exits with.
 
     Args:
         found: the worker.
         queue: its queue.
         fail: prints or logs the error that ends the worker.
+        usable: called after the first look at the queue.
         drain: True to end when no job is ready.
     """
     status = 0
@@ -362,6 +372,7 @@ async def _run(found: Worker, queue: BlobQueue | StoreQueue, fail: Callable[[str
         try:
             await _until_stopped(stopped, _log_queue(queue, found.handlers))
             if not stopped.is_set():
+                usable()
                 report = await found.run(queue, drain=drain)
                 status = SOME_DIED if drain and report.dead else 0
         except (StorageFatalError, InvalidBlobError) as error:

@@ -7,6 +7,7 @@ other one reads what it reports.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
 import json
 import multiprocessing
@@ -118,6 +119,8 @@ class _Process:
         everyone.add(self)
         self.gone = self._loop.create_future()
         self.gone.add_done_callback(lambda _: everyone.discard(self))
+        self.gone.add_done_callback(lambda _: atexit.unregister(self.end))
+        atexit.register(self.end)  # a loop that is left without its end closes nothing, and multiprocessing would wait
 
     async def do(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> dict[str, Any]:
         """Do a job or a batch. Return the answer of `in_process`."""

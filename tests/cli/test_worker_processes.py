@@ -204,6 +204,15 @@ def test_a_process_that_ends_at_once_again_and_again_ends_all(tmp_path, start):
     assert "ended with status 7, the 5th time in a row at once: all are stopped" in parent.log
 
 
+@pytest.mark.parametrize("target", ["program:missing", "program:worker"])
+def test_a_mistake_is_printed_by_one_process(tmp_path, start, target):
+    if target == "program:worker":
+        (tmp_path / "queue.json").write_text("this is no queue")
+    parent = start("--processes", "4", target=target)
+    assert 2 == parent.end()
+    assert 1 == len(parent.log.splitlines()), parent.log
+
+
 @pytest.mark.wide
 def test_a_drain_ends_when_all_processes_have_ended_with_the_worst_status(tmp_path, queue, start):
     for entrypoint in (*["note"] * 20, "apart", "fails"):
@@ -266,3 +275,24 @@ def test_reload_without_watchfiles_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     result = run("worker", "program:worker", "queue.json", "--reload")
     assert (2, 'jqueue: --reload needs watchfiles: pip install "jqueue[reload]"\n') == (result.exit_code, result.stderr)
+
+
+def test_a_broken_program_is_printed_by_one_process_until_it_is_mended(tmp_path, queue, start):
+    (tmp_path / "program.py").write_text("def broken(:\n")
+    parent = start("--processes", "3", "--reload")
+    parent.until_logged("worker process 1 has ended with status 2: waiting for a change")
+    (tmp_path / "program.py").write_text(PROGRAM)
+    parent.until_logged(r"worker-[123] started:", times=3)
+    assert 1 == parent.log.count("SyntaxError")
+    parent.process.send_signal(signal.SIGTERM)
+    assert 0 == parent.end()
+
+
+def test_a_folder_that_cannot_be_watched_is_told_without_a_traceback(tmp_path, start):
+    (tmp_path / "watchfiles.py").write_text(
+        "class PythonFilter: pass\ndef watch(*args, **options):\n    raise RuntimeError('no watches left')\n    yield\n"
+    )
+    parent = start("--reload")
+    assert 2 == parent.end()
+    assert "jqueue: --reload cannot watch this folder: no watches left; with WATCHFILES_FORCE_POLLING=1" in parent.log
+    assert "Traceback" not in parent.log

@@ -245,3 +245,34 @@ def test_ctrl_c_reaches_only_the_worker_and_its_handler_processes_finish(start, 
         print("done", file=lines, flush=True)
         assert ["done\n"] == list(lines)
     assert "1 succeeded\n" == process.communicate(timeout=SECONDS)[0]
+
+
+def test_a_program_that_leaves_its_event_loop_ends_with_its_handler_processes(tmp_path):
+    (tmp_path / "program.py").write_text(
+        """
+import asyncio
+from jqueue import BrokerQueue
+from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.worker import Worker
+
+worker = Worker()
+
+@worker.handler("apart", process=True, keep_result=60)
+def apart() -> int:
+    return 1
+
+async def main() -> asyncio.Task[object]:
+    queue = await BrokerQueue(InMemoryStorage()).__aenter__()
+    job = await queue.enqueue("apart", b"")
+    running = asyncio.create_task(worker.run(queue))
+    assert 1 == await queue.result(job)
+    return running
+
+if __name__ == "__main__":
+    loop = asyncio.new_event_loop()
+    running = loop.run_until_complete(main())
+    print("left")
+"""
+    )
+    ended = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (0, "left\n") == (ended.returncode, ended.stdout), ended.stderr
