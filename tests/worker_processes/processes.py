@@ -10,11 +10,11 @@ import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jqueue import DirectQueue, Job, LocalFileSystemStorage
+from jqueue import ClaimLostError, DirectQueue, Job, LocalFileSystemStorage
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 120.0
@@ -108,11 +108,15 @@ class Scene:
         return self.processes[-1]
 
     async def give_back_jobs_of(self, killed: WorkerProcess) -> None:
-        """Give back the jobs of a killed worker, as an operator can. To wait for its claims to end needs a clock."""
+        """Give back the jobs of a killed worker, as an operator can. To wait for its claims to end needs a clock.
+
+        The broker gives back the jobs of a claim whose answer the worker has not received. It may come first.
+        """
         killed.end()
         for job in (await self.queue.read_state()).in_progress_jobs():
             if job.holder is not None and job.holder.endswith(f":{killed.pid}"):
-                await self.queue.nack(job)
+                with suppress(ClaimLostError):
+                    await self.queue.nack(job)
 
     def lines(self) -> list[Line]:
         """Return the journal."""
