@@ -1,8 +1,11 @@
 """`jqueue worker --processes N` and `--reload`, as users run them: real processes below one parent."""
 
+import contextlib
 import os
+import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -224,9 +227,19 @@ def test_a_drain_ends_when_all_processes_have_ended_with_the_worst_status(tmp_pa
     assert 2 == start("--processes", "2").end()
 
 
+def two_free_ports():
+    """Return the first of two free ports, below those that connections of other programs get."""
+    while True:
+        port = random.randrange(20_000, 30_000)
+        with contextlib.suppress(OSError), socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", port))
+            second.bind(("127.0.0.1", port + 1))
+            return port
+
+
 @pytest.mark.wide
-def test_each_process_has_probes_at_a_port_of_its_own(queue, start, unused_tcp_port_factory):
-    port = unused_tcp_port_factory()
+def test_each_process_has_probes_at_a_port_of_its_own(queue, start):
+    port = two_free_ports()
     parent, _ = busy(queue, start, 2, "--health", f"127.0.0.1:{port}")
     parent.until_logged("probes at http", times=2)
     names = set()
