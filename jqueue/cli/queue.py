@@ -313,8 +313,8 @@ def stop(
     """Tell a worker to stop, on whatever machine: it finishes its jobs or hands them back, and ends.
 
     It stops as after SIGTERM, once it learns of the order: within seconds mostly, and within a minute, or five if a
-    broker on another machine commits its calls. Until it has left, `jqueue stats` shows it as stopping. What restarts
-    it after SIGTERM restarts it then, too.
+    broker on another machine commits its calls. Until it has left, `jqueue stats` shows it as stopping. A
+    service manager that restarts it after SIGTERM restarts it after this order, too.
     """
 
     async def change(opened: OpenedQueue) -> list[WorkerRecord]:

@@ -77,7 +77,7 @@ class Supervisor:
         count: number of processes.
         final: exit statuses of processes that have ended as they should. All others are started again.
         changes: yields the changed files, none of them after a short time without changes. The workers are then
-            started anew, and one that ends waits for the next change. None: the program is not watched.
+            started anew, and a worker that ends waits for the next change. None: the program is not watched.
     """
 
     def __init__(
