@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -18,67 +20,41 @@ class Commands(CommandGroup):
 
     package = "jqueue.cli"
     modules = {  # noqa: RUF012 - the base class says ClassVar
-        "worker": {"worker": "Run the worker of a program on a queue."},
-        "jobs": {
-            "ls": "List jobs: ready, running, dead; by entrypoint, age, holder, key, error or payload.",
-            "show": "Show one job with its whole life: attempts, errors, holder, times, events.",
-        },
-        "enqueue": {"enqueue": "Add a job, and print its id."},
-        "changes": {
-            "cancel": "Remove waiting jobs; with --running, also stop jobs in progress.",
-            "redrive": "Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.",
-            "purge": "Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.",
-            "update": "Give waiting jobs another time or priority: one by its ID, several by filters, or --all.",
-        },
-        "queue": {
-            "stats": "Show the figures of a queue: jobs by entrypoint, rates, times, workers, limits, cron entries.",
-            "pause": "Pause an entrypoint: workers claim none of its jobs until `jqueue resume`.",
-            "resume": "End the pause of an entrypoint: workers claim its jobs again.",
-            "stop": "Tell a worker to stop, on whatever machine: it finishes its jobs or hands them back, and ends.",
-            "limit": "Set the limits of an entrypoint; without options, show its limits.",
-            "configure": "Change the settings of a queue; without options, show them.",
-            "init": "Create an empty queue.",
-        },
-        "cron": {
-            "schedule": "Set a cron entry, which enqueues a job at each of its times; or --remove it, or --run-now."
-        },
-        "history": {"history": "List what happened to jobs, the newest event first."},
-        "metrics": {"metrics": "Print the metrics of a queue in the text format of Prometheus, or serve them."},
-        "dashboard": {
-            "dashboard": "Show a queue live in the browser, and change it there.",
-            "serve": "Serve a queue to programs on other machines, and to programs in any language by HTTP.",
-        },
-        "transfer": {
-            "export": "Write the jobs of a queue as JSON lines, with their payloads.",
-            "import": "Add the jobs of an export to a queue.",
-            "migrate": "Move the jobs of one queue to another.",
-        },
-        "doctor": {"doctor": "Check whether a store is safe for a queue."},
-        "repair": {"repair": "Bring back the jobs of damaged segments that can be read. The others are given up."},
-        "spark": {"spark": 'Work on many jobs with Spark; needs pip install "jqueue[spark]" and Java.'},
+        "worker": "worker",
+        "jobs": "ls show",
+        "enqueue": "enqueue",
+        "changes": "cancel redrive purge update",
+        "queue": "stats pause resume stop limit configure init",
+        "cron": "schedule",
+        "history": "history",
+        "metrics": "metrics",
+        "dashboard": "dashboard serve",
+        "transfer": "export import migrate",
+        "doctor": "doctor",
+        "repair": "repair",
+        "spark": "spark",
     }
 
     def make_context(self, *args: Any, **options: Any) -> Any:
         """As in typer."""
-        with _HidingURLs():
+        with _hidden_urls():
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: Any) -> Any:
         """As in typer."""
-        with _HidingURLs():
+        with _hidden_urls():
             return super().invoke(ctx)
 
 
-class _HidingURLs:
-    """Takes the URLs out of the messages of typer's errors: "no such command", "unexpected argument"."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        message = getattr(error, "message", None)
-        if isinstance(message, str):
-            error.message = _URL.sub("(a URL)", message)  # type: ignore[union-attr]
+@contextmanager
+def _hidden_urls() -> Iterator[None]:
+    """Take the URLs out of the messages of typer's errors: "no such command", "unexpected argument"."""
+    try:
+        yield
+    except Exception as error:  # typer has no public name for its own
+        if isinstance(message := getattr(error, "message", None), str):
+            error.message = _URL.sub("(a URL)", message)  # type: ignore[attr-defined]
+        raise
 
 
 app = group(Commands, add_completion=True)

@@ -19,11 +19,12 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from msgspec.structs import replace
 
+from jqueue.cli.help import RefusedError
 from jqueue.cli.jobs import one_job
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.options import FILTERS, duration, expanding, selection_of, time
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, refusal, show, show_json, tell
+from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, show, show_json, tell
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
@@ -108,9 +109,9 @@ def choosing(
         job_id, selection, stale = given["job_id"], selection_of(given), given.get("stale")
         ways = (job_id is not None) + bool(selection) + bool(given.get("every")) + (stale is not None)
         if stale is not None and ways > 1:
-            raise ValueError("--stale is for all jobs without a heartbeat: give it without an ID, filters and --all")
+            raise RefusedError("--stale is for all jobs without a heartbeat: give it without an ID, filters and --all")
         if ways > 1 or (has_all and not ways):
-            raise ValueError(f"choose the jobs: one ID, filters such as --entrypoint NAME{', or --all' * has_all}")
+            raise RefusedError(f"choose the jobs: one ID, filters such as --entrypoint NAME{', or --all' * has_all}")
         yes, dry_run, as_json = (bool(given[name]) for name in ("yes", "dry_run", "as_json"))
         seconds = None if stale is None else duration("--stale", stale)
         return Choice(job_id, selection, yes, dry_run, as_json, seconds)
@@ -201,15 +202,15 @@ def change_jobs(url: str, choice: Choice, change: JobChange) -> None:
         _change_one(url, choice.job_id, choice, change)
         return
     within = replace(choice.selection, phases=(choice.selection.phases & change.phases) or change.phases)
-    tally = on_queue(url, lambda opened: _counted(opened, choice.selection, within, change), as_json=as_json)
+    tally = on_queue(url, lambda opened: _counted(opened, choice.selection, within, change))
     if choice.dry_run or not tally.matched:
         _show(tally, change, dry_run=choice.dry_run, as_json=as_json)
         if tally.damage is not None:
-            raise typer.Exit(UNUSABLE) if as_json else refusal(str(tally.damage))
+            raise typer.Exit(UNUSABLE) if as_json else RefusedError(str(tally.damage))
         return
     if change.question and not choice.yes:
         ask(tally.matched, change.question, as_json=as_json)
-    on_queue(url, lambda opened: _change_all(opened, tally, within, change), as_json=as_json)
+    on_queue(url, lambda opened: _change_all(opened, tally, within, change))
     _show(tally, change, as_json=as_json)
     if tally.changed < tally.matched.total():
         raise typer.Exit(NOT_ALL)
@@ -231,7 +232,7 @@ def _change_one(url: str, job_id: str, choice: Choice, change: JobChange) -> Non
             raise result
         return job, result
 
-    job, result = on_queue(url, do, as_json=choice.as_json)
+    job, result = on_queue(url, do)
     if choice.dry_run:
         _show(Tally(Counter([job.entrypoint])), change, dry_run=True, as_json=choice.as_json)
         return
@@ -344,10 +345,9 @@ def ask(found: Counter[str], question: str, *, as_json: bool) -> None:
     named = [f"{printable(name)} {number:,}" for name, number in by_entrypoint[:NAMED]]
     more = f" and {counted(len(by_entrypoint) - NAMED, 'other entrypoint')}" if len(by_entrypoint) > NAMED else ""
     if not sys.stdin.isatty():
-        raise refusal(
+        raise RefusedError(
             f"{counted(total, 'job matches', 'jobs match')}, and there is no terminal to ask at: add --yes to go "
             "ahead, or --dry-run to only count",
-            as_json=as_json,
         )
     if not typer.confirm(f"{question.format(jobs=jobs(total))} ({', '.join(named)}{more})", err=True):
         note("nothing was changed")
@@ -470,7 +470,7 @@ def _requeue_stale(url: str, choice: Choice, seconds: float) -> None:
         beats = [job.heartbeat_at async for job in opened.view.jobs(now, running)]
         return sum(beat is None or (now - beat).total_seconds() >= seconds for beat in beats)
 
-    number = on_queue(url, requeue, as_json=choice.as_json)
+    number = on_queue(url, requeue)
     told: dict[str, Any] = (
         {"matched": number, "requeued": 0, "dry_run": True} if choice.dry_run else {"requeued": number}
     )
@@ -494,12 +494,9 @@ def update(
     Exits with 1 if some of the jobs had changed meanwhile.
     """
     if sum(each is not None for each in (delay, at, priority)) != 1:
-        raise refusal("give one of --delay DURATION, --at TIME and --priority NUMBER", as_json=choice.as_json)
-    try:
-        seconds = None if delay is None else duration("--delay", delay)
-        run_at = None if at is None else time("--at", at)
-    except ValueError as error:
-        raise refusal(str(error), as_json=choice.as_json) from None
+        raise RefusedError("give one of --delay DURATION, --at TIME and --priority NUMBER")
+    seconds = None if delay is None else duration("--delay", delay)
+    run_at = None if at is None else time("--at", at)
 
     def operation(job: Job) -> Operation:
         return Reschedule(job.id, delay=seconds, run_at=run_at) if priority is None else Reprioritise(job.id, priority)
@@ -542,10 +539,9 @@ def purge(url: URL, choice: Choice) -> None:
     if selection.phases == QUEUED and selection == Selection(QUEUED, selection.entrypoints):
         return _purge_waiting(url, choice, change)
     if not selection.phases <= REMOVABLE:
-        raise refusal(
+        raise RefusedError(
             "purge takes dead and completed jobs, or --status queued with no filter but --entrypoint: `jqueue cancel` "
             "removes other waiting jobs",
-            as_json=choice.as_json,
         )
     chosen = replace(selection, phases=selection.phases or frozenset({Phase.DEAD}))
     change_jobs(url, choice._replace(selection=chosen), change)
@@ -574,9 +570,9 @@ def _purge_waiting(url: str, choice: Choice, change: JobChange) -> None:
         wanted: list[str | None] = [*sorted(names)] or [None]
         return sum([await certain(opened.queue.purge(status=JobStatus.QUEUED, entrypoint=name)) for name in wanted])
 
-    tally = Tally(on_queue(url, count, as_json=choice.as_json))
+    tally = Tally(on_queue(url, count))
     if tally.matched and not choice.dry_run:
         if not choice.yes:
             ask(tally.matched, change.question, as_json=choice.as_json)
-        tally.changed = on_queue(url, remove, as_json=choice.as_json)
+        tally.changed = on_queue(url, remove)
     _show(tally, change, dry_run=choice.dry_run, as_json=choice.as_json)

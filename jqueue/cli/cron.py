@@ -6,10 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.help import RefusedError
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import instant, moment, refusal, tell
+from jqueue.cli.printing import instant, moment, tell
 from jqueue.domain.job_options import ScheduleOptions
 from jqueue.domain.models import Job
 from jqueue.domain.operations.rules import RunSchedule
@@ -33,20 +34,21 @@ def schedule(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the entry. Its jobs stay.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Set a cron entry: at each of its times, one job is enqueued, whatever the number of workers.
+    """Set a cron entry, which enqueues a job at each of its times; or --remove it, or --run-now.
 
-    An entry with this name is replaced. The jobs are enqueued by the workers, so none is while no worker runs. A
-    DURATION is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d. `jqueue stats` lists the entries.
+    At each time, one job is enqueued, whatever the number of workers. An entry with this name is replaced. The jobs are
+    enqueued by the workers, so none is while no worker runs. A DURATION is in seconds, or has a unit: 60, 90s, 15m,
+    12h, 30d. `jqueue stats` lists the entries.
 
     With --remove or --run-now, the entry must exist, and no other option is taken. After --run-now, the next worker
     that is free takes the job; the times of the entry stay as they are.
     """
     if remove or run_now:
         if (remove and run_now) or options or timezone != "UTC" or {cron, entrypoint, payload, file} != {None}:
-            raise refusal("give --remove or --run-now, and no other option", as_json=as_json)
+            raise RefusedError("give --remove or --run-now, and no other option")
         return _remove(url, name, as_json=as_json) if remove else _run_now(url, name, as_json=as_json)
     if cron is None or entrypoint is None:
-        raise refusal('give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now', as_json=as_json)
+        raise RefusedError('give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now')
 
     async def change(opened: OpenedQueue) -> tuple[Schedule, bool]:
         queue = opened.queue
@@ -61,7 +63,7 @@ def schedule(
         call = queue.schedule(name, cron, entrypoint, content, timezone=timezone, **options)
         return await certain(call), name in known
 
-    entry, replaced = on_queue(url, change, as_json=as_json)
+    entry, replaced = on_queue(url, change)
     told = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
     what = "replaced the entry of this name" if replaced else "added"
     sentence = f"{what}; the first job is enqueued at {moment(entry.next_at)} UTC"
@@ -73,7 +75,7 @@ def _remove(url: str, name: str, *, as_json: bool) -> None:
         if not await certain(opened.queue.unschedule(name)):
             raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
 
-    on_queue(url, remove, as_json=as_json)
+    on_queue(url, remove)
     tell({"name": name, "removed": True}, "the cron entry was removed", as_json=as_json)
 
 
@@ -84,6 +86,6 @@ def _run_now(url: str, name: str, *, as_json: bool) -> None:
             raise added[0]
         return added[0]
 
-    job = on_queue(url, run, as_json=as_json)
+    job = on_queue(url, run)
     told = {"id": job.id, "entrypoint": job.entrypoint, "schedule": name}
     tell(told, f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})", as_json=as_json)

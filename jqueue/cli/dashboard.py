@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.help import RefusedError
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, OpenedQueue, on_queue
 from jqueue.cli.parameters import option
 from jqueue.cli.printing import note, refusal
 from jqueue.connect import connect_queue

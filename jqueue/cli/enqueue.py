@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.help import RefusedError
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
 from jqueue.cli.parameters import argument
 from jqueue.cli.printing import note, show_json
@@ -59,7 +60,7 @@ def enqueue(
             note(f"there was no queue at {opened.name}: this job created it")
         return answer
 
-    job_id, instead = on_queue(url, add, as_json=as_json, create=create, absent=True)
+    job_id, instead = on_queue(url, add, create=create, absent=True)
     if as_json:
         show_json({"id": job_id, "entrypoint": entrypoint, "added": instead is None})
     else:

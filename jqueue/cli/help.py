@@ -1,16 +1,19 @@
-"""Help that reads well at any width, and comes at once: a command is imported only when it is called.
+"""Commands that are imported only when they are called, with errors in one line and help that reads well at any width.
 
-It is plain text. To draw boxes around it, typer imports a Markdown parser, which takes longer than all the rest.
+The help is plain text. To draw boxes around it, typer imports a Markdown parser, which takes longer than all the rest.
 """
 
 from __future__ import annotations
 
+import ast
 import gc
 import inspect
 import os
-from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from keyword import iskeyword
+from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -22,6 +25,10 @@ WIDEST = 120
 
 PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """The environment variable by which pydantic leaves out plugins."""
+
+
+class RefusedError(Exception):
+    """A command cannot do its work. The message is the line that says why."""
 
 
 def _in_paragraphs(text: str) -> str:
@@ -45,7 +52,19 @@ class _Plain:
 
 
 class Command(_Plain, TyperCommand):
-    """A command with plain help. An argument whose environment variable is set is not taken from the command line."""
+    """A command with plain help, whose errors are lines, or JSON if it prints JSON.
+
+    An argument whose environment variable is set is not taken from the command line.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """As in typer."""
+        try:
+            return super().invoke(ctx)
+        except RefusedError as error:
+            from jqueue.cli.printing import refusal
+
+            raise refusal(str(error), as_json=ctx.params.get("as_json", False)) from None
 
     def make_parser(self, ctx: Any) -> Any:
         """As in typer."""
@@ -75,53 +94,58 @@ class CommandGroup(_Plain, TyperGroup):
 
     Attributes:
         package: name of the package with the commands.
-        modules: the modules of the package, by name, each with its commands: the first paragraph of the help of each,
-            by its name. A command is a function, or a group, of the same name.
+        modules: names of the commands in each module of the package. A command is a function, or a group, of the same
+            name. The first paragraph of its docstring is its summary in the help of the group.
     """
 
     package: ClassVar[str]
-    modules: ClassVar[Mapping[str, Mapping[str, str]]]
+    modules: ClassVar[dict[str, str]]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.summaries = {name: text for listed in self.modules.values() for name, text in listed.items()}
-        places = {name: f"{self.package}.{module}" for module, listed in self.modules.items() for name in listed}
-        self.commands = _Commands(places)  # type: ignore[assignment]
+        places = {name: f"{self.package}.{module}" for module, names in self.modules.items() for name in names.split()}
+        self.commands = {name: _Listed(name, place) for name, place in places.items()}
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        """As in typer; nothing is imported."""
-        return list(self.summaries)
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """As in typer; nothing is imported."""
-        commands = self.commands
-        self.commands = {name: TyperCommand(name, help=text) for name, text in self.summaries.items()}
-        try:
-            return super().shell_complete(ctx, incomplete)
-        finally:
-            self.commands = commands
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """As in typer; nothing is imported, and no summary is cut."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(self.summaries.items()))
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """As in typer; the command is imported."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, listed.imported() if isinstance(listed, _Listed) else listed, rest
 
 
-class _Commands(Mapping[str, Any]):
-    """The commands of a group by name. Each is imported when it is looked up."""
+class _Listed(TyperCommand):
+    """A command in a list. It is not imported: its summary is read from the source of its module.
 
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
+    Args:
+        name: its name.
+        module: name of its module.
+    """
 
-    def __getitem__(self, name: str) -> Any:
-        found = getattr(_imported(self._places[name]), f"{name}_" if iskeyword(name) else name)
-        return typer.main.get_command(found if isinstance(found, typer.Typer) else _alone(found))
+    def __init__(self, name: str, module: str) -> None:
+        super().__init__(name)
+        self.module = module
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """Return the summary, which is not cut."""
+        return _summaries(self.module)[str(self.name)]
 
-    def __len__(self) -> int:
-        return len(self._places)
+    def imported(self) -> Any:
+        """Return the command."""
+        name = f"{self.name}_" if iskeyword(str(self.name)) else str(self.name)
+        command = getattr(_imported(self.module), name)
+        if not isinstance(command, typer.Typer):
+            function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
+            command.command(cls=Command)(function)
+        return typer.main.get_command(command)
+
+
+@cache
+def _summaries(module: str) -> dict[str, str]:
+    """Return the first paragraph of the docstring of each function of a module, by its name."""
+    spec = find_spec(module)
+    tree = ast.parse(Path(str(spec and spec.origin)).read_bytes())
+    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
+    texts = {each.name.removesuffix("_"): _in_paragraphs(ast.get_docstring(each) or "") for each in functions}
+    return {name: text.partition("\n\n")[0] for name, text in texts.items()}
 
 
 def _imported(name: str) -> ModuleType:
@@ -160,9 +184,3 @@ def group(kind: type[CommandGroup], *, add_completion: bool = False, **options: 
         context_settings={"max_content_width": WIDEST},
         **options,
     )
-
-
-def _alone(function: Any) -> typer.Typer:
-    made = typer.Typer(add_completion=False, rich_markup_mode=None)
-    made.command(cls=Command)(function)
-    return made

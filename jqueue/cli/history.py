@@ -10,7 +10,8 @@ import typer
 
 from jqueue.cli import options
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, write_lines
-from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.help import RefusedError
+from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import brief, moment
 from jqueue.core.blob_queue import BlobQueue
@@ -95,7 +96,7 @@ def history(
             return str(error)
         return None
 
-    missing = on_queue(url, tell, as_json=as_json)
+    missing = on_queue(url, tell)
     if missing:
         typer.echo(f"jqueue: {printable(missing)}", err=True)
         raise typer.Exit(INCOMPLETE)
@@ -108,11 +109,8 @@ async def _events(
     queue, known, now = opened.queue, opened.view.header.history, opened.now()
     if not isinstance(queue, BlobQueue):
         raise InvalidJobError("the format of this queue has no history")
-    try:
-        first = None if since is None else options.past("--since", since, now)
-        end = None if until is None else options.past("--until", until, now)
-    except ValueError as error:
-        raise RefusedError(str(error)) from None
+    first = None if since is None else options.past("--since", since, now)
+    end = None if until is None else options.past("--until", until, now)
     if known is None:
         raise RefusedError(OFF)
     if known.stopped:

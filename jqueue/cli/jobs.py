@@ -16,12 +16,13 @@ from typing import Annotated, Any
 import typer
 
 from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, write_lines
+from jqueue.cli.help import RefusedError
 from jqueue.cli.history import outcome
 from jqueue.cli.live import Interval, live
-from jqueue.cli.on_queue import URL, AsJSON, OneALine, OpenedQueue, RefusedError, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OneALine, OpenedQueue, on_queue
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import age, ago, length, moment, refusal, show_json, size
+from jqueue.cli.printing import age, ago, length, moment, show_json, size
 from jqueue.cli.progress import DEEP, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import ShownLife, event_values, job_values
@@ -327,7 +328,7 @@ def ls(
     This command only reads, and shows payloads only with --payloads.
     """
     if watch and as_json:
-        raise refusal("choose --watch or --json", as_json=True)
+        raise RefusedError("choose --watch or --json")
 
     def listing(most: int | None) -> Listing:
         return Listing(selection, sort, reverse, most, payloads, as_json)
@@ -349,7 +350,7 @@ def ls(
 
     if watch:
         return live(url, draw, interval, instead="jqueue ls")
-    on_queue(url, write, as_json=as_json)
+    on_queue(url, write)
 
 
 BEFORE = timedelta(minutes=1)
@@ -394,7 +395,7 @@ def show(
                 fields.append(("result", json.dumps(result, ensure_ascii=False)))
         return job, values, fields
 
-    job, values, fields = on_queue(url, read, as_json=as_json)
+    job, values, fields = on_queue(url, read)
     if as_json:
         show_json(values)
         return

@@ -12,7 +12,8 @@ from typing import Annotated
 import typer
 
 from jqueue.cli.columns import Terminal
-from jqueue.cli.on_queue import OpenedQueue, RefusedError, on_queue
+from jqueue.cli.help import RefusedError
+from jqueue.cli.on_queue import OpenedQueue, on_queue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.printable import printable
 

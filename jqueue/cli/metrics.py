@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
+from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, OpenedQueue, on_queue
 from jqueue.cli.parameters import option
-from jqueue.cli.printing import refusal
 
 
 def metrics(
@@ -30,7 +30,7 @@ def metrics(
         from jqueue.telemetry.listener import Listener, Page
         from jqueue.telemetry.prometheus import PrometheusMetrics
     except ImportError as error:
-        raise refusal(str(error)) from None
+        raise RefusedError(str(error)) from None
 
     async def export(opened: OpenedQueue) -> bytes:
         exporter = PrometheusMetrics(every=None, commits=False)

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.help import RefusedError
 from jqueue.cli.parameters import argument
-from jqueue.cli.printing import note, refusal
+from jqueue.cli.printing import note
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.view import QueueView
+from jqueue.domain import errors
 from jqueue.domain.errors import (
     JobNotFoundError,
     JQueueError,
@@ -60,10 +62,6 @@ AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object inst
 OneALine = Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of text.")]
 
 
-class RefusedError(Exception):
-    """A command cannot do its work. The message is the line that says why."""
-
-
 @dataclass(frozen=True)
 class OpenedQueue:
     """A queue that exists.
@@ -93,30 +91,27 @@ def on_queue(
     url: str,
     work: Callable[[OpenedQueue], Awaitable[Answer]],
     *,
-    as_json: bool = False,
     create: bool = False,
     absent: bool = False,
 ) -> Answer:
-    """Return the answer of some work on the queue of a URL. An error is printed in one line, and ends the command.
+    """Return the answer of some work on the queue of a URL.
 
     Args:
         url: of the queue.
         work: called with the queue, once it is certain that it exists.
-        as_json: True if an error is printed as JSON.
         create: True if neither the queue nor its folder need exist: the work may create them.
         absent: True if the queue need not exist, but its folder must.
 
     Raises:
-        typer.Exit: the work could not be done.
+        RefusedError: the work could not be done.
     """
     try:
         queue = connect_queue(url, DirectQueue, create=create)
     except MissingFolderError as error:
         remedy = "correct the path, or add --create" if absent else "correct the path"
-        missing = f"there is no queue: the folder {error.folder!r} does not exist; {remedy}"
-        raise refusal(missing, as_json=as_json) from None
+        raise RefusedError(f"there is no queue: the folder {error.folder!r} does not exist; {remedy}") from None
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
-        raise refusal(str(error), as_json=as_json) from None
+        raise RefusedError(str(error)) from None
     answers: list[Answer] = []  # `asyncio.run` makes the repr of what its coroutine returns
 
     async def perform() -> None:
@@ -138,13 +133,13 @@ def on_queue(
         asyncio.run(perform())
         return answers[0]
     except UnknownOutcomeError:
-        raise refusal(UNKNOWN, as_json=as_json) from None
+        raise RefusedError(UNKNOWN) from None
     except JobNotFoundError:  # the id is not shown: it may be a URL that was put into the wrong place
-        raise refusal(
-            f"there is no job with this id in {describe(place_of(queue))}: it may have finished", as_json=as_json
+        raise RefusedError(
+            f"there is no job with this id in {describe(place_of(queue))}: it may have finished"
         ) from None
-    except (JQueueError, ImportError, RefusedError) as error:
-        raise refusal(str(error), as_json=as_json) from None
+    except (JQueueError, ImportError) as error:
+        raise RefusedError(str(error)) from None
 
 
 async def certain(call: Awaitable[Answer]) -> Answer:
@@ -155,10 +150,7 @@ async def certain(call: Awaitable[Answer]) -> Answer:
         JQueueError: the change was not made.
     """
     try:
-        return await call
-    except UnknownOutcomeError as error:
-        answer: Answer = await error.resolve(SECOND_THOUGHT)
-        return answer
+        return await errors.certain(call, SECOND_THOUGHT)
     except asyncio.CancelledError:  # Ctrl-C
         note("interrupted: it is not known whether the last change was made")
         raise

@@ -15,9 +15,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, get_args
 
-from jqueue.cli.on_queue import RefusedError
+from jqueue.cli.help import RefusedError
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import refusal
 from jqueue.domain.durations import LONGEST, parse_duration
 from jqueue.domain.job_options import Option, options_of
 from jqueue.domain.large_values import PayloadSource
@@ -72,7 +71,7 @@ def expanding(
     Args:
         parameter: name of the parameter.
         types: the type of each option, by its name. An option that is not given is None.
-        read: returns the value of the parameter, given the options. It raises `ValueError` if one of them is wrong.
+        read: returns the value of the parameter, given the options. It raises `RefusedError` if one of them is wrong.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -83,11 +82,7 @@ def expanding(
 
         @functools.wraps(command)
         def with_options(**given: Any) -> None:
-            as_json = bool(given.get("as_json"))
-            try:
-                value = read({name: given.pop(name) for name in types})
-            except ValueError as error:
-                raise refusal(str(error), as_json=as_json) from None
+            value = read({name: given.pop(name) for name in types})
             command(**given, **{parameter: value})
 
         with_options.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -110,19 +105,19 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
     """Return the selection that the options mean.
 
     Raises:
-        ValueError: an option has a wrong value. The message names the option, but does not repeat the value.
+        RefusedError: an option has a wrong value. The message names the option, but does not repeat the value.
     """
     for name in ("entrypoint", "holder", "key", "error", "payload", "id"):
         texts = given.get(name)
         if "" in (texts if isinstance(texts, list) else [texts]):
-            raise ValueError(f"--{name} is empty: give a text, or leave it out")
+            raise RefusedError(f"--{name} is empty: give a text, or leave it out")
     if any("\ud800" <= char <= "\udfff" for char in given.get("payload") or ""):
-        raise ValueError("--payload takes text in UTF-8")
+        raise RefusedError("--payload takes text in UTF-8")
     phases: set[Phase] = set()
     for word in ",".join(given.get("status") or ()).split(",") if given.get("status") else ():
         status = word.strip().lower().replace("-", "_").replace(" ", "_")
         if status not in STATUSES:
-            raise ValueError("--status takes ready, scheduled, queued (both), running, dead, completed or expired")
+            raise RefusedError("--status takes ready, scheduled, queued (both), running, dead, completed or expired")
         phases |= STATUSES[status]
     return Selection(
         phases=frozenset(phases),
@@ -137,7 +132,7 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
 def _age(option: str, text: str | None) -> float | None:
     seconds = None if text is None else parse_duration(text)
     if text is not None and seconds is None:
-        raise ValueError(f"{option} takes a number with a unit: 90s, 15m, 12h, 30d or 2w")
+        raise RefusedError(f"{option} takes a number with a unit: 90s, 15m, 12h, 30d or 2w")
     return seconds
 
 
@@ -149,7 +144,7 @@ def duration(option: str, text: str) -> float:
     """Return a duration in seconds: a number of seconds, or a number with a unit.
 
     Raises:
-        ValueError: the text is not a duration.
+        RefusedError: the text is not a duration.
     """
     seconds = parse_duration(text)
     if seconds is None:
@@ -158,7 +153,7 @@ def duration(option: str, text: str) -> float:
         except ValueError:
             seconds = math.nan
     if not 0 <= seconds <= LONGEST:
-        raise ValueError(f"{option} takes seconds, or a number with a unit: 60, 90s, 15m, 12h, 30d or 2w")
+        raise RefusedError(f"{option} takes seconds, or a number with a unit: 60, 90s, 15m, 12h, 30d or 2w")
     return seconds
 
 
@@ -166,13 +161,15 @@ def time(option: str, text: str) -> datetime:
     """Return a time. A text without a zone is in UTC, as all times that commands print.
 
     Raises:
-        ValueError: the text is not a time.
+        RefusedError: the text is not a time.
     """
     try:
         found = datetime.fromisoformat(text.strip())
         return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ValueError(f"{option} takes a time such as 2026-11-23T08:00 (in UTC) or 2026-11-23T08:00+01:00") from None
+        raise RefusedError(
+            f"{option} takes a time such as 2026-11-23T08:00 (in UTC) or 2026-11-23T08:00+01:00"
+        ) from None
 
 
 def past(option: str, text: str, now: datetime) -> datetime:
@@ -184,15 +181,15 @@ def past(option: str, text: str, now: datetime) -> datetime:
         now: the present time.
 
     Raises:
-        ValueError: the text is not a time, or the time lies ahead.
+        RefusedError: the text is not a time, or the time lies ahead.
     """
     seconds = parse_duration(text.strip().removesuffix("ago"))
     try:
         found = time(option, text) if seconds is None else now - timedelta(seconds=seconds)
-    except (ValueError, OverflowError):
+    except (RefusedError, OverflowError):
         found = None
     if found is None or found > now:
-        raise ValueError(f"{option} takes a time that is over: 2h, 30d, 2026-11-23T08:00 (in UTC) or with +01:00")
+        raise RefusedError(f"{option} takes a time that is over: 2h, 30d, 2026-11-23T08:00 (in UTC) or with +01:00")
     return found
 
 
@@ -200,11 +197,11 @@ def size(option: str, text: str) -> int:
     """Return a number of bytes.
 
     Raises:
-        ValueError: the text is not a size.
+        RefusedError: the text is not a size.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"{option} takes a number of bytes, or one with a unit: 1048576, 512KiB, 64MiB or 2GiB")
+        raise RefusedError(f"{option} takes a number of bytes, or one with a unit: 1048576, 512KiB, 64MiB or 2GiB")
     return int(found[1]) << 10 * _POWERS[found[2].lower()]
 
 
@@ -212,13 +209,13 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     """Return names and texts that were given as NAME=TEXT.
 
     Raises:
-        ValueError: one of them has no name or no "=".
+        RefusedError: one of them has no name or no "=".
     """
     found = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name:
-            raise ValueError(f"{option} takes NAME=TEXT, and may be repeated")
+            raise RefusedError(f"{option} takes NAME=TEXT, and may be repeated")
         found[name] = value
     return found
 

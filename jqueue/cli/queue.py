@@ -9,8 +9,9 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
+from jqueue.cli.help import RefusedError
 from jqueue.cli.live import Interval, live
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
 from jqueue.cli.options import duration, expanding
 from jqueue.cli.options import size as size_of
 from jqueue.cli.parameters import argument, option
@@ -20,7 +21,6 @@ from jqueue.cli.printing import (
     length,
     moment,
     note,
-    refusal,
     show_json,
     size,
     tell,
@@ -73,7 +73,7 @@ def stats(
     Exits with 2 if the queue does not exist or cannot be read.
     """
     if watch and as_json:
-        raise refusal("choose --watch or --json", as_json=True)
+        raise RefusedError("choose --watch or --json")
 
     async def draw(opened: OpenedQueue, terminal: Terminal, _: int) -> list[str]:
         return [f"{opened.now().astimezone(UTC):%H:%M:%S} UTC", *_page(await _read(opened), opened.now(), terminal)]
@@ -83,7 +83,7 @@ def stats(
 
     if watch:
         return live(url, draw, interval, instead="jqueue stats")
-    values, now = on_queue(url, read, as_json=as_json)
+    values, now = on_queue(url, read)
     if as_json:
         show_json(values)
     else:
@@ -259,7 +259,7 @@ def init(url: URL, as_json: AsJSON = False) -> None:
             raise RefusedError(str(error)) from None
         return opened.name
 
-    name = on_queue(url, make, as_json=as_json, create=True)
+    name = on_queue(url, make, create=True)
     tell({"queue": name, "created": True}, f"created an empty queue at {name}", as_json=as_json)
 
 
@@ -282,7 +282,7 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
         known = known or any(entrypoint in worker.entrypoints for worker in figures.workers)
         return (figures.entrypoints or {}).get(entrypoint, EntrypointStats()), known
 
-    before, known = on_queue(url, change, as_json=as_json)
+    before, known = on_queue(url, change)
     if not known:
         note(NOBODY_HAS_IT)
     waiting = counted(before.ready + before.scheduled, "job waits", "jobs wait")
@@ -299,7 +299,7 @@ def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
         await certain(opened.queue.resume(entrypoint))
         return ((await opened.stats()).entrypoints or {}).get(entrypoint, EntrypointStats())
 
-    before = on_queue(url, change, as_json=as_json)
+    before = on_queue(url, change)
     resumed = f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready"
     told = {"entrypoint": entrypoint, "paused": False, "changed": before.paused}
     tell(told, resumed if before.paused else "this entrypoint was not paused", as_json=as_json)
@@ -320,7 +320,7 @@ def stop(
     async def change(opened: OpenedQueue) -> list[WorkerRecord]:
         return await certain(opened.queue.stop_worker(worker))
 
-    records = on_queue(url, change, as_json=as_json)
+    records = on_queue(url, change)
     words = [f"{printable(each.holder)} stops within {length(each.beat)}, or is lost" for each in records]
     tell({"stopping": [each.holder for each in records]}, *words, as_json=as_json)
 
@@ -340,14 +340,11 @@ def limit(
     They hold for all workers of the queue together. A limit that is not named stays as it is. Jobs in progress
     continue.
     """
-    try:
-        seconds = None if per is None else duration("--per", per)
-    except ValueError as error:
-        raise refusal(str(error), as_json=as_json) from None
+    seconds = None if per is None else duration("--per", per)
     if (rate is None) != (per is None):
-        raise refusal("give --rate and --per together: --rate 100 --per 60 means 100 claims a minute", as_json=as_json)
+        raise RefusedError("give --rate and --per together: --rate 100 --per 60 means 100 claims a minute")
     if (running is not None and no_running) or (rate is not None and no_rate):
-        raise refusal("give a limit, or the option that removes it, not both", as_json=as_json)
+        raise RefusedError("give a limit, or the option that removes it, not both")
 
     async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
         opened.queue.capabilities.require("limits")
@@ -368,7 +365,7 @@ def limit(
                 continue  # another operator was quicker: look again
             return rules, True
 
-    rules, changed = on_queue(url, change, as_json=as_json)
+    rules, changed = on_queue(url, change)
     told = {"running": rules.max_running, "rate": rules.rate, "per": rules.per, "paused": rules.paused}
     most = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
     claims = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
@@ -439,7 +436,7 @@ def _changes_of(given: dict[str, Any]) -> dict[str, Any]:
     for name, setting in VALUES.items():
         text, unset = given[name], given[f"no_{name}"]
         if unset and text is not None:
-            raise ValueError(f"give {_flag(name)} or {_flag(name, 'no-')}, not both")
+            raise RefusedError(f"give {_flag(name)} or {_flag(name, 'no-')}, not both")
         if unset or text is not None:
             changes[name] = None if unset else setting.read(_flag(name), text)
     return changes
@@ -468,7 +465,7 @@ def configure(url: URL, changes: dict[str, Any], as_json: AsJSON = False) -> Non
         settings: QueueSettings = await certain(opened.queue.configure(**changes))
         return settings
 
-    settings = on_queue(url, change, as_json=as_json)
+    settings = on_queue(url, change)
     values = {name: getattr(settings, name) for name in SETTINGS}
     words = {name: each.none if values[name] is None else each.words(values[name]) for name, each in VALUES.items()}
     words["history_payloads"] = "kept" if settings.history_payloads else "not kept"

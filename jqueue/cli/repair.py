@@ -11,7 +11,8 @@ from functools import partial
 from typing import Annotated, TypeVar
 
 from jqueue.cli.changes import DryRun, Yes, ask
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, RefusedError, certain, on_queue, place_of
+from jqueue.cli.help import RefusedError
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue, place_of
 from jqueue.cli.parameters import argument
 from jqueue.cli.printing import jobs, show, show_json, size
 from jqueue.cli.probes import CALL_LIMIT, NotTriedError, ProbeContext, Result, failed, noted, passed, with_retries
@@ -292,14 +293,14 @@ def repair(
         assert isinstance(opened.queue, BlobQueue)  # it has segments
         return sum(await certain(opened.queue.apply(*(DropRows(each.name, each.rows) for each, _ in damaged))))
 
-    damaged = on_queue(url, look, as_json=as_json)
+    damaged = on_queue(url, look)
     lost, total = Counter[str](), Counter[str]()
     for each, counts in damaged:
         lost[each.segment.entrypoint] += counts["lost"]
         total += counts
     if not dry_run and not yes:
         ask(lost, "Give up {jobs} that cannot be read?", as_json=as_json)
-    dropped = 0 if dry_run else on_queue(url, drop, as_json=as_json)
+    dropped = 0 if dry_run else on_queue(url, drop)
     readable, claimed = total["readable"], total["claimed"]
     if as_json:
         numbers = {"segments": len(damaged), "unreadable": lost.total(), "readable": readable, "in_ranges": claimed}

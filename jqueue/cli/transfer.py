@@ -15,12 +15,12 @@ import typer
 from msgspec import to_builtins
 
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import (
     IN_MEMORY,
     URL,
     AsJSON,
     OpenedQueue,
-    RefusedError,
     certain,
     on_queue,
     place_of,
@@ -81,7 +81,7 @@ def export(
             out.flush()
             return count
 
-    count = on_queue(url, write, as_json=as_json)
+    count = on_queue(url, write)
     if output is not None:
         tell({"exported": count}, f"{jobs(count)} exported", as_json=as_json)
 
@@ -159,7 +159,7 @@ def import_(
         except JQueueError as error:
             raise RefusedError(f"{error}. {jobs(counts['added'])} added before: repeat the import") from error
 
-    on_queue(url, add, as_json=as_json, create=True)
+    on_queue(url, add, create=True)
     if as_json:
         refused = [{"line": number, "reason": printable(reason)} for number, reason in wrong]
         show_json({**{name: counts[name] for name in ("added", *LEFT_OUT)}, "refused": refused, "dry_run": dry_run})
@@ -290,7 +290,7 @@ def migrate(
         except StorageError as error:
             raise RefusedError(f"{error}. Run the command again to finish the move") from None
 
-    report, rules, *names = on_queue(source, perform, as_json=as_json)
+    report, rules, *names = on_queue(source, perform)
     left = {name: getattr(report.left, name) for name in LEFT}
     values = {
         **dict(zip(("source", "dest"), names, strict=True)),

@@ -16,9 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from jqueue.domain.printable import counted, printable
+
+Answer = TypeVar("Answer")
 
 SHOWN = 80
 """Number of characters of a value that an error shows."""
@@ -417,6 +419,20 @@ class UnknownOutcomeError(StorageError):
         """Set the function that turns the operation's results into the call's result, and return this error."""
         self._convert = convert
         return self
+
+
+async def certain(call: Awaitable[Answer], seconds: float) -> Answer:
+    """Return the answer of a call. If its outcome is not known at its deadline, try some seconds longer to find out.
+
+    Raises:
+        UnknownOutcomeError: the outcome is still not known.
+        JQueueError: the call was certainly not carried out.
+    """
+    try:
+        return await call
+    except UnknownOutcomeError as error:
+        answer: Answer = await error.resolve(seconds)
+        return answer
 
 
 class NotLoadedError(UnknownOutcomeError):

@@ -6,7 +6,7 @@ Each request is one commit, made only if what the operator saw still holds.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -21,8 +21,8 @@ from jqueue.domain.errors import (
     JobStateError,
     JobsUnreadableError,
     JQueueError,
-    UnknownOutcomeError,
     WorkerNotFoundError,
+    certain,
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
@@ -413,7 +413,7 @@ class Request:
             in_order = sorted(jobs, key=ORDERS["served"])
             operations = (Guarded(action.make(job.id, values), job=job) for job in in_order)
             try:
-                results = await certain(self.queue.apply_each(*operations))
+                results = await certain(self.queue.apply_each(*operations), SECOND_THOUGHT)
             except JQueueError as error:
                 if not answer["done"]:
                     raise
@@ -485,7 +485,7 @@ class Request:
         Raises:
             JQueueError: it was refused, or its outcome is not known.
         """
-        [result] = await certain(self.queue.apply_each(operation))
+        [result] = await certain(self.queue.apply_each(operation), SECOND_THOUGHT)
         if isinstance(result, JQueueError):
             raise result
         return result
@@ -506,17 +506,3 @@ def _pairs(jobs: Any) -> list[tuple[Any, Any]]:
     if len(jobs) > PAGE:
         raise InvalidJobError(f"at most {PAGE} jobs can be selected")
     return [(job_id, seen) for job_id, seen in jobs]
-
-
-async def certain(call: Awaitable[list[Any]]) -> list[Any]:
-    """Return the results of a change. If its outcome is not known at its deadline, try some time longer to find out.
-
-    Raises:
-        UnknownOutcomeError: the outcome is still not known.
-        JQueueError: the change was not made.
-    """
-    try:
-        return await call
-    except UnknownOutcomeError as error:
-        found: list[Any] = await error.resolve(SECOND_THOUGHT)
-        return found

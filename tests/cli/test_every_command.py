@@ -44,7 +44,8 @@ COMMANDS = {**LOOKING, **CHANGING, **OTHERS}
 
 
 def nested(group, path=()):
-    for name, command in sorted(group.commands.items()):
+    for name, listed in sorted(group.commands.items()):
+        command = listed.imported()
         yield (*path, name), command
         yield from nested(command, (*path, name)) if hasattr(command, "commands") else ()
 

@@ -196,7 +196,7 @@ def run(
     async def name_of(opened: OpenedQueue) -> str:
         return opened.name
 
-    name = on_queue(url, name_of, as_json=spark.as_json)
+    name = on_queue(url, name_of)
     known = os.environ.get("PYTHONPATH", "")
     if os.getcwd() not in known.split(os.pathsep):  # Spark's Python processes import the program from here, as we did
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
@@ -374,12 +374,9 @@ def report(
     """
     if not urls and lake is None:
         raise spark.refusal("give the URL of a queue, or --lake")
-    try:
-        now = SystemClock().now()
-        first = None if since is None else options.past("--since", since, now)
-        end = None if until is None else options.past("--until", until, now)
-    except ValueError as error:
-        raise spark.refusal(str(error)) from None
+    now = SystemClock().now()
+    first = None if since is None else options.past("--since", since, now)
+    end = None if until is None else options.past("--until", until, now)
     if html is not None and not html.absolute().parent.is_dir():
         raise spark.refusal(f"there is no folder {printable(str(html.absolute().parent))}: create it first")
     with spark.session() as session:

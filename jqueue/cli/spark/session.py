@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.options import expanding
 from jqueue.cli.parameters import option
@@ -152,11 +153,11 @@ def _read(given: Mapping[str, Any]) -> OnSpark:
     """Return the value of the options.
 
     Raises:
-        ValueError: --conf has a wrong value.
+        RefusedError: --conf has a wrong value.
     """
     settings = [_SETTING.fullmatch(text) for text in given["conf"] or ()]
     if None in settings:
-        raise ValueError("--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g")
+        raise RefusedError("--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g")
     chosen = {each[1]: each[2] for each in settings if each is not None}
     extra, log = "spark.driver.extraJavaOptions", given["spark_log"] or SparkLog.OFF
     chosen[extra] = f"{java_options(log.value)} {chosen.get(extra, '')}".strip()
