@@ -27,13 +27,11 @@ def call_of(handler: Handler[..., Any], threads: Threads, processes: Processes) 
     """Return the function that calls a handler through its middleware. The first middleware is the outermost."""
     if handler.home == "process":
         return ProcessCall(handler, processes)
-    signature, function, middlewares = handler.signature, handler.function, handler.middlewares
-    parse, body = signature.parse, _body_of(handler, threads)
+    middlewares, parse, body = handler.middlewares, handler.signature.parse, _body_of(handler, threads)
     if handler.options.batch is not None:
         return lambda values, ctx: around(middlewares, ctx, lambda: body(values, ctx))
     if handler.home == "loop" and not middlewares:
-        bind = signature.call
-        return lambda job, ctx: bind(function, parse(job), ctx)
+        return lambda job, ctx: body(parse(job), ctx)
 
     async def call(job: Job, ctx: Context | None) -> Any:
         value = parse(job)
@@ -45,12 +43,12 @@ def call_of(handler: Handler[..., Any], threads: Threads, processes: Processes) 
 
 def _body_of(handler: Handler[..., Any], threads: Threads) -> Call:
     """Return the function that runs a handler on the event loop, or in a thread with the middleware of threads."""
-    bind, function = handler.signature.call, handler.function
+    bind = handler.signature.call
     if handler.home == "loop":
-        return lambda value, ctx: bind(function, value, ctx)
+        return bind
 
     def call(value: Any, ctx: Any) -> Any:
-        innermost: Callable[[], Any] = partial(bind, function, value, ctx)
+        innermost: Callable[[], Any] = partial(bind, value, ctx)
         for middleware in reversed(handler.thread_middlewares):
             innermost = partial(middleware, ctx, innermost)
         return innermost()

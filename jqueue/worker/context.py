@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Generic, Protocol, cast, overload
 
 from typing_extensions import TypeVar
@@ -55,17 +56,15 @@ class Pieces:
         if loop is None:
             raise RuntimeError("this handler is async: write `async for piece in ctx.open_payload()`")
 
-        async def next_piece() -> bytes | None:
-            return await anext(self._pieces, None)
-
-        async def close() -> None:
-            await self.aclose()
+        async def on_loop(function: Callable[..., Any], *args: Any) -> Any:
+            return await function(*args)
 
         try:
-            while (piece := asyncio.run_coroutine_threadsafe(next_piece(), loop).result()) is not None:
+            reading = partial(on_loop, anext, self._pieces, None)
+            while (piece := asyncio.run_coroutine_threadsafe(reading(), loop).result()) is not None:
                 yield piece
         finally:
-            asyncio.run_coroutine_threadsafe(close(), loop).result()
+            asyncio.run_coroutine_threadsafe(on_loop(self.aclose), loop).result()
 
 
 class Surroundings(Generic[R_co]):
@@ -165,9 +164,10 @@ class Context(Surroundings[R_co]):
 
     Attributes:
         job: the job as it was claimed.
+        companions: the operations that were given to `on_ack`.
     """
 
-    __slots__ = ("_companions", "job")
+    __slots__ = ("companions", "job")
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class Context(Surroundings[R_co]):
     ) -> None:
         super().__init__(queue, resources, deadline)
         self.job = job
-        self._companions: list[Operation] | None = None
+        self.companions: tuple[Operation, ...] = ()
 
     @property
     def entrypoint(self) -> str:
@@ -235,18 +235,11 @@ class Context(Surroundings[R_co]):
             if not isinstance(operation, Operation):
                 raise InvalidJobError(f"on_ack takes operations such as Enqueue(...), got {type(operation).__name__}")
         self.queue.capabilities.require("transactions")
-        if self._companions is None:
-            self._companions = []
-        self._companions.extend(operations)
+        self.companions += operations
 
     def change_on_ack(self, change: Callable[[Operation], Operation]) -> None:
         """Replace each operation that was given to `on_ack` by what `change` returns for it."""
-        if self._companions:
-            self._companions = [change(operation) for operation in self._companions]
-
-    def taken(self) -> tuple[Operation, ...]:
-        """The operations that were given to `on_ack`."""
-        return tuple(self._companions) if self._companions else ()
+        self.companions = tuple(map(change, self.companions))
 
     def _about(self) -> dict[str, Any]:
         return about(self.job)

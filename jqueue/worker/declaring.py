@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
@@ -57,33 +58,26 @@ async def declare(
         options = handler.options
         if options.max_running is not None or options.rate is not None:
             queue.capabilities.require("limits")
-            calls.append(lambda handler=handler: _limit(queue, handler))  # type: ignore[misc]
+            rate, per = (None, None) if options.rate is None else (options.rate.count, options.rate.per)
+            calls.append(partial(queue.limit, handler.entrypoint, running=options.max_running, rate=rate, per=per))
     for cron in crons:
         queue.capabilities.require("schedules")
-        calls.append(lambda cron=cron: _schedule(queue, cron))  # type: ignore[misc]
+        options = cron.handler.options
+        calls.append(
+            partial(
+                queue.schedule,
+                cron.name,
+                cron.cron,
+                cron.handler.entrypoint,
+                cron.payload,
+                timezone=cron.timezone,
+                priority=options.priority,
+                max_attempts=options.attempts_said,
+                unique_key=cron.unique_key,
+                keep_result=options.keep_result,
+            )
+        )
     await asyncio.gather(*(_until_done(call, failures) for call in calls))
-
-
-async def _limit(queue: Operator, handler: Handler[..., Any]) -> None:
-    options = handler.options
-    rate = None if options.rate is None else options.rate.count
-    per = None if options.rate is None else options.rate.per
-    await queue.limit(handler.entrypoint, running=options.max_running, rate=rate, per=per)
-
-
-async def _schedule(queue: Operator, cron: Cron) -> None:
-    options = cron.handler.options
-    await queue.schedule(
-        cron.name,
-        cron.cron,
-        cron.handler.entrypoint,
-        cron.payload,
-        timezone=cron.timezone,
-        priority=options.priority,
-        max_attempts=options.attempts_said,
-        unique_key=cron.unique_key,
-        keep_result=options.keep_result,
-    )
 
 
 async def _until_done(call: Callable[[], Awaitable[Any]], failures: CallFailures) -> None:

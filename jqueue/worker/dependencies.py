@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 Function = Callable[..., Any]
@@ -45,17 +46,32 @@ def Depends(function: Function) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of a dependency's function.
+    """One call of a function: that of a handler, or of a dependency.
 
     Attributes:
         function: the function to call.
+        by_position: its parameters that cannot be given by name.
         context: the name of its parameter for the context, if it takes it.
-        needs: its own dependencies, by parameter.
+        needs: its dependencies, by parameter.
+        names: the names of its payload parameters. The value of several is a dictionary by their names.
     """
 
     function: Function
+    by_position: Sequence[inspect.Parameter]
     context: str | None
     needs: Mapping[str, Function]
+    names: tuple[str, ...] = ()
+
+    def __call__(self, value: Any, ctx: Any, made: Mapping[Function, Any] = MappingProxyType({})) -> Any:
+        """Call the function with its payload, the context, and dependencies that are made."""
+        arguments = {name: made[need] for name, need in self.needs.items()}
+        if self.context is not None:
+            arguments[self.context] = ctx
+        if len(self.names) == 1:
+            arguments[self.names[0]] = value
+        elif self.names:
+            arguments.update(value)
+        return self.function(*[arguments.pop(each.name, each.default) for each in self.by_position], **arguments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +79,19 @@ class Dependencies:
     """The call of a handler with its dependencies: they are made before it, and ended after it in reverse order.
 
     Attributes:
-        bind: calls the function of the handler with its payload, its context and its dependencies by parameter.
-        on_loop: True if the function is `async`.
-        needs: the dependencies that it takes, by parameter.
+        handler: the call of the handler itself.
+        on_loop: True if the handler is `async`.
         steps: how each dependency is made, in an order in which this is possible.
     """
 
-    bind: Function
+    handler: Step
     on_loop: bool
-    needs: Mapping[str, Function]
     steps: Mapping[Function, Step]
 
-    def __call__(self, function: Function, value: Any, ctx: Any) -> Any:
-        """Call the function, on the event loop or in a thread or process."""
+    def __call__(self, value: Any, ctx: Any) -> Any:
+        """Call the handler, on the event loop or in a thread or process."""
         if self.on_loop:
-            return self._call(function, value, ctx, _here)
+            return self._call(value, ctx, _here)
         with closing(asyncio.Runner()) as runner:  # it has no event loop before it runs something
 
             async def wait(awaitable: Awaitable[Any]) -> Any:
@@ -89,23 +103,20 @@ class Dependencies:
                 return value
 
             try:
-                self._call(function, value, ctx, wait).send(None)
+                self._call(value, ctx, wait).send(None)
             except StopIteration as end:
                 return end.value
         raise AssertionError("a call without an event loop has waited for one")
 
-    async def _call(self, function: Function, value: Any, ctx: Any, wait: Wait) -> Any:
-        """Make the dependencies and call the function. Nothing here waits for an event loop but `wait`."""
+    async def _call(self, value: Any, ctx: Any, wait: Wait) -> Any:
+        """Make the dependencies and call the handler. Nothing here waits for an event loop but `wait`."""
         made: dict[Function, Any] = {}
         async with AsyncExitStack() as stack:
             for key, step in self.steps.items():
-                arguments = {name: made[need] for name, need in step.needs.items()}
-                if step.context is not None:
-                    arguments[step.context] = ctx
-                made[key] = await _made(step.function(**arguments), stack, wait)
+                made[key] = await _made(step(None, ctx, made), stack, wait)
             if ctx.is_cancelled:  # the job is out of time or goes to another worker: its work must not begin
                 raise asyncio.CancelledError
-            result = self.bind(function, value, ctx, {name: made[need] for name, need in self.needs.items()})
+            result = self.handler(value, ctx, made)
             return await result if self.on_loop else result
         raise AssertionError("no end of a dependency hides an error: see `_made`")
 

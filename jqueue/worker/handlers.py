@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -16,7 +15,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.printable import counted
 from jqueue.ports.queue import Producer
 from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Middleware, ThreadMiddleware
-from jqueue.worker.payloads import parse_result
+from jqueue.worker.payloads import MISSING, parse_result
 from jqueue.worker.signatures import (
     AddsJobs,
     BatchVerb,
@@ -33,14 +32,6 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
-
-class _NotGiven:
-    def __repr__(self) -> str:
-        return "<not given>"
-
-
-NO_PAYLOAD: Any = _NotGiven()
-"""Stands for a payload that was not given."""
 
 Home = Literal["loop", "thread", "process"]
 """The place where a function runs."""
@@ -118,7 +109,11 @@ class Handler(Generic[P, R_co]):
             TypeError: an option does not exist, or there is no queue.
         """
         queue, payload = self._queue_and_rest(arguments)
-        add = functools.partial(self._enqueue, queue, payload, keywords)
+
+        def add() -> Any:
+            data, options = self._split(payload, keywords)
+            return queue.enqueue(self.entrypoint, data, **options)
+
         return add() if _blocks(queue) else _awaited(add)
 
     def _queue_and_rest(self, arguments: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
@@ -134,11 +129,6 @@ class Handler(Generic[P, R_co]):
             f"`{self.__name__}.enqueue(queue, ...)`, or once for all calls: `worker.bind(queue)`. "
             "`connect(url, BrokerQueue)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
         )
-
-    def _enqueue(self, queue: Any, payload: Sequence[Any], keywords: dict[str, Any]) -> Any:
-        data, options = self._split(payload, keywords)
-        deadline = options.pop("deadline", None)
-        return queue.enqueue(self.entrypoint, data, **options, deadline=deadline)
 
     @operation_by_payload
     def operation(self, /, *payload: Any, **keywords: Any) -> Enqueue:
@@ -215,10 +205,9 @@ class Handler(Generic[P, R_co]):
 
     def keep_result_of(self, job: Job) -> Duration | None:
         """Return the time to keep the result of a job: the job's own, else the handler's. None: it is not kept."""
-        kept = getattr(job, "keep_result", None)
-        return self.options.keep_result if kept is None else kept
+        return self.options.keep_result if job.keep_result is None else job.keep_result
 
-    def encode(self, payload: Any = NO_PAYLOAD) -> bytes:
+    def encode(self, payload: Any = MISSING) -> bytes:
         """Return a payload of this handler as bytes. That of several parameters is a mapping by their names.
 
         Raises:
@@ -226,12 +215,11 @@ class Handler(Generic[P, R_co]):
         """
         codec = self.signature.codec
         if codec is None:
-            if payload is not NO_PAYLOAD:
+            if payload is not MISSING:
                 raise InvalidJobError(f"the handler {self.entrypoint!r} takes no payload")
             return b""
-        if payload is NO_PAYLOAD:
-            payload = self.signature.default if len(self.signature.names) == 1 else {}
-        if payload is inspect.Parameter.empty:
+        payload = codec.default if payload is MISSING else payload
+        if payload is MISSING:
             raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, but none was given")
         return codec.encode(payload)
 
@@ -253,14 +241,11 @@ class Handler(Generic[P, R_co]):
                 f" enqueue (its payload: {', '.join(names) or 'none'})"
             )
         own = self.options
-        options = {"priority": own.priority, "max_attempts": own.attempts_said, **self._options, **keywords}
-        if own.keep_result is not None:
-            options.setdefault("keep_result", own.keep_result)
+        options: dict[str, Any] = {"priority": own.priority, "max_attempts": own.attempts_said}
+        options |= {"keep_result": own.keep_result, **self._options, **keywords}
         if own.concurrency_limit is not None and options.get("concurrency_key") is not None:
             options.setdefault("concurrency_limit", own.concurrency_limit)
-        if len(names) == 1:
-            return self.encode(*arguments.values()), options
-        return self.encode(arguments) if names else self.encode(), options
+        return self.encode(arguments if len(names) > 1 else next(iter(arguments.values()), MISSING)), options
 
     def __repr__(self) -> str:
         return f"Handler({self.entrypoint!r}, {self.__module__}.{self.__qualname__})"

@@ -25,7 +25,6 @@ import signal
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -101,7 +100,7 @@ def _ends_of(
         raise TypeError(f"{module}.{name} is not a jqueue handler in the process: decorate it where it is defined")
     begin()
     deadline = None if seconds is None else SystemClock().now() + timedelta(seconds=seconds)
-    call = partial(handler.signature.call, handler.function)
+    call = handler.signature.call
     if handler.options.batch is None:
         [job] = jobs
         value = handler.signature.parse(job)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -47,11 +48,10 @@ from jqueue.worker.retries import (
     HandlerTimeout,
     Retry,
     Snooze,
+    attempts_of,
     decide,
     decisive,
     error_text,
-    failures_of,
-    is_spent,
 )
 from jqueue.worker.run_state import RunState
 
@@ -153,7 +153,7 @@ class JobRunner:
         held = HeldJob(job, execution, self._claims.confirmed(job, now))
         self._state.held.add(held)
         execution.occupants += 1  # until its outcome is sent; its handler has the slot already
-        if job.failures > 1 and is_spent(job, execution.handler.options.max_attempts):
+        if job.failures > max(1, attempts_of(job, execution.handler.options.max_attempts)):
             times = counted(job.failures, "time")
             error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
             self._decide(held, Decision("dead", error=error, dead=True))
@@ -411,7 +411,7 @@ class JobRunner:
             if error is None:
                 held.outcome = "succeeded"
                 if held.context is not None:
-                    held.companions = held.context.taken()
+                    held.companions = held.context.companions
                 self._state.add_outcome(held)
             else:
                 self._fail(held, error)
@@ -513,21 +513,22 @@ class JobRunner:
         if decision.kind == "snoozed":
             logger.debug("job %s (%s) is snoozed for %g s", job.id, job.entrypoint, decision.delay, extra=about(job))
             return decision
-        stack = stack_of(error)
+        attempts, stack = attempts_of(job, options.max_attempts), stack_of(error)
         place = place_of(stack)
         if place is not None and not isinstance(error, WITHOUT_TRACEBACK):
             where = f" ({place.file}:{place.line})"
             text = cut_error(f"{decision.error}".rstrip(), ERROR_BYTES - len(where.encode())) + where
             decision = replace(decision, error=text, traceback=tail_of(stack))
         logger.warning(
-            "job %s (%s, attempt %d) failed: %s%s; %s (%s)",
+            "job %s (%s, attempt %d) failed: %s%s; %s (failure %d%s)",
             job.id,
             job.entrypoint,
             job.tries,
             type(error).__name__,
             "" if place is None else f" at {place}",
             "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
-            failures_of(job, options.max_attempts),
+            job.failures,
+            "" if attempts == math.inf else f" of {attempts}",
             extra=about(job),
         )
         return decision

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from jqueue.domain.errors import InvalidJobError, JQueueError
 
@@ -37,9 +37,8 @@ MASK = b'"**********"'
 PLAIN = frozenset(_PLAIN.split())
 """The pydantic problems whose text says what was expected and quotes nothing of the input."""
 
-
-ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
-"""Types whose values are equal only if nothing of them was lost."""
+MISSING: Any = ...
+"""Stands for a payload that was not given, and for a default that does not exist."""
 
 LOSSES = (
     "does not come back equal from JSON. NaN, excluded fields, subclasses and types that no annotation names are lost"
@@ -55,69 +54,73 @@ class ResultError(JQueueError, ValueError):
     """The result of a handler cannot be kept, or cannot be read back."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
 class Codec:
     """Converts values of one annotation to bytes and back.
-
-    Attributes:
-        parse: converts a payload to a value; raises PayloadError.
-        encode: converts a value to a payload; raises InvalidJobError.
-    """
-
-    parse: Callable[[bytes], Any]
-    encode: Callable[[Any], bytes]
-
-
-def codec_of(annotation: Any, name: str | None) -> Codec:
-    """Return the codec of an annotation.
 
     Args:
         annotation: of the handler's parameter.
         name: of that parameter, for errors; None for the parameters themselves, by name.
+        default: value of the parameter if no payload is given.
 
     Raises:
         TypeError: pydantic cannot validate the type.
     """
-    if annotation is bytes:
-        return Codec(lambda payload: payload, _encode_bytes)
-    if annotation is str:
-        return Codec(_parse_text, lambda value: _encode_text(value, name))
-    adapter = adapter_of(annotation)
-    validate = adapter.validate_json
-    dump = functools.partial(adapter.dump_json, by_alias=True, round_trip=True)
 
-    def parse(payload: bytes) -> Any:
+    def __init__(self, annotation: Any, name: str | None, default: Any = MISSING) -> None:
+        self.default = default
+        self._raw = annotation if annotation is bytes or annotation is str else None
+        self._name = name
+        self._adapter = adapter_of(annotation)
+
+    def parse(self, payload: bytes) -> Any:
+        """Convert a payload to a value. An empty one, which is no JSON, is the default.
+
+        Raises:
+            PayloadError: the payload is not what the handler takes.
+        """
         try:
-            return validate(payload)
+            if self._raw is not None:
+                return payload if self._raw is bytes else payload.decode()
+            return self._adapter.validate_json(payload) if payload or self.default is MISSING else self.default
+        except UnicodeDecodeError as error:
+            problem = f"byte {error.start} is not UTF-8 text"
         except ValidationError as error:
-            problem = describe(error, names_of(adapter))
+            problem = describe(error, names_of(self._adapter))
         except Exception as error:
             problem = f"a validator raised {type(error).__name__}"
         raise PayloadError(f"the payload does not fit the handler: {problem}")
 
-    def encode(value: Any) -> bytes:
+    def encode(self, value: Any) -> bytes:
+        """Convert a value to a payload.
+
+        Raises:
+            InvalidJobError: the value is not what the handler takes, or it would not come back equal.
+        """
+        if self._raw is not None and not isinstance(value, _RAW[self._raw]):
+            raise InvalidJobError(f"the handler takes {self._raw.__name__}, got {type(value).__name__}")
         try:
-            checked = adapter.validate_python(value)
-            payload = dump(checked)
-            arrived = validate(payload)
-            if type(checked) in ATOMS and arrived == checked:
-                return payload
-            place = _lost(checked, arrived, adapter, lambda: dump(arrived) == payload)
+            if self._raw is not None:
+                return bytes(value) if self._raw is bytes else value.encode()
+            payload, place = _through_json(self._adapter, self._adapter.validate_python(value), round_trip=True)
             if place is None:
                 return payload
-            where = ".".join(place if name is None else (name, *place))
+            where = ".".join(place if self._name is None else (self._name, *place))
             problem = f"{where} {LOSSES}: give another value, or annotate its type"
             if MASK in payload:
                 problem = "it has a secret that pydantic masks in JSON: give the field a serializer"
+        except UnicodeEncodeError as error:
+            problem = f"{self._name} has a lone surrogate at index {error.start}, which UTF-8 cannot write"
         except ValidationError as error:
-            problem = describe(error, names_of(adapter))
+            problem = describe(error, names_of(self._adapter))
         except PydanticSerializationError:
             problem = "it has a value that JSON cannot hold"
         except Exception as error:
             problem = f"a validator raised {type(error).__name__}"
         raise InvalidJobError(f"the payload does not fit the handler: {problem}")
 
-    return Codec(parse, encode)
+
+_RAW: dict[Any, Any] = {bytes: bytes | bytearray | memoryview, str: str}
+"""The values that are taken for a payload that is no JSON."""
 
 
 def adapter_of(annotation: Any) -> TypeAdapter[Any]:
@@ -139,21 +142,13 @@ def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
     Raises:
         ResultError: JSON cannot hold it, or would hold another value.
     """
-    as_json = functools.partial(adapter.dump_python, mode="json", by_alias=True)
     returned = f"the handler returned a value of type {type(value).__name__}"
     try:
-        result = as_json(value, warnings="error")
-    except (PydanticSerializationError, ValueError, TypeError, RecursionError):
-        raise ResultError(f"{returned} that JSON cannot hold as annotated") from None
-    if type(result) in ATOMS and type(result) is type(value) and result == value:
-        return result
-    try:
-        arrived = adapter.validate_json(to_json(result, inf_nan_mode="null"))
-        place = _lost(value, arrived, adapter, lambda: as_json(arrived) == result)
+        result, place = _through_json(adapter, value, warnings="error")
     except Exception:
-        place = ()
+        raise ResultError(f"{returned} that JSON cannot hold as annotated") from None
     if place is None:
-        return result
+        return from_json(result)
     where = f"; its part {'.'.join(place)}" if place else " that"
     raise ResultError(f"{returned}{where} {LOSSES}: return another value, or annotate the return type")
 
@@ -169,6 +164,14 @@ def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
     except ValidationError as error:
         problem = describe(error, names_of(adapter))
     raise ResultError(f"the result does not fit the return type of the handler: {problem}")
+
+
+def _through_json(adapter: TypeAdapter[Any], value: Any, **options: Any) -> tuple[bytes, tuple[str, ...] | None]:
+    """Return the JSON of a value, and the place of the first part of it that does not come back."""
+    dump = functools.partial(adapter.dump_json, by_alias=True, **options)
+    content = dump(value)
+    arrived = adapter.validate_json(content)
+    return content, _lost(value, arrived, adapter, lambda: dump(arrived) == content)
 
 
 def _lost(sent: Any, came: Any, adapter: TypeAdapter[Any], encodes_alike: Callable[[], bool]) -> tuple[str, ...] | None:
@@ -253,28 +256,3 @@ def _described(place: Sequence[int | str], kind: str, text: str, names: Collecti
     where = ".".join(str(part) if isinstance(part, int) or part in names else "…" for part in place)
     what = text if kind in PLAIN else f"refused by a validator ({kind})"
     return f"{where}: {what}" if where else what
-
-
-def _parse_text(payload: bytes) -> str:
-    try:
-        return payload.decode()
-    except UnicodeDecodeError as error:
-        place = error.start
-    raise PayloadError(f"the payload is not UTF-8 text: byte {place} is invalid")
-
-
-def _encode_bytes(value: Any) -> bytes:
-    if not isinstance(value, bytes | bytearray | memoryview):
-        raise InvalidJobError(f"the handler takes bytes, got {type(value).__name__}")
-    return bytes(value)
-
-
-def _encode_text(value: Any, name: str | None) -> bytes:
-    if not isinstance(value, str):
-        raise InvalidJobError(f"the handler takes a str, got {type(value).__name__}")
-    try:
-        return value.encode()
-    except UnicodeEncodeError as error:
-        place = error.start
-    problem = f"{name} has a lone surrogate at index {place}, which UTF-8 cannot write"
-    raise InvalidJobError(f"the payload does not fit the handler: {problem}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -255,7 +256,7 @@ def decide(
     if isinstance(choice, Snooze):
         return Decision("snoozed", delay=choice.duration, charge=False)
     text = error_text(error)
-    if is_bad or isinstance(choice, Discard) or is_last(job, max_attempts):
+    if is_bad or isinstance(choice, Discard) or job.failures >= attempts_of(job, max_attempts):
         return Decision("dead", error=text, dead=True)
     if choice is not None and choice.after is not None:
         return Decision("failed", delay=choice.after, error=text)
@@ -271,22 +272,10 @@ def _wait(backoff: Backoff, failures: int, jitter: Callable[[float], float]) -> 
     return jitter(bound)
 
 
-def is_last(job: Job, max_attempts: int | None) -> bool:
-    """True if a job that fails now has no attempts left."""
+def attempts_of(job: Job, max_attempts: int | None) -> float:
+    """Return the number of failures after which a job is dead: its own, else that of its handler."""
     most = max_attempts if job.max_attempts is None else job.max_attempts
-    return most is not None and job.failures >= most
-
-
-def is_spent(job: Job, max_attempts: int | None) -> bool:
-    """True if a job had no attempts left before this claim: its earlier workers ended before they could report."""
-    most = max_attempts if job.max_attempts is None else job.max_attempts
-    return most is not None and job.failures > most
-
-
-def failures_of(job: Job, max_attempts: int | None) -> str:
-    """Return which failure this is, in words: "failure 1 of 20". An attempt that was handed back was none."""
-    most = max_attempts if job.max_attempts is None else job.max_attempts
-    return f"failure {job.failures}" + ("" if most is None else f" of {most}")
+    return math.inf if most is None else most
 
 
 def error_text(error: BaseException) -> str:

@@ -17,7 +17,8 @@ from jqueue.worker.handler_options import (
     OtherArguments,
     ThreadMiddleware,
 )
-from jqueue.worker.handlers import NO_PAYLOAD, BatchHandler, Handler
+from jqueue.worker.handlers import BatchHandler, Handler
+from jqueue.worker.payloads import MISSING
 from jqueue.worker.signatures import is_async, name_of
 
 P = ParamSpec("P")
@@ -108,7 +109,7 @@ class Router:
         *,
         timezone: str = "UTC",
         name: str | None = None,
-        payload: Any = NO_PAYLOAD,
+        payload: Any = MISSING,
         unique_key: str | None = None,
         **options: Unpack[HandlerArguments],
     ) -> Callable[[Callable[P, R]], Handler[P, R]]:

@@ -34,7 +34,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import Dependencies, Dependency, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments
-from jqueue.worker.payloads import Codec, PayloadError, adapter_of, codec_of
+from jqueue.worker.payloads import MISSING, Codec, PayloadError, adapter_of
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -43,9 +43,6 @@ T_contra = TypeVar("T_contra", contravariant=True)
 U_contra = TypeVar("U_contra", contravariant=True)
 Added_co = TypeVar("Added_co", covariant=True)
 R_co = TypeVar("R_co", covariant=True)
-
-Bind = Callable[[Function, Any, Any], Any]
-"""Calls a function with the payload and the context, if and where it takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +55,16 @@ class Signature:
         codec: the codec of its payload, or of each payload of a batch; None if it takes none. The value of several
             payload parameters is a dictionary by their names.
         wants_context: True if it takes the context.
-        call: calls the function.
+        call: calls the function with its payload and the context, if it takes them.
         returns: validates the value that it returns, or each result of a batch.
-        default: payload of a job that is enqueued without one; `Parameter.empty` if a payload must be given.
     """
 
     names: tuple[str, ...]
     positional: int
     codec: Codec | None
     wants_context: bool
-    call: Bind
+    call: Callable[[Any, Any], Any]
     returns: TypeAdapter[Any]
-    default: Any = inspect.Parameter.empty
 
     def parse(self, job: Job) -> Any:
         """Return the payload of a job as its handler takes it; None if it takes none.
@@ -89,7 +84,7 @@ class Signature:
 
 
 def read_signature(
-    function: Callable[..., Any], local_names: Mapping[str, Any] | None = None, *, takes_batch: bool = False
+    function: Function, local_names: Mapping[str, Any] | None = None, *, takes_batch: bool = False
 ) -> Signature:
     """Return the signature of a handler.
 
@@ -106,8 +101,7 @@ def read_signature(
         raise TypeError(f"{named} must be a function")
     if any(check(_decisive(function)) for check in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
         raise TypeError(f"{named} must not be a generator, as nothing would read its values: write it without yield")
-    hints, parameters, context, needs = _read(named, function, local_names, takes_batch)
-    payload = [each for each in parameters if each.name != context and each.name not in needs]
+    step, hints, payload = _read(named, function, local_names, takes_batch)
     for each in payload:
         if each.name not in hints:
             raise TypeError(
@@ -119,16 +113,6 @@ def read_signature(
                 f"{named}: write the Field of its parameter {each.name!r} in the annotation, and the default alone"
                 f" behind it, as in `{each.name}: Annotated[int, Field(gt=0)] = 3`"
             )
-    codec, default = None, inspect.Parameter.empty
-    if takes_batch and payload:
-        codec = _batch_codec(named, payload, hints)
-    elif len(payload) > 1:
-        codec = _arguments_codec(payload, hints)
-    elif payload:
-        [parameter] = payload
-        annotation, default = hints[parameter.name], parameter.default
-        codec = codec_of(annotation, parameter.name)
-        codec = codec if annotation is bytes or annotation is str else _with_default(codec, default)
     returned = hints.get("return", Any)
     if takes_batch:
         returned = _result_of(returned)
@@ -137,19 +121,15 @@ def read_signature(
                 f"{named} takes a batch: it must return None, or a list with one result for each job, as in"
                 " `-> list[int | Exception]`"
             )
-    by_position = [each.name for each in payload if each.kind is not each.KEYWORD_ONLY]
-    call = _bind(named, parameters, [each.name for each in payload], context)
-    if needs:
-        steps = _steps_of(named, needs, lambda named, function: _step_of(named, function, local_names, takes_batch))
-        call = Dependencies(call, is_async(function), needs, steps)
+    step = replace(step, names=tuple(each.name for each in payload))
+    steps = _steps_of(named, step, lambda named, function: _step_of(named, function, local_names, takes_batch))
     return Signature(
-        tuple(each.name for each in payload),
-        len(by_position),
-        codec,
-        context is not None or bool(needs),
-        call,
+        step.names,
+        len([each for each in payload if each.kind is not each.KEYWORD_ONLY]),
+        _codec_of(named, payload, hints, takes_batch),
+        step.context is not None or bool(steps),
+        Dependencies(step, is_async(function), steps) if steps else step,
         adapter_of(returned),
-        default,
     )
 
 
@@ -176,34 +156,39 @@ def with_overrides(
             return call.steps[function]
         return _step_of(named, overrides.get(function, function), None, takes_batch)
 
-    return replace(signature, call=replace(call, steps=_steps_of(named, call.needs, read)))
+    return replace(signature, call=replace(call, steps=_steps_of(named, call.handler, read)))
 
 
 def _read(
     named: str, function: Function, local_names: Mapping[str, Any] | None, takes_batch: bool
-) -> tuple[dict[str, Any], list[inspect.Parameter], str | None, dict[str, Function]]:
-    """Return the annotations of a function, its parameters, the one for the context, and its dependencies by parameter.
+) -> tuple[Step, dict[str, Any], list[inspect.Parameter]]:
+    """Return how to call a function, its annotations, and the parameters that get no context and no dependency.
 
     The first parameter that is annotated as the context gets it, else the one that is called `ctx`.
     """
-    hints, parameters, needs = _hints(named, function, local_names), _parameters(named, function), {}
-    for each in parameters:
-        for mark in (*getattr(hints.get(each.name), "__metadata__", ()), each.default):
-            if isinstance(mark, Dependency):
-                needs[each.name] = mark.function
+    hints, parameters = _hints(named, function, local_names), _parameters(named, function)
+    needs = {
+        each.name: mark.function
+        for each in parameters
+        for mark in (*getattr(hints.get(each.name), "__metadata__", ()), each.default)
+        if isinstance(mark, Dependency)
+    }
     kind, other = (BatchContext, Context) if takes_batch else (Context, BatchContext)
     kinds = {
         each.name: get_origin(hint := hints.get(each.name)) or hint for each in parameters if each.name not in needs
     }
     wrong = next((name for name, hint in kinds.items() if hint is other), None)
     if wrong is not None:
-        raise TypeError(f"{named}: annotate its parameter {wrong!r} as {kind.__name__}: {_KINDS[takes_batch]}")
+        takes = "it takes a batch" if takes_batch else "it takes one job at a time, unless batch=... is given"
+        raise TypeError(f"{named}: annotate its parameter {wrong!r} as {kind.__name__}: {takes}")
     context = next((name for name, hint in kinds.items() if hint is kind), "ctx" if "ctx" in kinds else None)
-    return hints, parameters, context, needs
+    by_position = [each for each in parameters if each.kind is each.POSITIONAL_ONLY]
+    others = [each for each in parameters if each.name != context and each.name not in needs]
+    return Step(function, by_position, context, needs), hints, others
 
 
-def _steps_of(named: str, needs: Mapping[str, Function], read: Callable[[str, Function], Step]) -> dict[Function, Step]:
-    """Return how to make dependencies and what they need, each after what it needs itself."""
+def _steps_of(named: str, handler: Step, read: Callable[[str, Function], Step]) -> dict[Function, Step]:
+    """Return how to make the dependencies of a handler and what they need, each after what it needs itself."""
     steps: dict[Function, Step] = {}
     above: list[Function] = []
 
@@ -220,69 +205,55 @@ def _steps_of(named: str, needs: Mapping[str, Function], read: Callable[[str, Fu
         above.pop()
         steps[function] = step
 
-    for each in needs.values():
+    for each in handler.needs.values():
         add(each)
     return steps
 
 
 def _step_of(named: str, function: Function, local_names: Mapping[str, Any] | None, takes_batch: bool) -> Step:
     """Return how to call the function of a dependency, which gets a context and dependencies, and nothing else."""
-    _, parameters, context, needs = _read(named, function, local_names, takes_batch)
-    for each in parameters:
-        if each.name != context and each.name not in needs and each.default is each.empty:
+    step, _, others = _read(named, function, local_names, takes_batch)
+    for each in others:
+        if each.default is each.empty:
             raise TypeError(
                 f"{named} cannot get its parameter {each.name!r}: annotate it as {'Batch' * takes_batch}Context or as"
                 " Annotated[..., Depends(function)], or give it a default"
             )
-    _check_names(named, parameters)
-    return Step(function, context, needs)
+    return step
 
 
-def _arguments_codec(payload: list[inspect.Parameter], hints: Mapping[str, Any]) -> Codec:
-    """Return the codec of several parameters: their JSON is an object by name, and its value a dictionary."""
+def _codec_of(
+    named: str, payload: Sequence[inspect.Parameter], hints: Mapping[str, Any], takes_batch: bool
+) -> Codec | None:
+    """Return the codec of a payload. The JSON of several parameters is an object by name, their value a dictionary."""
+    if not payload:
+        return None
+    first, *more = payload
+    if takes_batch:
+        item = _item_of(hints[first.name])
+        if item is None or more:
+            also = f", and only this one, without {', '.join(each.name for each in more)}" if more else ""
+            raise TypeError(
+                f"{named} takes a batch: annotate its parameter {first.name!r} as a list of payloads, as in"
+                f" `{first.name}: list[bytes]`{also}. A payload of several values is a model, as in `list[Reading]`"
+            )
+        return Codec(item, first.name)
+    if not more:
+        return Codec(hints[first.name], first.name, MISSING if first.default is first.empty else first.default)
     fields = {
         each.name: hints[each.name] if each.default is each.empty else NotRequired[hints[each.name]] for each in payload
     }
     arguments = cast(Any, TypedDict)("Arguments", fields)
     # an unknown name is an error, as in a call
     arguments.__pydantic_config__ = ConfigDict(extra="forbid", populate_by_name=True)
-    codec = codec_of(arguments, None)
-    return codec if arguments.__required_keys__ else _with_default(codec, {})
-
-
-def _batch_codec(named: str, payload: list[inspect.Parameter], hints: Mapping[str, Any]) -> Codec:
-    """Return the codec of one payload of a batch handler."""
-    first, *more = payload
-    item = _item_of(hints[first.name])
-    if item is None or more:
-        also = f", and only this one, without {', '.join(each.name for each in more)}" if more else ""
-        raise TypeError(
-            f"{named} takes a batch: annotate its parameter {first.name!r} as a list of payloads, as in"
-            f" `{first.name}: list[bytes]`{also}. A payload of several values is a model, as in `list[Reading]`"
-        )
-    return codec_of(item, first.name)
-
-
-_KINDS = {
-    False: "it takes one job at a time, unless batch=... is given",
-    True: "it takes a batch",
-}
-
-
-def _with_default(codec: Codec, default: Any) -> Codec:
-    """Return a codec that reads no bytes, which are no JSON, as the default value of the parameter."""
-    if default is inspect.Parameter.empty:
-        return codec
-    return Codec(lambda payload: codec.parse(payload) if payload else default, codec.encode)
+    return Codec(arguments, None, MISSING if arguments.__required_keys__ else {})
 
 
 def _item_of(annotation: Any) -> Any:
     """Return the annotation of the items of a list or sequence; None for any other annotation."""
     if annotation in (Any, list, Sequence):
         return Any
-    if get_origin(annotation) in (list, Sequence):
-        return get_args(annotation)[0]
-    return None
+    return get_args(annotation)[0] if get_origin(annotation) in (list, Sequence) else None
 
 
 def _result_of(annotation: Any) -> Any:
@@ -302,36 +273,34 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) in (Union, types.UnionType) else (annotation,)
 
 
-def name_of(function: Callable[..., Any]) -> str:
+def name_of(function: Function) -> str:
     """Return the name of a function. A partial is named after its function, an object after its class."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def routine_of(function: Callable[..., Any]) -> Callable[..., Any]:
+def routine_of(function: Function) -> Function:
     """Return the outermost function or method below partials and callable objects."""
     return next((layer for layer in _layers(function) if inspect.isroutine(layer)), function)
 
 
-def is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Function) -> bool:
     """True if a call of the function gives a coroutine. A decorator is assumed to pass that on."""
     return inspect.iscoroutinefunction(_decisive(function))
 
 
-def _decisive(function: Callable[..., Any]) -> Callable[..., Any]:
+def _decisive(function: Function) -> Function:
     """Return the outermost layer that is a coroutine or generator function: it decides what a call gives."""
     kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
     return next((layer for layer in _layers(function) if any(is_one(layer) for is_one in kinds)), function)
 
 
-def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+def _layers(function: Function) -> Iterator[Function]:
     """Yield a function, the function that it wraps, and so on to the innermost."""
-    seen: list[Any] = []
     layer: Any = function
-    while layer is not None and not any(layer is each for each in seen):
+    while layer is not None:
         yield layer
-        seen.append(layer)
         if isinstance(layer, functools.partial):
             layer = layer.func
         elif inspect.isroutine(layer) or hasattr(layer, "__wrapped__"):
@@ -340,21 +309,18 @@ def _layers(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
             layer = layer.__call__
 
 
-def _parameters(named: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+def _parameters(named: str, function: Function) -> list[inspect.Parameter]:
     """Return the parameters that a call can fill. Parameters that a partial presets by name are left out."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except ValueError:
         raise TypeError(f"{named}: its parameters cannot be read: wrap it in a Python function") from None
     preset = {name for layer in _layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
-    return [
-        each
-        for each in parameters
-        if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD) and each.name not in preset
-    ]
+    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    return [each for each in parameters if each.kind not in variable and each.name not in preset]
 
 
-def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, Any] | None) -> dict[str, Any]:
+def _hints(named: str, function: Function, local_names: Mapping[str, Any] | None) -> dict[str, Any]:
     layers = _layers(function.__init__ if inspect.isclass(function) else function)
     routines = [layer for layer in layers if inspect.isroutine(layer)]
     annotated = next((each for each in routines if getattr(each, "__annotations__", None)), routines[-1])
@@ -365,44 +331,6 @@ def _hints(named: str, function: Callable[..., Any], local_names: Mapping[str, A
             f"{named}: its annotations name {error.name!r}, which is not defined when it is decorated: define or import"
             " it before, and not only for type checkers"
         ) from None
-
-
-def _check_names(named: str, parameters: list[inspect.Parameter]) -> None:
-    if any(each.kind is each.POSITIONAL_ONLY for each in parameters):
-        raise TypeError(f"{named} is called with its arguments by name: remove the `/` from its parameters")
-
-
-def _bind(named: str, parameters: list[inspect.Parameter], payload: list[str], context: str | None) -> Bind:
-    """Return the quickest call that passes payload and context where the function takes them."""
-    order = "".join("c" if each.name == context else "p" if each.name in payload else "d" for each in parameters)
-    if order in _BY_POSITION and all(each.kind is not each.KEYWORD_ONLY for each in parameters):
-        return _BY_POSITION[order]
-    _check_names(named, parameters)
-    single = payload[0] if len(payload) == 1 else None
-
-    def call(function: Function, value: Any, ctx: Any, made: Mapping[str, Any] = _NOTHING) -> Any:
-        given = dict(made)
-        if context is not None:
-            given[context] = ctx
-        if single is not None:
-            given[single] = value
-        elif payload:
-            given.update(value)
-        return function(**given)
-
-    return call
-
-
-_BY_POSITION: dict[str, Bind] = {
-    "": lambda function, value, ctx: function(),
-    "c": lambda function, value, ctx: function(ctx),
-    "p": lambda function, value, ctx: function(value),
-    "cp": lambda function, value, ctx: function(ctx, value),
-    "pc": lambda function, value, ctx: function(value, ctx),
-}
-"""The calls with the payload, the context or both, by their order."""
-
-_NOTHING: Mapping[str, Any] = {}
 
 
 AnyContext = Context[Any]
@@ -533,13 +461,13 @@ class BatchVerb(Protocol[R_co]):
     """The same of a batch handler, which takes one payload of its list."""
 
     @overload
-    def __get__(self, handler: Callable[[list[T], Batch], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
+    def __get__(self, handler: Callable[Concatenate[list[T], P], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
     @overload
-    def __get__(self, handler: Callable[[Batch, list[T]], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
+    def __get__(
+        self, handler: Callable[Concatenate[Batch, list[T], P], Any], owner: Any = ...
+    ) -> AddsOne[R_co, T, [T]]: ...
     @overload
     def __get__(self, handler: Callable[[Batch], Any], owner: Any = ...) -> AddsDefault[R_co, Never, []]: ...
-    @overload
-    def __get__(self, handler: Callable[[list[T]], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
     @overload
     def __get__(self, handler: object, owner: Any = ...) -> AddsSome[R_co, Any, Any]: ...
 

@@ -159,9 +159,6 @@ def without_annotation(message): ...
 def two_in_batch(messages: list[bytes], third: int = 3) -> None: ...
 
 
-def by_position_only(message: bytes, third: int, /) -> None: ...
-
-
 def odd_payload(message: Worker) -> None: ...
 
 
@@ -190,7 +187,6 @@ def takes_batch_context(payload: bytes, it: BatchContext) -> None: ...
     [
         (without_annotation, {}, "annotate its parameter 'message' as bytes, str, a pydantic model"),
         (two_in_batch, {"batch": 2}, r"'messages' as a list .* only this one, without third\. A payload of several"),
-        (by_position_only, {}, "remove the `/`"),
         (undefined, {}, "'Later', which is not defined when it is decorated"),
         (odd_payload, {}, "pydantic cannot validate"),
         (functools.partial(generates), {}, "must not be a generator"),

@@ -213,7 +213,7 @@ async def test_a_batch_makes_its_dependencies_once_and_a_class_is_one_as_well():
     worker, got = Worker(), list[Any]()
 
     class Service:
-        def __init__(self, ctx: BatchContext, name: Annotated[str, Depends(lambda: "db")], size: int = 3):
+        def __init__(self, ctx: BatchContext, name: Annotated[str, Depends(lambda: "db")], size: int = 3, /):
             self.seen = len(ctx), name, size
 
     @worker.handler(batch=10)
@@ -262,8 +262,6 @@ def test_a_dependency_that_cannot_be_made_is_refused_when_its_handler_is_declare
 
     def of_batch(ctx: BatchContext): ...
 
-    def by_position(it: Any = 3, /): ...
-
     def circle(other: Any): ...
 
     circle.__annotations__["other"] = Annotated[Any, Depends(circle)]
@@ -275,7 +273,6 @@ def test_a_dependency_that_cannot_be_made_is_refused_when_its_handler_is_declare
             of_batch,
             "dependency 'of_batch' of handler 'work': annotate its parameter 'ctx' as Context: it takes one job",
         ),
-        (by_position, "remove the `/`"),
         (circle, "handler 'work' has dependencies that need each other: circle -> circle"),
     ]
     for dependency, error in cases:

@@ -122,7 +122,13 @@ async def _by_name_only(*, ctx, message: str):
     return ctx, message
 
 
-@pytest.mark.parametrize("function", [_context_last, _context_first_and_by_annotation, _by_name_only])
+async def _by_position_only(ctx, message: str, /):
+    return ctx, message
+
+
+@pytest.mark.parametrize(
+    "function", [_context_last, _context_first_and_by_annotation, _by_name_only, _by_position_only]
+)
 @in_virtual_time
 async def test_the_context_parameter_is_found_by_annotation_or_name_at_any_position(function):
     worker, seen = Worker(), []
