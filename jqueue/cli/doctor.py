@@ -7,7 +7,8 @@ import signal
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, NamedTuple
+from functools import partial
+from typing import Annotated
 
 import typer
 from rich import box
@@ -27,7 +28,7 @@ from jqueue.cli.repair import segments
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import counted, printable
-from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, SupportsScratch, SupportsWriteCheck, describe
+from jqueue.ports.storage import SupportsRelease, SupportsScratch, SupportsWriteCheck, describe
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
 SAFE = (
@@ -41,7 +42,6 @@ TWO_STEPS = (
     "Use another store: this one checks the condition first and writes later, and another write can come between. "
     "No setting can change that."
 )
-RACES = {"racing_creators", "racing_increments"}
 
 PLACES: dict[type, str] = {
     LocalFileSystemStorage: "A file serves the processes of one machine. Keep it on a local disk, not a network drive.",
@@ -59,40 +59,31 @@ INTERRUPTED, TERMINATED = 130, 143
 STYLES = {"passed": ("ok", "green"), "failed": ("FAILED", "bold red"), "noted": ("note", "yellow")}
 
 
-class Check(NamedTuple):
-    """A probe, with its names.
+Probe = Callable[[ProbeContext], Awaitable[Result | None]]
+"""A check; it returns None if it says nothing about this store."""
 
-    Attributes:
-        name: its name in JSON.
-        title: its name in a table.
-        limit: seconds that it may take. If it takes longer, the store has not answered. None: it grows with the queue,
-            and each of its calls has a limit.
-        run: the probe; it returns None if it says nothing about this store.
-    """
+CHECKS: dict[Probe, str] = {
+    probes.create_only: "create an existing object",
+    probes.right_etag: "write with the right etag",
+    probes.stale_etag: "write with a stale etag",
+    probes.absent_object: "write to an absent object",
+    probes.etag_quoting: "etag quoting",
+    probes.round_trip: "round trip",
+    probes.conditional_read: "conditional read",
+    probes.racing_creators: f"{probes.CREATORS} racing creators",
+    probes.racing_increments: f"{probes.WRITERS} x {probes.INCREMENTS} racing increments",
+    probes.write_rate: "writes per second",
+    probes.clock: "clock",
+    probes.listing: "listing",
+    segments: "segments of the queue",
+}
+"""The checks, with their titles in a table. In JSON, they have the names of their functions."""
 
-    name: str
-    title: str
-    limit: float | None
-    run: Callable[[ProbeContext], Awaitable[Result | None]]
+LIMIT = 20.0
+"""Seconds that a check may take. If it takes longer, the store has not answered."""
 
-
-CHECKS = (
-    Check("create_only", "create an existing object", 20, probes.create_only),
-    Check("right_etag", "write with the right etag", 20, probes.right_etag),
-    Check("stale_etag", "write with a stale etag", 20, probes.stale_etag),
-    Check("absent_object", "write to an absent object", 20, probes.absent_object),
-    Check("etag_quoting", "etag quoting", 20, probes.etag_quoting),
-    Check("round_trip", "round trip", 20, probes.round_trip),
-    Check("conditional_read", "conditional read", 20, probes.conditional_read),
-    Check("racing_creators", f"{probes.CREATORS} racing creators", 20, probes.racing_creators),
-    Check(
-        "racing_increments", f"{probes.WRITERS} x {probes.INCREMENTS} racing increments", 45, probes.racing_increments
-    ),
-    Check("write_rate", "writes per second", 25, probes.write_rate),
-    Check("clock", "clock", 20, probes.clock_offset),
-    Check("listing", "listing", 20, probes.listing),
-    Check("segments", "segments of the queue", None, segments),
-)
+LIMITS: dict[Probe, float | None] = {probes.racing_increments: 45.0, probes.write_rate: 25.0, segments: None}
+"""Other limits. The time for the segments grows with the queue, and each call to them has a limit."""
 
 
 @dataclass
@@ -123,20 +114,20 @@ class Report:
     error: str | None = None
     left: Sequence[dict[str, str]] = ()
 
-    def judge(self, results: dict[str, Result], storage: object) -> None:
+    def judge(self, results: dict[Probe, Result], storage: object) -> None:
         """Set the verdict on a storage."""
-        failed = {name: result for name, result in results.items() if result.outcome == "failed"}
+        failed = {probe: result for probe, result in results.items() if result.outcome == "failed"}
         self.safe, self.status = not failed, int(bool(failed))
         self.harm = _once(result.harm for result in failed.values())
         self.advice = _once(text for result in (failed or results).values() for text in result.advice)
         self.verdict = UNSAFE if failed else SAFE
         if not failed:
             self.advice = (*self.advice, *(text for kind, text in PLACES.items() if isinstance(storage, kind)))
-        elif failed.keys() == {"segments"}:
+        elif failed.keys() == {segments}:
             self.verdict = DAMAGED
-        elif failed.keys() >= {"create_only", "stale_etag"}:
+        elif failed.keys() >= {probes.create_only, probes.stale_etag}:
             self.advice = (DEAF, *self.advice)
-        elif failed.keys() <= RACES:
+        elif failed.keys() <= {probes.racing_creators, probes.racing_increments}:
             self.advice = (TWO_STEPS,)
 
 
@@ -160,23 +151,23 @@ def doctor(
 
     Exits with 0 if the store is safe, 1 if it is not, 2 if the URL is wrong or the store cannot be used.
     """
-    report = examine(url, quick=quick)
+    report = _examine(url, quick=quick)
     if as_json:
         show_json({"object" if name == "place" else name: value for name, value in asdict(report).items()})
     else:
-        show(report)
+        _show(report)
     raise typer.Exit(report.status)
 
 
-def examine(url: str, *, quick: bool = False) -> Report:
+def _examine(url: str, *, quick: bool) -> Report:
     """Examine the store of a URL, and show the progress if a terminal can show it."""
-    report, results = Report(), dict[str, Result]()
+    report, results, context = Report(), dict[Probe, Result](), None
     try:
         storage = connect_storage(url)
     except (ValueError, ImportError, StorageFatalError) as error:  # messages of errors about a URL hold no secrets
         report.error = str(error)
         return report
-    report.place, context = describe(storage), None
+    report.place = describe(storage)
     try:
         if not isinstance(storage, SupportsScratch):
             raise StorageFatalError(
@@ -186,22 +177,23 @@ def examine(url: str, *, quick: bool = False) -> Report:
             )
         context = ProbeContext(storage, SystemClock(), SystemEntropy(), quick=quick)
         asyncio.run(_make_checks(storage, context, results))
+        report.judge(results, storage)
     except StorageError as error:
         report.error = f"could not find out whether this store is safe: {error}"
     except KeyboardInterrupt:
         report.error, report.status = "interrupted before all checks were done", INTERRUPTED
     except asyncio.CancelledError:
         report.error, report.status = "terminated before all checks were done", TERMINATED
-    else:
-        report.judge(results, storage)
-    report.checks = [{"name": name, "outcome": each.outcome, "detail": each.detail} for name, each in results.items()]
+    report.checks = [
+        {"name": probe.__name__, "outcome": each.outcome, "detail": each.detail} for probe, each in results.items()
+    ]
     if context is not None:
         left = [each for each in context.objects if each.may_exist]
         report.left = [{"object": describe(each.storage), "reason": each.left} for each in left]
     return report
 
 
-async def _make_checks(storage: ObjectStoragePort, context: ProbeContext, results: dict[str, Result]) -> None:
+async def _make_checks(storage: SupportsScratch, context: ProbeContext, results: dict[Probe, Result]) -> None:
     """Make the checks, one after the other, and remove their objects. Each result is added as soon as it is known.
 
     Raises:
@@ -216,42 +208,37 @@ async def _make_checks(storage: ObjectStoragePort, context: ProbeContext, result
             await storage.check_writable()  # trials beside the queue's file do not show that it can be replaced
         with jobs_counted("", of_what="checks") as tell:
             async with context:
-                for number, check in enumerate(CHECKS):
-
-                    def shown(progress: str, number: int = number, title: str = check.title) -> None:
-                        tell(number, len(CHECKS), f"{title} {progress}".rstrip())
-
-                    shown("")
-                    context.tell = shown
-                    result = await _result(check, context, end - context.clock.monotonic())
+                for number, (probe, title) in enumerate(CHECKS.items()):
+                    tell(number, len(CHECKS), title)
+                    context.tell = partial(tell, number, len(CHECKS))
+                    result = await _result(probe, context, end - context.clock.monotonic())
                     if result is not None:
-                        results[check.name] = result
+                        results[probe] = result
                 tell(len(CHECKS), len(CHECKS), "cleaning up")
     finally:
         if isinstance(storage, SupportsRelease):
             await storage.release()
 
 
-async def _result(check: Check, context: ProbeContext, left: float) -> Result | None:
+async def _result(probe: Probe, context: ProbeContext, left: float) -> Result | None:
     """Make one check. It ends within its limit, and within the seconds that are left for all checks with a limit."""
-    seconds = None if check.limit is None else max(0.0, min(check.limit, left))
+    limit = LIMITS.get(probe, LIMIT)
+    seconds = None if limit is None else max(0.0, min(limit, left))
     try:
-        async with asyncio.timeout(seconds) as limit:
-            return await check.run(context)
+        async with asyncio.timeout(seconds):
+            return await probe(context)
     except NotTriedError as why:
         return noted(f"not tried: {why}")
     except TimeoutError as error:
-        if not limit.expired() or seconds is None:
-            raise
         last = context.last_error or "the store did not answer"
-        raise StorageError(f'the check "{check.title}" did not end within {seconds:.0f} s: {last}') from error
+        raise StorageError(f'the check "{CHECKS[probe]}" did not end within {seconds or 0:.0f} s: {last}') from error
 
 
-def show(report: Report) -> None:
+def _show(report: Report) -> None:
     """Print a report for people: the findings to stdout, the errors to stderr."""
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False, soft_wrap=True)
     if report.checks:
-        titles = {check.name: check.title for check in CHECKS}
+        titles = {probe.__name__: title for probe, title in CHECKS.items()}
         table = Table("check", "result", "details", box=box.SIMPLE_HEAD, pad_edge=False)
         table.columns[0].no_wrap = table.columns[1].no_wrap = True
         for each in report.checks:

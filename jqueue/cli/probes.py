@@ -10,19 +10,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
-from jqueue.core.tasks import Backoff
+from jqueue.core.tasks import Backoff, as_storage_error, end_tasks
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError, shown
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import SupportsListing, SupportsReadIfChanged, SupportsScratch, SupportsStoreTime
 
 Answer = TypeVar("Answer")
-Found = tuple[bytes, str | None]
+Content = tuple[bytes, str | None]
 
 CALL_LIMIT = 20.0
 """Seconds for one call. Our adapters have a shorter deadline of their own; a user's adapter may have none."""
@@ -34,41 +33,44 @@ REMOVAL_LIMIT = 15.0
 """Seconds for the removal of one object."""
 
 LATE = 1.0
-"""Seconds after which a write that got no answer is looked for once more."""
+"""Seconds after which an object is removed once more, if a call to it failed: a write may land late."""
 
 
 async def with_retries(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
     """Return the answer of a call. If the store fails, try a few times. While it throttles, retry with growing pauses.
 
     Raises:
-        StorageError: the store failed each time, or refused.
+        StorageError: the store failed or did not answer in time, each time, or refused.
     """
     failures, backoff = 0, Backoff(entropy)
     while True:
         try:
-            return await call()
+            async with asyncio.timeout(CALL_LIMIT):
+                return await call()
         except StorageFatalError:
             raise
-        except StorageError as error:
+        except (StorageError, TimeoutError) as error:
             failures += not isinstance(error, StorageThrottledError)
             if failures == TRIES:
-                raise
+                raise as_storage_error(error) from error
             await asyncio.sleep(backoff.after(error))
 
 
-async def run_concurrently(calls: Iterable[Coroutine[Any, Any, Answer]]) -> list[Answer]:
+async def all_at_once(*calls: Coroutine[Any, Any, Answer]) -> list[Answer]:
     """Make several calls at once, and return their answers. If one fails or we are cancelled, all others end too."""
     tasks = [asyncio.create_task(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+        await end_tasks(tasks)
 
 
 class ScratchObject:
     """One object for trials.
+
+    Args:
+        storage: its storage.
+        entropy: source of its contents, and of jitter.
 
     Attributes:
         storage: its storage.
@@ -77,86 +79,76 @@ class ScratchObject:
         left: the reason why it could not be removed; empty if it was removed, or if that was not tried yet.
     """
 
-    def __init__(self, storage: SupportsScratch) -> None:
+    def __init__(self, storage: SupportsScratch, entropy: Entropy) -> None:
         self.storage = storage
         self.last_error: StorageError | None = None
         self.may_exist = False
         self.left = ""
-        self._under_way: set[asyncio.Task[Any]] = set()
-        self._tried = False
-        self._unsure = False
+        self._entropy = entropy
+        self._calls: list[asyncio.Task[Any]] = []
 
-    async def read(self) -> Found:
-        """As of any storage."""
-        found = await self._call("read", self.storage.read())
-        self.may_exist = self.may_exist or found[1] is not None
-        return found
+    async def read(self) -> Content:
+        """Return the content and the etag, after a few tries."""
+        content, etag = await with_retries(lambda: self._call(self.storage.read()), self._entropy)
+        self.may_exist = self.may_exist or etag is not None
+        return content, etag
 
-    async def read_if_changed(self, etag: str) -> Found | None:
-        """As of any storage; it must support this read."""
-        assert isinstance(self.storage, SupportsReadIfChanged)
-        return await self._call("read", self.storage.read_if_changed(etag))
+    async def read_if_changed(self, etag: str) -> Content | None:
+        """Return them, or None for an unchanged object, after a few tries. The storage must support this read."""
+        read = self.storage.read_if_changed  # type: ignore[attr-defined]
+        return await with_retries(lambda: self._call(read(etag)), self._entropy)
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """As of any storage."""
-        self._tried, refused = True, False
+        refused = False
         try:
-            return await self._call("write", self.storage.write(content, if_match))
+            return await self._call(self.storage.write(content, if_match))
         except (CASConflictError, StorageFatalError):
             refused = True
-            raise
-        except StorageError:
-            self._unsure = True
             raise
         finally:  # a cancelled write may land, too
             self.may_exist = self.may_exist or not refused
 
-    async def _call(self, doing: str, call: Coroutine[Any, Any, Answer]) -> Answer:
+    async def put(self, content: bytes, if_match: str | None = None) -> str | None:
+        """Write, and return the etag if the write landed, even if the answer was a conflict; None if it was refused."""
+        try:
+            return await with_retries(lambda: self.write(content, if_match), self._entropy)
+        except CASConflictError:
+            current, etag = await self.read()
+            return etag if current == content else None
+
+    async def _call(self, call: Coroutine[Any, Any, Answer]) -> Answer:
         """Wait for a call. It goes on if we are cancelled, so that an object it writes can be removed afterwards."""
         task = asyncio.create_task(call)
-        self._under_way.add(task)
-        task.add_done_callback(self._forget)
+        task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # or asyncio would log the error
+        self._calls.append(task)
         try:
-            await asyncio.wait([task], timeout=CALL_LIMIT)
-            if not task.done():
-                raise StorageError(f"the store did not answer a {doing} within {CALL_LIMIT:g} s")
+            await asyncio.wait([task])
             return task.result()
         except StorageError as error:
             self.last_error = error
             raise
 
-    def _forget(self, task: asyncio.Task[Any]) -> None:
-        self._under_way.discard(task)
-        if not task.cancelled():
-            task.exception()  # counts as seen, so that asyncio does not log it
-
-    async def remove(self, entropy: Entropy) -> None:
+    async def remove(self) -> None:
         """Remove it, once no call is under way. If that fails, `left` says why."""
-        if not self._tried:
+        if not self._calls:
             return
         try:
             async with asyncio.timeout(REMOVAL_LIMIT):
-                if self._under_way:
-                    _, late = await asyncio.wait(self._under_way, timeout=REMOVAL_LIMIT / 2)
-                    for task in late:
-                        task.cancel()
-                    self._unsure = self._unsure or bool(late)
-                await with_retries(self.storage.remove, entropy)
-                if self._unsure:
+                _, late = await asyncio.wait(self._calls, timeout=REMOVAL_LIMIT / 2)
+                for task in late:
+                    task.cancel()
+                await with_retries(self.storage.remove, self._entropy)
+                if late or self.last_error is not None:
                     await asyncio.sleep(LATE)
-                    await with_retries(self.storage.remove, entropy)
+                    await with_retries(self.storage.remove, self._entropy)
             self.may_exist = False
         except (StorageError, TimeoutError) as error:
-            with suppress(StorageError, TimeoutError):
-                async with asyncio.timeout(REMOVAL_LIMIT):
-                    self.may_exist = (await with_retries(self.storage.read, entropy))[1] is not None
-            if self.may_exist:
-                self.left = str(error) or f"the store did not remove it within {REMOVAL_LIMIT:g} s"
+            self.left = str(error) or f"the store did not remove it within {REMOVAL_LIMIT:g} s"
 
 
 CREATORS = 20
 MANY_BYTES = bytes(range(256)) * 256
-SOME_ETAG = "0123456789abcdef0123456789abcdef"
 CLOCK_TOLERANCE = 2.0
 """Seconds of difference to ignore: an answer's date names a whole second, and is as old as the answer's way here."""
 
@@ -200,9 +192,9 @@ def passed(detail: str) -> Result:
     return Result("passed", detail)
 
 
-def noted(detail: str, advice: str = "") -> Result:
+def noted(detail: str, *advice: str) -> Result:
     """Return a result that is safe, and worth knowing."""
-    return Result("noted", detail, advice=(advice,) if advice else ())
+    return Result("noted", detail, advice=advice)
 
 
 def failed(detail: str, harm: str, *advice: str) -> Result:
@@ -232,7 +224,6 @@ class ProbeContext:
         objects: the objects that were made for trials.
         main: one of them, which several probes use, one after the other.
         matches: False if no write that names the right etag goes through; `right_etag` finds out.
-        etag: the last etag of `main` that was seen.
         tell: called with the progress of a long probe, in words.
     """
 
@@ -246,14 +237,11 @@ class ProbeContext:
         self.objects: list[ScratchObject] = []
         self.main = self.new_object()
         self.matches = True
-        self.etag: str | None = None
-        self._bodies = 0
 
     def new_object(self) -> ScratchObject:
         """Return a new object, under a name of its own."""
-        made = ScratchObject(self.storage.beside(f"{self.prefix}{len(self.objects) + 1}"))
-        self.objects.append(made)
-        return made
+        self.objects.append(ScratchObject(self.storage.beside(f"{self.prefix}{len(self.objects) + 1}"), self.entropy))
+        return self.objects[-1]
 
     @property
     def last_error(self) -> StorageError | None:
@@ -264,31 +252,15 @@ class ProbeContext:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*(made.remove(self.entropy) for made in self.objects))
+        await asyncio.gather(*(made.remove() for made in self.objects))
 
     def body(self) -> bytes:
         """Return a content unlike all others."""
-        self._bodies += 1
-        return b'{"jqueue doctor": "%s", "body": %d}' % (self.entropy.new_id().encode(), self._bodies)
-
-    async def read(self, thing: ScratchObject) -> Found:
-        """Return the content and the etag of an object."""
-        found = await with_retries(thing.read, self.entropy)
-        if thing is self.main:
-            self.etag = found[1] or self.etag
-        return found
-
-    async def put(self, thing: ScratchObject, content: bytes, if_match: str | None = None) -> str | None:
-        """Write, and return the etag if the write landed, even if the answer was a conflict; None if it was refused."""
-        try:
-            return await with_retries(lambda: thing.write(content, if_match), self.entropy)
-        except CASConflictError:
-            found, etag = await self.read(thing)
-            return etag if found == content else None
+        return b'{"jqueue doctor": "%s"}' % self.entropy.new_id().encode()
 
     async def current(self) -> str:
         """Return the etag of `main`, which is created if it does not exist."""
-        etag = (await self.read(self.main))[1] or await self.put(self.main, self.body())
+        etag = (await self.main.read())[1] or await self.main.put(self.body())
         if etag is None:
             self.matches = False
             raise NotTriedError("no object can be created")
@@ -300,29 +272,45 @@ class ProbeContext:
             raise NotTriedError("no write with an etag succeeds")
 
 
+async def refusal(
+    context: ProbeContext, thing: ScratchObject, if_match: str | None, content: bytes, accepted: str, harm: str
+) -> Result:
+    """Check that a write is refused and changes nothing.
+
+    Args:
+        context: of the probe.
+        thing: the object to write.
+        if_match: the etag that the write names.
+        content: of the object now; empty if it does not exist.
+        accepted: the effect of the write if it lands.
+        harm: the harm to a queue if it does.
+    """
+    if await thing.put(context.body(), if_match) is not None:
+        return failed(f"accepted: it {accepted}", harm)
+    if (await thing.read())[0] != content:
+        return failed("refused, but the object has changed", harm)
+    return passed("refused, and nothing changed")
+
+
 async def create_only(context: ProbeContext) -> Result:
     """Check that a write without an etag creates an object, and never replaces one."""
     first = context.body()
-    if await context.put(context.main, first) is None:
+    if await context.main.put(first) is None:
         return failed("the first create was refused, though no object existed", "never start: it cannot be created")
     harm = "lose jobs: if two programs create a queue, the second erases the jobs of the first"
-    if await context.put(context.main, context.body()) is not None:
-        return failed("accepted: it overwrote the existing object", harm)
-    if (await context.read(context.main))[0] != first:
-        return failed("refused, but the content of the first create is gone", harm)
-    return passed("refused")
+    return await refusal(context, context.main, None, first, "overwrote the existing object", harm)
 
 
 async def right_etag(context: ProbeContext) -> Result:
     """Check that a write that names the etag of the object goes through."""
     etag, content = await context.current(), context.body()
-    if await context.put(context.main, content, etag) is None:
+    if await context.main.put(content, etag) is None:
         context.matches = False
         weak = "a proxy has made the etag weak" if etag.startswith("W/") else f"etag {shown(etag)}"
         return failed(
             f"refused, though there was no other write ({weak})", "stand still: the store refuses every change", PROXY
         )
-    if (await context.read(context.main))[0] != content:
+    if (await context.main.read())[0] != content:
         context.matches = False
         return failed("acknowledged, but not stored", "lose jobs that it has acknowledged")
     return passed("accepted")
@@ -332,48 +320,36 @@ async def stale_etag(context: ProbeContext) -> Result:
     """Check that a write that names an earlier etag is refused."""
     context.need_matches()
     earlier, later = await context.current(), context.body()
-    if await context.put(context.main, later, earlier) is None:
+    if await context.main.put(later, earlier) is None:
         return STALLS
     harm = "lose jobs and run others twice: a program overwrites what another wrote since it read"
-    if await context.put(context.main, context.body(), earlier) is not None:
-        return failed("accepted: it overwrote a newer write", harm)
-    if (await context.read(context.main))[0] != later:
-        return failed("refused, but the object has changed", harm)
-    return passed("refused, and nothing changed")
+    return await refusal(context, context.main, earlier, later, "overwrote a newer write", harm)
 
 
 async def absent_object(context: ProbeContext) -> Result:
     """Check that a write that names an etag creates nothing."""
-    absent = context.new_object()
     harm = "bring back a deleted queue: its jobs would run a second time"
-    if await context.put(absent, context.body(), context.etag or SOME_ETAG) is not None:
-        return failed("accepted: it created an object", harm)
-    if (await context.read(absent))[1] is not None:
-        return failed("refused, but an object was created", harm)
-    return passed("refused, and nothing created")
+    return await refusal(context, context.new_object(), await context.current(), b"", "created an object", harm)
 
 
 async def etag_quoting(context: ProbeContext) -> Result | None:
     """Tell the style of etags: some S3-compatible stores take back an etag only without the quotes that they return."""
     if not hasattr(context.main.storage, "etag_style"):
         return None
-    style = context.main.storage.etag_style
-    if style == "quoted":
-        return passed("with quotes, as in HTTP")
-    if style == "unquoted":
-        return passed("without quotes; jqueue has noticed and adapts")
-    return noted("unknown: no write with an etag succeeded")
+    styles = {"quoted": "with quotes, as in HTTP", "unquoted": "without quotes; jqueue has noticed and adapts"}
+    style = styles.get(context.main.storage.etag_style)
+    return passed(style) if style else noted("unknown: no write with an etag succeeded")
 
 
 async def round_trip(context: ProbeContext) -> Result:
     """Check that bytes come back as they were, with the etag that their write returned."""
     thing, content = context.new_object(), MANY_BYTES + context.body()
-    written = await context.put(thing, content)
+    written = await thing.put(content)
     if written is None:
         raise NotTriedError("no object can be created")
-    found, etag = await context.read(thing)
-    if found != content:
-        what = f"{len(content):,} bytes were written, and {'different bytes' if found else 'none'} read back"
+    stored, etag = await thing.read()
+    if stored != content:
+        what = f"{len(content):,} bytes were written, and {'different bytes' if stored else 'none'} read back"
         return failed(what, "read other bytes than were written: it would refuse to work, or lose jobs", PROXY)
     if written != etag:
         return noted("the read returned another etag than the write: each commit needs a second try", PROXY)
@@ -385,14 +361,14 @@ async def conditional_read(context: ProbeContext) -> Result | None:
     thing = context.main
     if not isinstance(thing.storage, SupportsReadIfChanged):
         return None
-    entropy, earlier = context.entropy, await context.current()
-    unchanged = await with_retries(lambda: thing.read_if_changed(earlier), entropy)
+    earlier = await context.current()
+    unchanged = await thing.read_if_changed(earlier)
     if context.matches:
         content = context.body()
-        if await context.put(thing, content, earlier) is None:
+        if await thing.put(content, earlier) is None:
             return STALLS
-        found = await with_retries(lambda: thing.read_if_changed(earlier), entropy)
-        if found is None or found[0] != content:
+        changed = await thing.read_if_changed(earlier)
+        if changed is None or changed[0] != content:
             return failed(
                 "a changed object was reported as unchanged", "leave new jobs undone: consumers do not see them", PROXY
             )
@@ -405,29 +381,20 @@ async def racing_creators(context: ProbeContext) -> Result:
     """Check that one wins if many create an object at once."""
     thing = context.new_object()
     contents = [context.body() for _ in range(CREATORS)]
-
-    async def create(content: bytes) -> bytes | None:
-        try:
-            await with_retries(lambda: thing.write(content), context.entropy)
-        except CASConflictError:
-            return None
-        return content
-
-    won = [content for content in await run_concurrently(map(create, contents)) if content is not None]
-    found, etag = await context.read(thing)
+    etags = await all_at_once(*(thing.put(content) for content in contents))
+    winners = [content for content, etag in zip(contents, etags, strict=True) if etag is not None]
+    stored, etag = await thing.read()
     harm = "lose jobs: programs that create the queue at the same moment erase each other's jobs"
-    if len(won) > 1:
-        return failed(f"{len(won)} of {CREATORS} were told that they created the object", harm)
-    if won and won != [found]:
-        return failed("the content of the winner is not stored", harm)
+    if len(winners) > 1:
+        return failed(f"{len(winners)} of {CREATORS} were told that they created the object", harm)
     if etag is None:
-        return failed("all were refused, and nothing was created", "never start: it cannot be created")
-    if found not in contents:
-        return failed("the stored content was written by none of them", harm)
+        return failed("nothing was created", "never start: it cannot be created")
+    if winners != [stored]:
+        return failed("the content of the winner is not stored", harm)
     return passed(f"one won, {CREATORS - 1} were refused")
 
 
-async def clock_offset(context: ProbeContext) -> Result:
+async def clock(context: ProbeContext) -> Result:
     """Compare this machine's clock with the store's."""
     storage = context.main.storage
     store_time = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
@@ -446,8 +413,8 @@ INCREMENTS_END = 30.0
 """Seconds after which no further increment is begun."""
 
 WRITES = 100
-WRITES_END, WRITES_END_THROTTLED = 3.0, 8.0
-"""Seconds for which writes are counted; the second holds if the store throttles, as its pace is slow."""
+WRITES_END = 5.0
+"""Seconds for which writes are counted."""
 
 ATTEMPTS = 200
 """Largest number of writes of one writer: a store that refuses at once would get too many within the time limit."""
@@ -464,83 +431,87 @@ BROKER = (
 )
 
 
+async def count_up(
+    context: ProbeContext, writers: int, increments: int, limit: float
+) -> tuple[ScratchObject, Counter[str], float]:
+    """Let writers each add one to the number in an object, several times.
+
+    Args:
+        context: of the probe.
+        writers: number of writers.
+        increments: number of increments of each writer.
+        limit: seconds after which no further increment is begun.
+
+    Returns:
+        The object, the number of acknowledged increments ("done") and of other answers, by kind, and the seconds.
+
+    Raises:
+        StorageError: no increment succeeded.
+    """
+    thing, tally, clock = context.new_object(), Counter[str](), context.clock
+    began = clock.monotonic()
+
+    async def write() -> None:
+        """Add one, several times. If a write is refused or its fate is unknown, read and add again."""
+        left, backoff, current = increments, Backoff(context.entropy), None
+        for _ in range(ATTEMPTS):
+            if not left or clock.monotonic() >= began + limit:
+                break
+            try:
+                async with asyncio.timeout(CALL_LIMIT):
+                    content, etag = current or await thing.read()
+                    current, content = None, b"%d" % (number_in(content) + 1)
+                    etag = await thing.write(content, etag)
+                current = (content, etag) if writers == 1 else None
+                tally["done"], left, backoff = tally["done"] + 1, left - 1, Backoff(context.entropy)
+            except CASConflictError:
+                tally["conflict"] += 1
+            except StorageFatalError:
+                raise
+            except (StorageError, TimeoutError) as error:
+                tally["throttled request" if isinstance(error, StorageThrottledError) else "failed request"] += 1
+                await asyncio.sleep(min(LONGEST_PAUSE, backoff.after(error)))
+
+    await all_at_once(*(write() for _ in range(writers)))
+    seconds = clock.monotonic() - began
+    if not tally["done"]:
+        last = thing.last_error or "each was a conflict"
+        raise StorageError(f"none of {writers * increments} writes succeeded within {seconds:.0f} s: {last}")
+    return thing, tally, seconds
+
+
+def number_in(content: bytes) -> int:
+    """Return the number in an object; 0 if there is none."""
+    return int(content) if content.isdigit() and len(content) < 10 else 0
+
+
 async def racing_increments(context: ProbeContext) -> Result:
     """Check that no update of many writers is lost."""
     context.need_matches()
-    thing, tally, total = context.new_object(), Counter[str](), WRITERS * INCREMENTS
-    begun = context.clock.monotonic()
-    await run_concurrently(_increment(context, thing, tally, begun + INCREMENTS_END) for _ in range(WRITERS))
-    seconds, done, conflicts = context.clock.monotonic() - begun, tally["done"], tally["conflicts"]
-    if not done:
-        last = f": {thing.last_error}" if thing.last_error else ", each was a conflict"
-        raise StorageError(f"none of {total} racing increments succeeded within {seconds:.0f} s{last}")
-    found = _number((await context.read(thing))[0])
-    if found < done:
+    thing, tally, seconds = await count_up(context, WRITERS, INCREMENTS, INCREMENTS_END)
+    done, total, stored = tally.pop("done"), WRITERS * INCREMENTS, number_in((await thing.read())[0])
+    if stored < done:
         return failed(
-            f"updates are lost: {done} were acknowledged, and only {found} are stored",
+            f"updates are lost: {done} were acknowledged, and only {stored} are stored",
             "lose jobs and run others twice: writers overwrite each other's changes",
         )
     if done < total:
-        if tally["throttled"]:
-            why = f"the store throttled {counted(tally['throttled'], 'request')}"
-        elif tally["failures"]:
-            why = f"{counted(tally['failures'], 'request')} failed"
-        else:
-            why = f"{counted(conflicts, 'conflict')} with other writers" if conflicts > done else "the store is slow"
+        why = ", ".join(counted(number, kind) for kind, number in tally.items()) or "the store is slow"
         return noted(f"{done} of {total} done in {seconds:.0f} s, none lost: {why}", BROKER)
-    if found > total:
-        return noted(f"none lost, {found - total} counted twice as writes were sent again; a queue recognises those")
-    return passed(f"all {total} stored, {counted(conflicts, 'conflict')}, {seconds:.1f} s")
-
-
-async def _increment(context: ProbeContext, thing: ScratchObject, tally: Counter[str], end: float) -> None:
-    """Add one, several times. If a write is refused or its fate is unknown, read and add again."""
-    backoff, left = Backoff(context.entropy), INCREMENTS
-    for _ in range(ATTEMPTS):
-        if not left or context.clock.monotonic() >= end:
-            break
-        try:
-            content, etag = await thing.read()
-            await thing.write(b"%d" % (_number(content) + 1), etag)
-            tally["done"], left, backoff = tally["done"] + 1, left - 1, Backoff(context.entropy)
-        except CASConflictError:
-            tally["conflicts"] += 1
-        except StorageFatalError:
-            raise
-        except StorageError as error:
-            tally["throttled" if isinstance(error, StorageThrottledError) else "failures"] += 1
-            await asyncio.sleep(min(LONGEST_PAUSE, backoff.after(error)))
-
-
-def _number(content: bytes) -> int:
-    return int(content) if content.isdigit() and len(content) < 10 else 0
+    if stored > total:
+        return noted(f"none lost, {stored - total} counted twice as writes were sent again; a queue recognises those")
+    return passed(f"all {total} stored, {counted(tally['conflict'], 'conflict')}, {seconds:.1f} s")
 
 
 async def write_rate(context: ProbeContext) -> Result:
     """Count the writes a second that the store takes, one after the other."""
     context.need_matches()
-    thing, etag, backoff = context.new_object(), None, Backoff(context.entropy)
-    begun, took, done, throttled = context.clock.monotonic(), 0.0, 0, False
-    for _ in range(ATTEMPTS):
-        if done == WRITES or context.clock.monotonic() - begun >= (WRITES_END_THROTTLED if throttled else WRITES_END):
-            break
-        try:
-            etag = await thing.write(context.body(), etag)
-            done, took, backoff = done + 1, context.clock.monotonic() - begun, Backoff(context.entropy)
-        except StorageFatalError:
-            raise
-        except (StorageError, CASConflictError) as error:  # it may have landed, and been sent again by the client
-            throttled = throttled or isinstance(error, StorageThrottledError)
-            await asyncio.sleep(min(LONGEST_PAUSE, backoff.after(error)))
-            etag = (await context.read(thing))[1]
-    if not done:
-        raise StorageError("none of the writes to measure the rate succeeded", thing.last_error)
-    rate = done / max(took, 0.001)
+    _, tally, seconds = await count_up(context, 1, WRITES, WRITES_END)
+    rate = tally["done"] / max(seconds, 0.001)
     text = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
-    if throttled:
+    if tally["throttled request"]:
         return noted(f"{text}; the store throttles faster writes", BROKER)
-    text += ", one after the other"
-    return noted(text, BROKER) if rate < SLOW else passed(text)
+    return noted(text, BROKER) if rate < SLOW else passed(f"{text}, one after the other")
 
 
 async def listing(context: ProbeContext) -> Result | None:
@@ -548,7 +519,7 @@ async def listing(context: ProbeContext) -> Result | None:
     if not isinstance(context.storage, SupportsListing):
         return None
     thing, storage = context.new_object(), context.storage
-    if await context.put(thing, context.body()) is None:
+    if await thing.put(context.body()) is None:
         raise NotTriedError("no object can be created")
     try:
         listed = await with_retries(lambda: storage.list_beside(context.prefix), context.entropy)

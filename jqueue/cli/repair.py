@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from jqueue.cli.changes import DryRun, Yes, ask
 from jqueue.cli.help import RefusedError
@@ -21,15 +21,13 @@ from jqueue.core.blob.segment_object import SegmentCheck
 from jqueue.core.blob.segment_reader import CUT_OFF, MISSING, SegmentReader, pieces_of, reason_of
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.observers import Observers
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageError, StorageFatalError
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.segments import FOLDER, Range, Segment, Span, common, joined, size_of, without
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.storage import SupportsObjects
-
-Answer = TypeVar("Answer")
+from jqueue.ports.storage import Listed, SupportsObjects
 
 KEPT_FOR = timedelta(hours=2)
 """Age below which an unnamed segment is no litter: a commit may name it soon, or a reader may still need it."""
@@ -105,36 +103,9 @@ class Damage:
         )
 
 
-async def answered(call: Callable[[], Awaitable[Answer]], entropy: Entropy) -> Answer:
-    """Return the answer of a read, after a few tries if the store fails or does not answer in time.
-
-    Raises:
-        StorageError: the store failed each time, or refused.
-    """
-
-    async def limited() -> Answer:
-        try:
-            async with asyncio.timeout(CALL_LIMIT):
-                return await call()
-        except TimeoutError as error:
-            raise StorageError(f"the store did not answer a read within {CALL_LIMIT:g} s") from error
-
-    return await with_retries(limited, entropy)
-
-
 def damage_of(header: Header, name: str) -> Damage:
     """Return the damage of a segment in the manifest, before anything is read."""
     return Damage(name, header.segments[name], [each for each in header.ranges.values() if each.segment == name])
-
-
-async def look_for(storage: SupportsObjects, damage: Damage, entropy: Entropy) -> None:
-    """Note if a segment does not exist or is too short. Its rows are not read."""
-    end = damage.segment.bytes
-    try:
-        if not await answered(lambda: storage.read_object(FOLDER + damage.name, end - 1, end), entropy):
-            damage.has_no_rows(CUT_OFF)
-    except ObjectMissingError:
-        damage.has_no_rows(MISSING)
 
 
 async def read_rows(
@@ -159,14 +130,14 @@ async def read_rows(
     reader = SegmentReader(storage, Observers(clock), call_timeout=CALL_LIMIT)
     segment, size = damage.segment, damage.segment.chunk_rows
     try:
-        index = await answered(partial(reader.index, damage.name, segment), entropy)
+        index = await with_retries(partial(reader.index, damage.name, segment), entropy)
         check = SegmentCheck(segment, index)
 
         async def read(numbers: Sequence[int]) -> list[tuple[int, bytes]]:
             return [each async for each in reader.parts(damage.name, index, numbers)]
 
         for numbers in pieces_of(segment, index, damage.held):
-            for number, data in await answered(partial(read, numbers), entropy):
+            for number, data in await with_retries(partial(read, numbers), entropy):
                 tell(size)
                 try:
                     damage.why = damage.why or check.chunk(number, data)
@@ -185,16 +156,16 @@ async def segments(context: ProbeContext) -> Result | None:
         return None
 
     async def header_now() -> Header:
-        data, etag = await answered(storage.read, entropy)
+        data, etag = await with_retries(storage.read, entropy)
         return Header() if etag is None else parse_blob(data).header
 
     try:
-        listed = await answered(lambda: storage.list_beside(FOLDER), entropy)
         header = await header_now()
-        if damaged := await _damaged(storage, header, context):
+        listed = await with_retries(lambda: storage.list_beside(FOLDER), entropy)
+        if damaged := await _damaged(storage, header, listed, context):
             header = await header_now()  # the queue may have changed meanwhile
             damaged = [each for each in damaged if each.name in header.segments]
-    except (InvalidBlobError, StorageFatalError) as error:
+    except StorageFatalError as error:
         raise NotTriedError(f"{error}") from None
     if damaged:
         return _failure(damaged)
@@ -210,27 +181,30 @@ async def segments(context: ProbeContext) -> Result | None:
     return passed(there) if header.segments else None
 
 
-async def _damaged(storage: SupportsObjects, header: Header, context: ProbeContext) -> list[Damage]:
-    """Check all segments, and return the damaged ones."""
-    seen, total, found = 0, sum(segment.waiting for segment in header.segments.values()), []
+async def _damaged(
+    storage: SupportsObjects, header: Header, listed: Sequence[Listed], context: ProbeContext
+) -> list[Damage]:
+    """Check all segments, and return the damaged ones. A quick check only compares their sizes with the list."""
+    seen, total, damaged = 0, sum(segment.waiting for segment in header.segments.values()), []
+    sizes = {each.suffix: each.size for each in listed}
 
     def tell(rows: int) -> None:
         nonlocal seen
         seen = min(seen + rows, total)
-        context.tell(f"{seen:,} of {jobs(total)}")
+        context.tell(f"segments: {seen:,} of {jobs(total)}")
 
-    for name in header.segments:
+    for name, segment in header.segments.items():
         damage = damage_of(header, name)
         try:
-            if context.quick:
-                await look_for(storage, damage, context.entropy)
-            else:
+            if not context.quick:
                 await read_rows(storage, damage, context.clock, context.entropy, tell)
+            elif (bytes_now := sizes.get(FOLDER + name)) is None or bytes_now < segment.bytes:
+                damage.has_no_rows(MISSING if bytes_now is None else CUT_OFF)
         except StorageFatalError as error:  # the store refuses to read it
             damage.has_no_rows(reason_of(error))
         if damage.why:
-            found.append(damage)
-    return found
+            damaged.append(damage)
+    return damaged
 
 
 def _failure(damaged: Sequence[Damage]) -> Result:

@@ -26,7 +26,7 @@ NOTES = {
     stores.ListsLate: {"listing": "not listed yet"},
     stores.LivesInThePast: {"clock": "600 s ahead"},
     stores.Throttles: {
-        "racing_increments": "none lost: the store throttled",
+        "racing_increments": "throttled requests",
         "write_rate": "the store throttles faster writes",
     },
     stores.FailsNowAndThen: {"racing_increments": "counted twice"},
