@@ -15,10 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import typer
@@ -93,8 +91,8 @@ class Supervisor:
         self._places = [_Place(number) for number in range(1, count + 1)]
         self._clock = SystemClock()
         self._is_stopping = False
-        self._is_usable = False
-        self._usable, self._says_usable = multiprocessing.Pipe(duplex=False)
+        self._spawn = multiprocessing.get_context("spawn")
+        self._usable = self._spawn.RawValue("b", False)  # without a lock, which a killed process might hold
         self._signals: list[int] = []
 
     def supervise(self) -> int:
@@ -118,10 +116,8 @@ class Supervisor:
     def _is_over(self) -> bool:
         """Handle what has happened since the last look. Return True if no process is left, or to come."""
         while self._signals:
-            self._stop(self._signals.pop(0))
-        while self._usable.poll():
-            self._usable.recv_bytes()
-            self._is_usable = True
+            self._signals.pop()
+            self._stop()
         for place in self._places:
             self._look_at(place)
         if self._changes is not None and not self._is_stopping:
@@ -131,20 +127,17 @@ class Supervisor:
     def _look_at(self, place: _Place) -> None:
         """Start a process that is due, and note the end of one."""
         now, process = self._clock.monotonic(), place.process
-        if process is None and place.due is not None and now >= place.due and self._may_start():
+        if process is None and place.due is not None and now >= place.due:
+            if not self._usable.value and any(each.process and not each.is_old for each in self._places):
+                return  # a first process has yet to find the worker and its queue
             place.due, place.began = None, now
-            spawn = multiprocessing.get_context("spawn")
-            args = self._run, place.number, self._says_usable
-            place.process = spawn.Process(target=_child, args=args, name="jqueue-worker")
+            args = self._run, place.number, self._usable
+            place.process = self._spawn.Process(target=_child, args=args, name="jqueue-worker")
             with signals_blocked(SIGNALS):
                 place.process.start()
         elif process is not None and not process.is_alive():
             place.process = None
             self._note_end(place, process.pid, process.exitcode or 0, now)
-
-    def _may_start(self) -> bool:
-        """True unless a first process has yet to find the worker and its queue."""
-        return self._is_usable or not any(place.process and not place.is_old for place in self._places)
 
     def _note_end(self, place: _Place, pid: int | None, code: int, now: float) -> None:
         place.status = code if code >= 0 else 128 - code
@@ -155,7 +148,7 @@ class Supervisor:
             place.is_old, place.status, place.due = False, 0, now
         elif self._changes is not None:
             logger.info("worker process %d has ended with status %d: waiting for a change", place.number, place.status)
-            if not self._is_usable:
+            if not self._usable.value:
                 for each in self._places:
                     each.due = None
         elif code == UNUSABLE:
@@ -178,52 +171,36 @@ class Supervisor:
         name = printable(os.path.relpath(min(files)))
         more = f" and {counted(len(files) - 1, 'more file')}" if len(files) > 1 else ""
         logger.info("%s%s changed: the worker is started anew", name, more)
-        while self._usable.poll():
-            self._usable.recv_bytes()
-        self._is_usable = False
+        self._usable.value = False
         for place in self._places:
             if place.process is None:
                 place.due = self._clock.monotonic()
             elif not place.is_old:
                 place.is_old = True
-                _send(place.process, signal.SIGTERM)
+                place.process.terminate()
 
-    def _stop(self, number: int = signal.SIGTERM) -> None:
+    def _stop(self) -> None:
         self._is_stopping = True
         for place in self._places:
             place.due = None
             if place.process is not None:
-                _send(place.process, number)
+                place.process.terminate()
 
 
-def _send(process: SpawnProcess, number: int) -> None:
-    """Send a signal to a process, unless it has ended. Windows cannot, and ends it."""
-    if process.is_alive() and process.pid is not None:
-        if sys.platform == "win32":
-            process.terminate()
-        else:
-            os.kill(process.pid, number)
-
-
-def _child(run: Callable[[int, Callable[[], object]], int], number: int, usable: Connection) -> None:
+def _child(run: Callable[[int, Callable[[], object]], int], number: int, usable: Any) -> None:
     """In the process: run a worker, and exit with its status."""
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
-            signal.signal(each, _leave)
+            signal.signal(each, lambda *_: os._exit(0))  # until the worker handles signals: it has no job yet
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_stop_with_parent, name="jqueue-parent", daemon=True).start()
     try:
-        status = run(number, lambda: usable.send_bytes(b"usable"))
+        status = run(number, lambda: setattr(usable, "value", True))
     except typer.Exit as error:  # it has printed why
         status = error.exit_code
     sys.exit(status)
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    """Leave at a signal that arrives before the worker handles signals: it has no job yet."""
-    os._exit(0)
 
 
 def _stop_with_parent() -> None:
@@ -237,19 +214,17 @@ def changes_in(folder: Path) -> Iterator[Collection[str]]:
     """Yield the Python files that have changed below a folder; none of them after a moment without changes.
 
     Raises:
-        ImportError: watchfiles is missing.
-        typer.Exit: while the changes are read: the folder cannot be watched. The reason has been printed.
+        typer.Exit: watchfiles is missing, or while the changes are read: the folder cannot be watched. The reason has
+            been printed.
     """
-    import watchfiles
-
+    try:
+        import watchfiles
+    except ImportError:
+        raise refusal('--reload needs watchfiles: pip install "jqueue[reload]"') from None
     options: dict[str, Any] = {"rust_timeout": int(TICK * 1000), "yield_on_timeout": True, "raise_interrupt": False}
-
-    def changes() -> Iterator[Collection[str]]:
-        try:
-            for files in watchfiles.watch(folder, watch_filter=watchfiles.PythonFilter(), **options):
-                yield [path for _, path in files]
-        except (OSError, RuntimeError) as error:
-            polling = "with WATCHFILES_FORCE_POLLING=1 in the environment, its files are read again and again instead"
-            raise refusal(f"--reload cannot watch this folder: {error}; {polling}") from None
-
-    return changes()
+    try:
+        for files in watchfiles.watch(folder, watch_filter=watchfiles.PythonFilter(), **options):
+            yield [path for _, path in files]
+    except (OSError, RuntimeError) as error:
+        polling = "with WATCHFILES_FORCE_POLLING=1 in the environment, its files are read again and again instead"
+        raise refusal(f"--reload cannot watch this folder: {error}; {polling}") from None

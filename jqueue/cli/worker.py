@@ -12,16 +12,16 @@ import importlib
 import json
 import logging
 import os
+import re
 import sys
 import traceback
-from collections.abc import Callable, Container, Coroutine, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any
 
 import typer
@@ -35,8 +35,8 @@ from jqueue.cli.printing import UNUSABLE, refusal
 from jqueue.cli.supervisor import Supervisor, changes_in
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.tasks import end_tasks
 from jqueue.domain.errors import (
-    InvalidBlobError,
     InvalidJobError,
     InvalidURLError,
     JQueueError,
@@ -66,41 +66,32 @@ def find_worker(target: str) -> Worker:
         raise refusal("give the worker as MODULE:NAME; app:worker means `worker` in app.py")
     if module_name.endswith(".py") or "/" in module_name:
         raise refusal("give the module, not its file: app:worker means `worker` in app.py in this folder")
-    found = _imported(module_name)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Worker):
-        what = f"has no {name!r}" if found is None else f"has a {name!r} of type {type(found).__name__}"
-        raise refusal(f"the module {module_name} {what}: a jqueue.worker.Worker is needed")
-    if not found.handlers:
-        raise refusal(f'{target} has no handlers: register one with @{name}.handler("name")')
-    return found
-
-
-def _imported(module_name: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        return importlib.import_module(module_name)
+        value: Any = importlib.import_module(module_name)
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module_name == missing or module_name.startswith(f"{missing}.")):
             raise refusal(f"the module {module_name!r} is neither in this folder nor installed") from None
         typer.echo(f"jqueue: the module {module_name!r} could not be imported:", err=True)
-        traceback.print_exception(error.with_traceback(_from_program(error.__traceback__)))
+        frames = error.__traceback__
+        while frames is not None and frames.tb_frame.f_code.co_filename.startswith(NOT_THE_PROGRAM):
+            frames = frames.tb_next
+        traceback.print_exception(error.with_traceback(frames))
         raise typer.Exit(UNUSABLE) from None
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    if not isinstance(value, Worker):
+        what = f"has no {name!r}" if value is None else f"has a {name!r} of type {type(value).__name__}"
+        raise refusal(f"the module {module_name} {what}: a jqueue.worker.Worker is needed")
+    if not value.handlers:
+        raise refusal(f'{target} has no handlers: register one with @{name}.handler("name")')
+    return value
 
 
-def _from_program(frames: TracebackType | None) -> TracebackType | None:
-    """Return the frames from the program's first one on. Earlier frames are ours or the import system's."""
-    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    return frames
-
-
-def _is_ours(filename: str) -> bool:
-    return filename in (__file__, importlib.__file__) or filename.startswith("<frozen importlib")
-
+NOT_THE_PROGRAM = (__file__, importlib.__file__, "<frozen importlib")
+"""Beginnings of the file names of our frames and of the import system's, in a traceback of the program's import."""
 
 logger = logger_of("jqueue.worker")
 
@@ -128,18 +119,17 @@ class JSONFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """As in logging. A record about a job has `job_id`, `entrypoint` and `attempt`."""
-        said = {
+        values = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
             "worker": self.worker,
         }
-        about = {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
-        traceback = record.exc_text or (record.exc_info and self.formatException(record.exc_info))
-        if traceback:
-            about["traceback"] = traceback
-        return json.dumps(said | about, default=str)
+        values |= {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
+        if traceback := record.exc_text or (record.exc_info and self.formatException(record.exc_info)):
+            values["traceback"] = traceback
+        return json.dumps(values, default=str)
 
 
 class JobFormatter(logging.Formatter):
@@ -161,7 +151,7 @@ class JobFormatter(logging.Formatter):
 
 
 @contextmanager
-def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TEXT) -> Iterator[logging.Formatter]:
+def log_to_stderr(level: str, target: str, log_format: LogFormat = LogFormat.TEXT) -> Iterator[logging.Formatter]:
     """Log the messages of jqueue and of the program that the block imports.
 
     Of other loggers, such as the clients of stores, only warnings are logged: they would say too much. If the program
@@ -169,7 +159,7 @@ def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TE
 
     Args:
         level: the lowest level to log.
-        program: the name of its logger.
+        target: MODULE:NAME of its worker. Its logger has the name of the package; empty if there is no program.
         log_format: text or JSON.
 
     Yields:
@@ -183,7 +173,7 @@ def log_to_stderr(level: str, program: str, log_format: LogFormat = LogFormat.TE
         handler = RichHandler(console=Console(stderr=True), show_path=False)
         formatter = JobFormatter(IN_COLOURS, datefmt="[%X]")
     handler.setFormatter(formatter)
-    names = [name for name in ("jqueue", program) if name]
+    names = [name for name in ("jqueue", re.split("[.:]", target)[0]) if name]
     for name in names:
         logging.getLogger(name).setLevel(level)
     before, logging.lastResort = logging.lastResort, handler  # the root logger has no handler until the import is done
@@ -208,9 +198,6 @@ SOME_DIED = 1
 
 MOST_PROCESSES = 1000
 """Largest number of processes of one command."""
-
-LAST_WAIT = 1.0
-"""Seconds given to tasks that go on after the worker has ended."""
 
 
 class Level(StrEnum):
@@ -267,92 +254,61 @@ def worker(
 
     Exits with 1 if jobs died during a run with --drain, and with 2 if the queue cannot be used.
     """
-    # 0 is a value, too
-    given = {name: value for name, value in context.params.items() if value is not None and value is not False}
-    settings = {name: given[name] for name in given.keys() & {field.name for field in fields(WorkerSettings)}}
-    options = {name: given[name] for name in given.keys() & {"create", "poll_interval"}}
-    count = processes or 1
-    run = partial(run_worker, target, url, settings, options, drain, log_level.value, log_format, count)
+    run, count = partial(run_worker, context.params), processes or 1
     if not processes and not reload:
         status = run()
     elif count > 1 and url.lower().startswith("memory:"):
         raise refusal("an in-memory queue is visible only to its own process: --processes needs a file or a store")
     else:
-        with log_to_stderr(log_level.value, "", log_format):
+        with log_to_stderr(log_level, "", log_format):
             pass
-        try:
-            changes = changes_in(Path.cwd()) if reload else None
-        except ImportError:
-            raise refusal('--reload needs watchfiles: pip install "jqueue[reload]"') from None
+        changes = changes_in(Path.cwd()) if reload else None
         status = Supervisor(run, count, {0, SOME_DIED} if drain else {0}, changes).supervise()
     if status != 0:
         raise typer.Exit(status)
 
 
-def run_worker(
-    target: str,
-    url: str,
-    settings: dict[str, Any],
-    options: dict[str, Any],
-    drain: bool,
-    log_level: str,
-    log_format: LogFormat,
-    count: int = 1,
-    number: int = 1,
-    usable: Callable[[], object] = lambda: None,
-) -> int:
+def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[], object] = lambda: None) -> int:
     """Run a worker, and return the exit status.
 
     Args:
-        target: MODULE:NAME of the worker.
-        url: the URL of the queue.
-        settings: the settings of the worker that the command gives.
-        options: the options of the queue that it gives.
-        drain: True to end when no job is ready.
-        log_level: the lowest level to log.
-        log_format: text or JSON.
-        count: number of processes.
-        number: the number of this one, from 1 on. Among several, its name ends with it, and ports follow each other.
+        options: the parameters of the command, by name. Those that are neither None nor False and have the name of a
+            setting of the worker replace it.
+        number: the number of this process, from 1 on. Among several, its name ends with it, and each has a port.
         usable: called once the worker is there, and its queue is not one that can never be used.
 
     Raises:
         typer.Exit: the worker cannot be run. The reason has been printed.
     """
-    with log_to_stderr(log_level, target.partition(".")[0].partition(":")[0], log_format) as formatter:
-        found = find_worker(target)
+    given = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is a value
+    as_json = options["log_format"] is LogFormat.JSON
+    with log_to_stderr(options["log_level"], options["target"], options["log_format"]) as formatter:
+        worker = find_worker(options["target"])
     try:
-        found.settings = replace(found.settings, **settings)
-        if count > 1:
-            found.settings = _numbered(found.settings, number)
-        queue = connect_queue(url, **options)
+        settings = {field.name: given[field.name] for field in fields(WorkerSettings) if field.name in given}
+        worker.settings = replace(worker.settings, **settings)
+        if (options["processes"] or 1) > 1:
+            health = worker.settings.health
+            if health is not None:
+                host, _, port = health.rpartition(":")
+                health = f"{host}:{int(port) + number - 1 if int(port) else 0}"
+            worker.settings = replace(worker.settings, name=f"{worker.settings.name}-{number}", health=health)
+        queue = connect_queue(
+            options["url"], **{name: given[name] for name in given.keys() & {"create", "poll_interval"}}
+        )
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise refusal(str(error)) from None
     if isinstance(formatter, JSONFormatter):
-        formatter.worker = f"{found.settings.name}@{process_name()}"
-    fail = _logged if log_format is LogFormat.JSON else refusal
+        formatter.worker = f"{worker.settings.name}@{process_name()}"
     gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
-    return asyncio.run(_run(found, queue, fail, usable, drain=drain))
-
-
-def _numbered(settings: WorkerSettings, number: int) -> WorkerSettings:
-    """Return the settings of one of several processes: its name ends with its number, and each has a port."""
-    health = settings.health
-    if health is not None:
-        host, _, port = health.rpartition(":")
-        health = f"{host}:{int(port) + number - 1 if int(port) else 0}"
-    return replace(settings, name=f"{settings.name}-{number}", health=health)
-
-
-def _logged(message: str) -> typer.Exit:
-    """Log the error that ends the worker, where standard error has one JSON object a line."""
-    logger.error("%s", message)
-    return typer.Exit(UNUSABLE)
+    fail: Callable[[str], object] = partial(logger.error, "%s") if as_json else refusal
+    return asyncio.run(_run(worker, queue, fail, usable, drain=options["drain"]))
 
 
 async def _run(
-    found: Worker,
+    worker: Worker,
     queue: BlobQueue | StoreQueue,
-    fail: Callable[[str], typer.Exit],
+    fail: Callable[[str], object],
     usable: Callable[[], object],
     *,
     drain: bool,
@@ -360,50 +316,35 @@ async def _run(
     """Run a worker until it ends, and return the status that the command exits with.
 
     Args:
-        found: the worker.
+        worker: the worker.
         queue: its queue.
         fail: prints or logs the error that ends the worker.
         usable: called after the first look at the queue.
         drain: True to end when no job is ready.
     """
-    status = 0
-    stopped = asyncio.Event()
+    status, stopped = 0, asyncio.Event()
     with handle_signals(stopped.set):
         try:
-            await _until_stopped(stopped, _log_queue(queue, found.handlers))
+            look = asyncio.create_task(_log_queue(queue, worker.handlers))
+            await asyncio.wait([look, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
             if not stopped.is_set():
+                look.result()
                 usable()
-                report = await found.run(queue, drain=drain)
+                report = await worker.run(queue, drain=drain)
                 status = SOME_DIED if drain and report.dead else 0
-        except (StorageFatalError, InvalidBlobError) as error:
-            status = fail(f"{name_of(queue)} cannot be used: {error}").exit_code
         except (JQueueError, ImportError) as error:
-            status = fail(str(error)).exit_code
-        await _cancel_left_tasks(status)
+            status, is_final = UNUSABLE, isinstance(error, StorageFatalError)
+            fail(f"{name_of(queue)} cannot be used: {error}" if is_final else str(error))
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        await end_tasks(left)
+        if not all(task.done() for task in left):
+            logger.warning("some handlers still run although they were told to stop: the process exits now")
+            logging.shutdown()
+            sys.stdout.flush()
+            os._exit(status)  # or they would keep the process alive for ever
         if status == 0:
             leave_at_signals()
     return status
-
-
-async def _until_stopped(stopped: asyncio.Event, check: Coroutine[Any, Any, None]) -> None:
-    """Wait for the first check of the queue, or until the worker is stopped."""
-    checking, stopping = asyncio.create_task(check), asyncio.create_task(stopped.wait())
-    await asyncio.wait([checking, stopping], return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if checking.done():
-        checking.result()
-
-
-async def _cancel_left_tasks(status: int) -> None:
-    """Cancel tasks that go on after the worker. If some do not end, exit the process at once."""
-    left = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in left:
-        task.cancel()
-    if left and (await asyncio.wait(left, timeout=LAST_WAIT))[1]:
-        logger.warning("some handlers still run although they were told to stop: the process exits now")
-        logging.shutdown()
-        sys.stdout.flush()
-        os._exit(status)  # or they would keep the process alive for ever
 
 
 async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> None:
@@ -413,7 +354,7 @@ async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> 
     silence = asyncio.get_running_loop().call_later(SILENCE_LIMIT, log_silence, name_of(queue))
     try:
         stats: QueueStats = await queue.stats(deadline=10)
-    except (StorageFatalError, InvalidBlobError):
+    except StorageFatalError:
         raise
     except QueueMissingError:
         logger.info("%s", QueueMissingError(describe(place_of(queue))))
@@ -423,15 +364,14 @@ async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> 
         return
     finally:
         silence.cancel()
-    counts = f"{counted(stats.ready, 'ready job')}, {stats.scheduled:,} scheduled, {stats.dead:,} dead"
-    logger.info("%s has %s%s", name_of(queue), counts, _unhandled(stats, handled))
-
-
-def _unhandled(stats: QueueStats, handled: Container[str]) -> str:
-    """Return the entrypoints with ready jobs that this worker will not claim, in words; empty if there are none."""
-    known = (stats.entrypoints or {}).items()
-    others = [f"{printable(name)} ({found.ready})" for name, found in known if found.ready and name not in handled]
-    if not others:
-        return ""
+    waiting = {name: each.ready for name, each in (stats.entrypoints or {}).items() if each.ready}
+    others = [f"{printable(name)} ({ready})" for name, ready in waiting.items() if name not in handled]
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-    return f"; this worker has no handler for the ready jobs of {', '.join(others[:NAMED])}{more}"
+    logger.info(
+        "%s has %s, %s scheduled, %s dead%s",
+        name_of(queue),
+        counted(stats.ready, "ready job"),
+        f"{stats.scheduled:,}",
+        f"{stats.dead:,}",
+        f"; this worker has no handler for the ready jobs of {', '.join(others[:NAMED])}{more}" if others else "",
+    )

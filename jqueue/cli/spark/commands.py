@@ -186,7 +186,7 @@ def run(
     """  # fmt: skip
     from jqueue.cli.worker import find_worker, log_to_stderr
 
-    with log_to_stderr("WARNING", target.partition(".")[0].partition(":")[0]):
+    with log_to_stderr("WARNING", target):
         worker = find_worker(target)
     if missing := sorted(set(entrypoint or ()) - set(worker.handlers)):
         raise spark.refusal(f"{target} has no handler for {', '.join(map(repr, missing))}")
