@@ -2,426 +2,59 @@
 
     python -m tests.kill
     python -m tests.kill --case enqueue --case merge --both
+    python -m tests.kill formats --case 'ack on *'
+    python -m tests.kill moves --every 100
 
-Each case makes a few calls on a queue in a file. A child makes them under ptrace, once unharmed, then killed at one
-system call after the other, each time from the same beginning. It notes its operations and its writes in a journal.
-After a kill, the queue is what the plain model makes of the operations whose writes landed: of all of them, if the
-child had its answer. The next process goes on: it reads the history, serves each job once and in order, and removes
-what the killed process has left. The exit code is 0 if all is well, 1 if a promise was not kept, and 2 if system calls
-cannot be traced here.
+A child makes a few calls under ptrace, once unharmed, then killed at one system call after the other: `commits` are
+calls on a queue in a file, `formats` are calls on queues in older formats, and `moves` take jobs from one queue to
+another. The exit code is 0 if all is well, 1 if a promise was not kept, and 2 if system calls cannot be traced here.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import fnmatch
 import logging
-import mmap
-import os
-import random
-import shutil
-import signal
 import sys
 import tempfile
-from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from jqueue import DirectQueue, Job, JobStatus, JQueueError, Limits, LocalFileSystemStorage
-from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
-from jqueue.operations import Ack, Enqueue, Nack
-from jqueue.ports.observer import Observer
-from jqueue.runtime.system import SystemClock
-from tests.journal import PREFIX, Journal, Journals, objects_of, payload_of
-from tests.kill.children import at_most, warm_up
-from tests.kill.tracing import START, Point, ViolationError, trace_call, why_not
-from tests.simulation.answers_audit import OF_MANY_CALLS
-from tests.simulation.chain import QUEUED, Version, attempt_of, status_of
-from tests.simulation.history import Call, Violation
+from tests.kill.children import warm_up
+from tests.kill.commits import CASES, CommitKills
+from tests.kill.formats import CALLS, FormatKills
+from tests.kill.kills import Kills
+from tests.kill.moves import MOVES, MoveKills
+from tests.kill.tracing import ViolationError, why_not
 
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
-SECONDS = 60.0
-TRIES = 5
-OLD = tuple(f"old-{number}" for number in range(1, 10))
-LARGE = bytes(range(256)) * 10
-LATER = timedelta(days=3)
-PLAIN = Limits()
-
-ON_FILES = frozenset({"openat", "flock", "write", "fsync", "pwrite64", "rename", "link", "unlink", "mkdir"})
-"""System calls that every run makes alike. Others occur by chance, as threads wait, start or are reused. So does the
-`close` of a replaced file, which its thread makes before the answer at times, and after it at others."""
-
-_LIKE = {"renameat": "rename", "renameat2": "rename", "linkat": "link", "unlinkat": "unlink", "mkdirat": "mkdir"}
-
-
-class Watch(Observer):
-    """Notes when an object was created."""
-
-    def __init__(self) -> None:
-        self.created = asyncio.Event()
-
-    def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
-        if call == "create" and error is None:
-            self.created.set()
-
-
-class Memory:
-    """Memory that a child shares with this process. Writing to it is no system call at which it could be killed."""
-
-    def __init__(self) -> None:
-        self._map = mmap.mmap(-1, MEMORY)
-
-    def clear(self) -> None:
-        """Forget what was written."""
-        self._map[:PREFIX] = bytes(PREFIX)
-
-    def write(self, data: bytes) -> None:
-        """Append some bytes."""
-        place = PREFIX + int.from_bytes(self._map[:PREFIX])
-        self._map[place : place + len(data)] = data
-        self._map[:PREFIX] = (place + len(data) - PREFIX).to_bytes(PREFIX)
-
-    def read(self) -> bytes:
-        """Return what was written."""
-        return self._map[PREFIX : PREFIX + int.from_bytes(self._map[:PREFIX])]
-
-
-Calls = Callable[[DirectQueue, Watch], Awaitable[Any]]
-
-
-@dataclass(frozen=True)
-class Case:
-    """Some calls on a queue.
-
-    Attributes:
-        calls: makes the calls that are killed.
-        before: makes the calls before.
-        limits: of the queue that makes them.
-        before_limits: of the queue that makes those before.
-        calls_made: system calls that must be seen, or the wrong process was watched.
-    """
-
-    calls: Calls
-    before: Calls | None = None
-    limits: Limits = PLAIN
-    before_limits: Limits = PLAIN
-    calls_made: frozenset[str] = frozenset({"openat", "flock", "write", "fsync", "pwrite64", "rename"})
-
-
-async def _enqueue(queue: DirectQueue, watch: Watch, *ids: str, payload: bytes | None = None) -> None:
-    jobs = [Enqueue("t", payload_of(each) if payload is None else payload, job_id=each) for each in ids or ("new",)]
-    await queue.enqueue_many(jobs)
-
-
-async def _claimed(queue: DirectQueue, watch: Watch) -> None:
-    await _enqueue(queue, watch, *OLD)
-    await queue.dequeue(batch_size=2)
-
-
-async def _in_segments(queue: DirectQueue, watch: Watch) -> None:
-    for first in range(0, len(OLD), 3):
-        await _spill(queue, watch, *OLD[first : first + 3])
-
-
-async def _spill(queue: DirectQueue, watch: Watch, *ids: str) -> None:
-    """Commit, wait until a segment is written, and name it with the next commit."""
-    watch.created.clear()
-    await _enqueue(queue, watch, *ids)
-    await watch.created.wait()
-    await queue.pause("nothing")
-    await queue.resume("nothing")
-
-
-async def _apply(queue: DirectQueue, watch: Watch) -> None:
-    [job] = [job async for job in queue.iterate_jobs(JobStatus.IN_PROGRESS, id_prefix=OLD[0])]
-    await queue.apply(Ack(job.claim), Enqueue("t", payload_of("new"), job_id="new"))
-
-
-async def _take(queue: DirectQueue, watch: Watch) -> None:
-    first, second = await queue.dequeue(batch_size=2)
-    await queue.cancel(OLD[5])
-    await queue.apply(Ack(first), Nack(second, error="boom"))
-
-
-async def _range(queue: DirectQueue, watch: Watch) -> None:
-    claim = await queue.claim_range("t", 3)
-    assert claim is not None
-    assert list(OLD[:3]) == [job.id async for job in queue.read_range(claim)]
-    await queue.end_range(claim, failed={OLD[1]: "boom"}, worked_on=2)
-
-
-async def _revoke(queue: DirectQueue, watch: Watch) -> None:
-    await queue.requeue_stale(0)
-
-
-async def _many_segments(queue: DirectQueue, watch: Watch) -> None:
-    for number in range(15):
-        await _spill(queue, watch, f"many-{number:02}")
-
-
-async def _with_history(queue: DirectQueue, watch: Watch) -> None:
-    await queue.configure(history=3600)
-    await _enqueue(queue, watch, *OLD)
-
-
-async def _move_history(queue: DirectQueue, watch: Watch) -> None:
-    """Add so many events that they move to an object, and let the next commit drop them from the queue."""
-    await _enqueue(queue, watch, *(f"event-{number:04}" for number in range(1000)), payload=b"")
-    await watch.created.wait()
-    await queue.pause("nothing")
-
-
-async def _large(queue: DirectQueue, watch: Watch) -> None:
-    await _enqueue(queue, watch, "large", payload=LARGE)
-
-
-async def _collect(queue: DirectQueue, watch: Watch) -> None:
-    await queue.cancel("large")
-    await queue.collect()
-
-
-_SPILLING = Limits(hot_bytes=1)
-_WITH_OBJECTS = Limits(object_bytes=100)
-_COMMIT = Case.calls_made
-_CREATION = _COMMIT | {"link", "unlink"}
-
-CASES = {
-    "first-enqueue": Case(_enqueue),
-    "enqueue": Case(_enqueue, _claimed),
-    "dequeue": Case(lambda queue, _: queue.dequeue(), _claimed),
-    "apply": Case(_apply, _claimed),
-    "look": Case(lambda queue, _: queue.read_state(), _claimed, calls_made=frozenset({"openat"})),
-    "spill": Case(_spill, _claimed, _SPILLING, calls_made=_CREATION),
-    "merge": Case(_spill, _many_segments, _SPILLING, _SPILLING, calls_made=_CREATION),
-    "take": Case(_take, _in_segments, before_limits=_SPILLING),
-    "range": Case(_range, _in_segments, before_limits=_SPILLING),
-    "large": Case(_large, _claimed, _WITH_OBJECTS, calls_made=_CREATION),
-    "history": Case(_move_history, _with_history, calls_made=_CREATION),
-    "collect": Case(_collect, _large, _WITH_OBJECTS, _WITH_OBJECTS),
+WORK: Mapping[str, tuple[Callable[[str, Path], Kills], Sequence[str]]] = {
+    "commits": (CommitKills, [*CASES]),
+    "formats": (FormatKills, [*CALLS]),
+    "moves": (MoveKills, [*MOVES]),
 }
-
-CHILD = "the child"
-MEMORY = 1 << 26
-
-
-class Kills:
-    """The kills in one case.
-
-    Args:
-        name: name of the case.
-        folder: an empty folder.
-    """
-
-    def __init__(self, name: str, folder: Path) -> None:
-        self.name, self.case = name, CASES[name]
-        self.counts: Counter[str] = Counter()
-        self._template, self._copy = folder / "template", folder / "copy"
-        self._memory = Memory()
-        self._first: bytes | None = None
-        self._objects: dict[str, bytes] = {}
-        self._commits = 0
-
-    def run(self, both: bool, every: int) -> None:
-        """Kill at points, the last one first, as kills after the answer tell most.
-
-        Args:
-            both: True to kill at the entry and the exit of each system call; otherwise at each entry.
-            every: 1 to kill at each of these points, 2 at every second one, and so on; chance decides which is first.
-
-        Raises:
-            ViolationError: a promise was not kept.
-        """
-        self._template.mkdir()
-        if self.case.before is not None:
-            asyncio.run(self._make(self._template, self.case.before, self.case.before_limits))
-        file = self._template / "queue.json"
-        self._first = file.read_bytes() if file.exists() else None
-        self._objects = asyncio.run(objects_of(_storage(self._template)))
-        for _ in range(2):  # the second run and all later ones find everything imported
-            trace, answered = self._trace(None)
-            if trace.code != 0 or not answered:
-                raise ViolationError(f"{self.name} ended with {trace.code}, though nobody killed it")
-        self._commits = self._landed(answered=True).landed
-        if unseen := self.case.calls_made - {_name_of(point) for point in trace.points}:
-            raise ViolationError(f"{self.name} was watched, and made no call of {', '.join(sorted(unseen))}")
-        *before, last = [point for point in trace.points if both or not point.at_exit or point is trace.points[-1]]
-        for point in reversed([*before[random.randrange(every) :: every], last]):
-            self._kill_at(point)
-
-    def _begin(self) -> None:
-        shutil.rmtree(self._copy, ignore_errors=True)
-        shutil.copytree(self._template, self._copy)
-
-    async def _make(self, folder: Path, calls: Calls, limits: Limits) -> None:
-        watch = Watch()
-        async with DirectQueue(_storage(folder), limits=limits) as queue:
-            queue.observe(watch)
-            await calls(queue, watch)
-
-    def _trace(self, point: Point | None) -> Any:
-        self._begin()
-        self._memory.clear()
-
-        async def work(descriptor: int) -> None:
-            watch, journal = Watch(), Journal(CHILD, self._memory.write)
-            queue = DirectQueue(journal.of(_storage(self._copy)), limits=self.case.limits)
-            queue.observe(watch)
-            queue.observe(journal.recorder)
-            signal.raise_signal(START)
-            await journal.record(Call(CHILD, OF_MANY_CALLS), self.case.calls(queue, watch))
-            os.write(descriptor, b"!")
-
-        return trace_call(lambda descriptor: asyncio.run(work(descriptor)), point, SECONDS, self.name)
-
-    def _kill_at(self, point: Point) -> None:
-        by_chance = _name_of(point) not in ON_FILES
-        for _ in range(1 if by_chance else TRIES):
-            trace, answered = self._trace(point)
-            if trace.killed:
-                try:
-                    with at_most(SECONDS, "the next process"):
-                        self._check(answered)
-                except (ViolationError, TimeoutError, JQueueError) as error:
-                    raise ViolationError(f"{self.name}, killed at {point}: {error}") from error
-                return
-        self.counts["missed"] += 1
-
-    def _check(self, answered: bool) -> None:
-        """Check the queue and its folder after a kill, and let the next process serve the jobs."""
-        journals = self._landed(answered=answered)
-        self.counts["kills"] += 1
-        self.counts["done"] += journals.landed == self._commits > 0
-        temporaries = list(self._copy.rglob(".*.tmp"))
-        self.counts["temporaries"] += bool(temporaries)
-        if len(temporaries) > 1:
-            raise ViolationError(f"{len(temporaries)} temporary files are left")
-        asyncio.run(_go_on(self._copy, journals.last))
-
-    def _landed(self, *, answered: bool) -> Journals:
-        """Compare the queue with the model, by the journal of the child.
-
-        Raises:
-            ViolationError: they differ, or the calls were answered and a write of theirs has not landed.
-        """
-        journals, file = Journals({CHILD: self._memory.read()}, self._objects), self._copy / "queue.json"
-        try:
-            journals.check(file.read_bytes() if file.exists() else None, self._first)
-        except Violation as violation:
-            raise ViolationError(str(violation)) from violation
-        if answered and journals.landed < journals.writes:
-            raise ViolationError("the calls were answered, and their effect is not there")
-        asyncio.run(_check_readable(self._copy, journals.last))
-        return journals
-
-
-class DaysLater(SystemClock):
-    """The clock of the process that comes last."""
-
-    def now(self) -> datetime:
-        return super().now() + LATER
-
-
-def _storage(folder: Path) -> LocalFileSystemStorage:
-    return LocalFileSystemStorage(folder / "queue.json")
-
-
-def _name_of(point: Point) -> str:
-    """Return the name of a system call, one for all variants of it."""
-    return _LIKE.get(point.name, point.name)
-
-
-async def _check_readable(folder: Path, last: Version) -> None:
-    """Check that a new process reads all jobs, and the whole history."""
-    async with DirectQueue(_storage(folder)) as queue:
-        try:
-            jobs = {job.id async for job in queue.iterate_jobs()}
-        except QueueMissingError:
-            jobs = set()
-        if jobs != last.jobs.keys():
-            raise ViolationError(f"a new process reads {sorted(jobs)}")
-        if last.history:
-            await _check_history(queue, jobs)
-
-
-async def _check_history(queue: DirectQueue, jobs: set[str]) -> None:
-    """Check that the history has the addition of each job once, and no gap."""
-    try:
-        events = [event async for event in queue.history()]
-    except HistoryDamagedError as error:
-        raise ViolationError(str(error)) from error
-    if sorted(event.number for event in events) != list(range(1, len(events) + 1)):
-        raise ViolationError("the history has a gap, or an event twice")
-    added = Counter(event.job_id for event in events if event.job_id is not None)
-    if added != Counter(jobs):
-        raise ViolationError(f"{len(jobs)} jobs were added, and the history has {len(events)} events")
-
-
-async def _go_on(folder: Path, last: Version) -> None:
-    """Serve every job once, in order, as the next process, and leave nothing beside the file."""
-    _age(folder)
-    for job_id, limits in (("next", _SPILLING), ("large-next", _WITH_OBJECTS)):
-        watch = Watch()
-        async with DirectQueue(_storage(folder), limits=limits, deadline=SECONDS) as queue:
-            queue.observe(watch)
-            await queue.enqueue("t", _expected(job_id), job_id=job_id)
-            await watch.created.wait()  # the creation of an object removes the temporary files of others
-    async with DirectQueue(_storage(folder), deadline=SECONDS) as queue:
-        await queue.requeue_stale(0)
-        served: list[Job] = []
-        while jobs := await queue.dequeue(batch_size=1000, wait=0.01):
-            for job in jobs:
-                if job.payload != _expected(job.id):
-                    raise ViolationError(f"the payload of {job.id} is not the one that was enqueued")
-            served += jobs
-            await queue.ack_many(jobs)
-    if sorted(job.id for job in served) != sorted([*last.jobs, "next", "large-next"]):
-        raise ViolationError(f"the next process served {[job.id for job in served]}")
-    new = {job_id for job_id, job in last.jobs.items() if (status_of(job), attempt_of(job)) == (QUEUED, 0)}
-    places = [job.sequence for job in served if job.id in new]
-    if places != sorted(places):
-        raise ViolationError(f"jobs were served out of order: {places}")
-    _age(folder)
-    async with DirectQueue(_storage(folder), clock=DaysLater()) as queue:
-        for _ in range(2):  # each commit forgets segments that left it long ago, and each collection removes them
-            await queue.enqueue("t", b"", job_id="last")
-            await queue.cancel("last")
-            await queue.collect()
-    history = folder / "queue.json.history"
-    left = {path for path in folder.rglob("*") if path.is_file() and history not in path.parents}
-    left -= {folder / "queue.json", folder / "queue.json.lock"}
-    if left:
-        raise ViolationError(f"the next process has left {', '.join(sorted(path.name for path in left))}")
-
-
-def _age(folder: Path) -> None:
-    """Make all files some days older."""
-    for path in folder.rglob("*"):
-        os.utime(path, (path.stat().st_mtime - LATER.total_seconds(),) * 2)
-
-
-def _expected(job_id: str) -> bytes:
-    return LARGE if job_id.startswith("large") else b"" if job_id.startswith("event") else payload_of(job_id)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Kill in all cases, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tests.kill", description=__doc__.partition("\n")[0])
-    parser.add_argument("--case", action="append", choices=CASES, help="only this one; can be repeated")
+    parser.add_argument("work", nargs="?", choices=WORK, default="commits", help="what is killed (default: commits)")
+    parser.add_argument("--case", action="append", help="only those of this name or pattern; can be repeated")
     parser.add_argument("--both", action="store_true", help="at the entry and the exit of each system call")
     parser.add_argument("--every", type=int, default=1, help="2 kills at every second point, and so on")
     chosen = parser.parse_args(arguments)
+    make, names = WORK[chosen.work]
+    if unknown := [each for each in chosen.case or () if not fnmatch.filter(names, each)]:
+        parser.error(f"--case {unknown[0]}: the cases are {', '.join(names)}")
     logging.disable(logging.WARNING)  # a read of the state says each time that jobs are in segments
     warm_up()
     if (reason := why_not()) is not None:
         print(f"System calls cannot be traced: {reason}", file=sys.stderr)
         return UNAVAILABLE
-    print(f"{'killed in':14} {'kills':>6} {'it was done':>12} {'temporary file':>15} {'missed':>7}")
-    for name in chosen.case or CASES:
+    print(f"{'killed in':26} {'kills':>6} {'it was done':>12} {'temporary file':>15} {'missed':>7}")
+    for name in [name for name in names if any(fnmatch.fnmatch(name, each) for each in chosen.case or "*")]:
         with tempfile.TemporaryDirectory(prefix="jqueue-kill-") as folder:
-            kills = Kills(name, Path(folder))
+            kills = make(name, Path(folder))
             try:
                 kills.run(chosen.both, chosen.every)
             except ViolationError as error:
@@ -429,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return VIOLATED
         counts = kills.counts
         print(
-            f"{name:14} {counts['kills']:6} {counts['done']:12} {counts['temporaries']:15} {counts['missed']:7}",
+            f"{name:26} {counts['kills']:6} {counts['done']:12} {counts['temporaries']:15} {counts['missed']:7}",
             flush=True,
         )
     return HELD

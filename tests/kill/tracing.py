@@ -33,7 +33,7 @@ else:
     MISSING = None
 
 
-class ViolationError(Exception):
+class ViolationError(AssertionError):
     """A promise that was not kept."""
 
 
