@@ -15,16 +15,9 @@ import random
 import shutil
 import sys
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-
-from rich import box
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from tests.servers.child import ServerUnavailableError
 from tests.soak.places import FILE, SERVERS, place_in
@@ -63,59 +56,46 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a soak, and return the exit code."""
     chosen = _arguments(arguments)
-    console = Console(highlight=False)
     seed = random.randrange(1 << 32) if chosen.seed is None else chosen.seed
-    console.print(f"seed {seed}")
+    print(f"seed {seed}")
     settings = Settings(
         chosen.seconds, chosen.kills, chosen.processes, chosen.rate, seed, chosen.segments, shared=chosen.shared
     )
     folder = Path(tempfile.mkdtemp(prefix="jqueue-soak-journals-"))
     try:
         with place_in(chosen.store) as place:
-            soak, began = Soak(settings, place, folder), time.monotonic()
-            columns = (TextColumn("{task.description}"), BarColumn(bar_width=12), TextColumn("{task.fields[detail]}"))
-            with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-                task = progress.add_task(chosen.store, total=1.0, detail="")
+            soak, tenths = Soak(settings, place, folder), 0
 
-                def on_progress(share: float) -> None:
-                    detail = f"{soak.fired.total():,} faults, {soak.kills:,} kills"
-                    progress.update(task, completed=share, detail=detail)
+            def on_progress(share: float) -> None:
+                nonlocal tenths
+                if 10 * share >= tenths + 1:
+                    tenths = int(10 * share)
+                    print(f"{share:.0%}: {soak.fired.total():,} faults, {soak.kills:,} kills", flush=True)
 
-                asyncio.run(soak.run(on_progress))
+            asyncio.run(soak.run(on_progress))
     except ServerUnavailableError as error:
         print(error, file=sys.stderr)
         return UNAVAILABLE
-    _show(console, soak, time.monotonic() - began)
+    _show(soak)
     if soak.violations:
         print(f"A promise was broken. Seed {seed}; the journals of all processes: {folder}", file=sys.stderr)
         return VIOLATED
     shutil.rmtree(folder)
-    console.print("No promise was broken.")
+    print("No promise was broken.")
     return HELD
 
 
-def _show(console: Console, soak: Soak, seconds: float) -> None:
+def _show(soak: Soak) -> None:
     """Print the counts and the violations."""
-    table = Table("soak", "", box=box.SIMPLE)
-    table.columns[-1].justify = "right"
     counts = Counter(f"{call.verb}: {call.outcome}" for call in soak.journals.calls)
-    rows: list[tuple[str, int | float]] = [("seconds", seconds), ("commits", soak.journals.landed)]
-    rows += [("calls", len(soak.journals.calls)), *((f"  {title}", count) for title, count in sorted(counts.items()))]
-    if soak.settings.shared:
-        shared = (
-            "batch of a client landed",
-            "batch of a client recognised or idle",
-            "claim of a lost answer handed back",
-        )
-        rows += [(what, soak.journals.seen[what]) for what in shared]
-    rows += [("requests", soak.requests), ("faults", soak.fired.total()), ("kills", soak.kills)]
-    for title, value in rows:
-        table.add_row(escape(title), f"{value:,.2f}" if isinstance(value, float) else f"{value:,}")
-    console.print(table)
+    totals = {"commits": soak.journals.landed, "calls": len(soak.journals.calls), "requests": soak.requests}
+    totals |= {"faults": soak.fired.total(), "kills": soak.kills}
+    for title, count in [*totals.items(), *sorted(counts.items()), *sorted(soak.journals.seen.items())]:
+        print(f"{count:>14,}  {title}")
     for violation in soak.violations[:VIOLATIONS_SHOWN]:
-        console.print(f"VIOLATION: {violation}", markup=False, soft_wrap=True)
+        print(f"VIOLATION: {violation}")
     if (more := len(soak.violations) - VIOLATIONS_SHOWN) > 0:
-        console.print(f"and {more:,} more")
+        print(f"and {more:,} more")
 
 
 if __name__ == "__main__":

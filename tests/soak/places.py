@@ -18,17 +18,6 @@ from tests.servers.seaweedfs import SeaweedFS
 
 FILE = "file"
 SERVERS: dict[str, Callable[[], Any]] = {"seaweedfs": SeaweedFS, "azurite": Azurite, "gcs_server": GCSServer}
-_SERVER_FIELDS = (
-    "endpoint_url",
-    "access_key",
-    "secret_key",
-    "region",
-    "account_name",
-    "account_key",
-    "account_url",
-    "api_endpoint",
-    "connection_string",
-)
 
 
 class Place(NamedTuple):
@@ -50,7 +39,7 @@ class Place(NamedTuple):
         """Return a storage for the object, with a client of its own. The bucket exists already."""
         if self.name == FILE:
             return LocalFileSystemStorage(self.key)
-        server = SimpleNamespace(**self.server, url=self.url, create_bucket=lambda bucket: None)
+        server = SimpleNamespace(**{**self.server, "url": self.url}, create_bucket=lambda bucket: None)
         storage = Store(self.name, server, self.url).open(self.key, **options)
         storage.dial_url = BrokerDialer()
         return storage
@@ -58,8 +47,9 @@ class Place(NamedTuple):
 
 def place_of(store: Store) -> Place:
     """Return the place of a new object in a store."""
-    fields = {name: getattr(store.server, name) for name in _SERVER_FIELDS if hasattr(store.server, name)}
-    return Place(store.name, store.new_key(), fields, store.url)
+    fields = {name: getattr(store.server, name, None) for name in dir(store.server) if not name.startswith("_")}
+    texts = {name: value for name, value in fields.items() if isinstance(value, str)}
+    return Place(store.name, store.new_key(), texts, store.url)
 
 
 @contextmanager

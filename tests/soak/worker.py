@@ -11,7 +11,7 @@ import os
 import random
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from tests.servers.fault_kinds import (
     TruncateAnswer,
 )
 from tests.servers.fault_proxy import FaultProxy
-from tests.simulation.history import Call
+from tests.simulation.history import NEVER, Call
 from tests.soak.places import FILE, Place
 
 CUT = (
@@ -190,10 +190,10 @@ class Worker:
         async with DirectQueue(self._journal.of(storage), stale_timeout=self._orders.claim_timeout) as queue:
             queue.observe(self._journal.recorder)
             await self._enqueue(queue, [self._new_id()])
-            await self._call("requeue_stale", lambda end: queue.requeue_stale(0, deadline=end))
+            await self._call(queue, "requeue_stale", 0)
             while (version := (await queue.stats()).version) and [job async for job in queue.iterate_jobs()]:
                 for job in await self._dequeue(queue, None, 100, 1.0):
-                    await self._ack(queue, job)
+                    await self._call(queue, "ack", job, claims=[job.claim])
                 if version == (await queue.stats()).version:
                     return  # no job can be acked: the caller looks at the remaining ones
 
@@ -213,7 +213,8 @@ class Worker:
                 elif self._orders.segments and self._dice.random() < 0.3:
                     await self._work_on_a_range(queue)
                 elif self._orders.segments and self._mine and self._dice.random() < 0.3:
-                    await self._cancel(queue, self._mine.pop(self._dice.randrange(len(self._mine))))
+                    job_id = self._mine.pop(self._dice.randrange(len(self._mine)))
+                    await self._call(queue, "cancel", job_id, job_ids=[job_id])
                 else:
                     entrypoint = self._dice.choice((None, *ENTRYPOINTS))
                     wait = self._dice.choice((None, 0.2, 1.0))
@@ -227,38 +228,30 @@ class Worker:
         if end == "abandon":
             return
         if end == "heartbeat":
-            await self._call("heartbeat", lambda end: queue.heartbeat(job, deadline=end), claims=[job.claim])
+            await self._call(queue, "heartbeat", job, claims=[job.claim])
         if end == "nack":
             charge = self._dice.random() < 0.7
             delay = self._dice.choice((None, 0.3)) if charge else None
-
-            def nack(end: float) -> Any:
-                return queue.nack(job, charge=charge, delay=delay, deadline=end)
-
-            await self._call("nack", nack, claims=[job.claim])
+            await self._call(queue, "nack", job, claims=[job.claim], charge=charge, delay=delay)
         elif end == "apply":
             new = self._new_id()
             child = Enqueue(self._dice.choice(ENTRYPOINTS), payload_of(new), job_id=new)
-            both = lambda end: queue.apply(Ack(job), child, deadline=end)  # noqa: E731
-            await self._call("apply", both, claims=[job.claim], job_ids=[new])
+            await self._call(queue, "apply", Ack(job), child, claims=[job.claim], job_ids=[new])
         else:
-            await self._ack(queue, job)
-            if end == "twice":
-                await self._ack(queue, job)
+            for _ in range(2 if end == "twice" else 1):
+                await self._call(queue, "ack", job, claims=[job.claim])
 
     async def _work_on_a_range(self, queue: Any) -> None:
         """Claim a range, and end the claim in one of the possible ways."""
         claims: list[RangeClaim] = []
 
-        async def claim_range(end: float) -> list[Job]:
-            entrypoint, rows = self._dice.choice(ENTRYPOINTS), self._dice.randint(1, LONGEST_RANGE)
-            claim = await queue.claim_range(entrypoint, rows, deadline=end)
-            if claim is None:
-                return []
-            claims.append(claim)
-            return [job async for job in queue.read_range(claim)]
+        async def claim_range(entrypoint: str, rows: int, *, deadline: float) -> list[Job]:
+            claim = await queue.claim_range(entrypoint, rows, deadline=deadline)
+            claims.extend([] if claim is None else [claim])
+            return [] if claim is None else [job async for job in queue.read_range(claim)]
 
-        jobs = await self._call("claim_range", claim_range)
+        entrypoint, rows = self._dice.choice(ENTRYPOINTS), self._dice.randint(1, LONGEST_RANGE)
+        jobs = await self._call(queue, "claim_range", entrypoint, rows, work=claim_range)
         if not jobs:
             return
         [claim] = claims
@@ -269,43 +262,29 @@ class Worker:
         fates = {job: self._dice.choice(("done", "failed")) if end == "some" else "done" for job in jobs[:worked_on]}
         failed = {job.id: RangeFailure("boom", delay=0.01) for job, fate in fates.items() if fate == "failed"}
 
-        def end_range(limit: float) -> Any:
-            return queue.end_range(claim, failed=failed, worked_on=worked_on, deadline=limit)
-
-        await self._call("end_range", end_range, claims=[claim.claim])
-
-    async def _cancel(self, queue: Any, job_id: str) -> None:
-        await self._call("cancel", lambda end: queue.cancel(job_id, deadline=end), job_ids=[job_id])
+        await self._call(queue, "end_range", claim, claims=[claim.claim], failed=failed, worked_on=worked_on)
 
     async def _enqueue(self, queue: Any, job_ids: Sequence[str]) -> None:
         entrypoint, priority = self._dice.choice(ENTRYPOINTS), self._dice.randint(0, 2)
         jobs = [Enqueue(entrypoint, payload_of(job_id), priority, job_id=job_id) for job_id in job_ids]
         self._mine = [*self._mine, *job_ids][-MOST_QUEUED:]
-
-        def call(end: float) -> Any:
-            return queue.enqueue_many(jobs, deadline=min(end, AGAIN_SECONDS) if again else end)
-
-        again = False
-        answer = await self._call("enqueue_many", call, job_ids=job_ids)
+        answer = await self._call(queue, "enqueue_many", jobs, job_ids=job_ids)
         if answer is not None and not self._orders.segments and self._dice.random() < 0.1:
-            again = True
-            await self._call("enqueue_many", call, job_ids=job_ids)
+            await self._call(queue, "enqueue_many", jobs, job_ids=job_ids, longest=AGAIN_SECONDS)
 
     async def _dequeue(self, queue: Any, entrypoint: str | None, batch_size: int, wait: float | None) -> list[Job]:
-        def call(end: float) -> Any:
-            return queue.dequeue(entrypoint, batch_size=batch_size, wait=wait, deadline=end)
-
-        return list(await self._call("dequeue", call) or [])
-
-    async def _ack(self, queue: Any, job: Job) -> None:
-        await self._call("ack", lambda end: queue.ack(job, deadline=end), claims=[job.claim])
+        return list(await self._call(queue, "dequeue", entrypoint, batch_size=batch_size, wait=wait) or [])
 
     async def _call(
         self,
+        queue: Any,
         verb: str,
-        function: Callable[[float], Awaitable[Any]],
+        *arguments: Any,
         claims: Sequence[Claim] = (),
         job_ids: Sequence[str] = (),
+        longest: float = NEVER,
+        work: Any = None,
+        **options: Any,
     ) -> Any:
         """Make a call, and resolve its outcome if it is unknown. Return None if it was not done.
 
@@ -314,7 +293,8 @@ class Worker:
         """
         deadline = self._dice.uniform(*SHORT) if self._dice.random() < SHORT_SHARE else self._orders.deadline
         call = Call(self._orders.name, verb, tuple(claims), tuple(job_ids), expected=(JQueueError,))
-        answer = await self._journal.record(call, function(deadline))
+        begin = work or getattr(queue, verb)
+        answer = await self._journal.record(call, begin(*arguments, deadline=min(deadline, longest), **options))
         cause = answer.cause if isinstance(answer, UnknownOutcomeError) else answer
         if isinstance(cause, _NEVER):
             self._journal.note("broken", f"{call} failed with {cause!r}")
