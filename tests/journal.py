@@ -228,19 +228,7 @@ class Journals:
             landings.insert(0, Landing(0.0, first, None))
         versions = read_chain(landings, self._objects)
         self.last = next(reversed(versions), NOTHING)
-        evidence = Evidence(
-            versions,
-            Calls(self.calls),
-            self._records,
-            self._objects,
-            damaged=frozenset(),
-            tells_time=True,
-            pauses={},
-            exits={},
-            calm=False,
-            jumped=frozenset(),
-            sent=self._sent,
-        )
+        evidence = Evidence(versions, Calls(self.calls), self._records, self._objects, sent=self._sent)
         audit = ModelAudit(evidence)
         self.seen = audit.seen
         audit.check()

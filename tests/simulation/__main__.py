@@ -29,7 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     report, failures = _run(options, settings)
     _show(report)
     if not failures:
-        print(f"No rule was broken in {report.seeds:,} seeds.")
+        print(f"No rule was broken in {report.work['seeds']:,} seeds.")
         return 0
     print(f"\nA rule was broken by seed {', '.join(str(seed) for seed, _ in failures)}.")
     print("Looking for a shorter schedule that breaks it …\n")
@@ -47,10 +47,12 @@ def _run(options: argparse.Namespace, settings: Settings) -> tuple[Report, list[
     for lot, failed in run_in_parallel(options.first, options.seeds, settings, options.processes):
         report.add(lot)
         failures += failed
-        seeds = report.seeds + len(failures)
+        seeds = report.work["seeds"] + len(failures)
         if seeds >= printed + SEEDS_PER_LINE:
             printed = seeds
-            done = f"{report.operations:,} operations, {report.commits:,} commits, {report.recognised:,} recognised"
+            done = ", ".join(
+                f"{report.work[name]:,} {name}" for name in ("operations", "commits", "commits recognised")
+            )
             print(f"{seeds:,} of {options.seeds:,} seeds: {done}", flush=True)
         if failures and not options.keep_going:
             break
@@ -58,17 +60,11 @@ def _run(options: argparse.Namespace, settings: Settings) -> tuple[Report, list[
 
 
 def _show(report: Report) -> None:
-    totals = {
-        "seeds": report.seeds,
-        "calls": report.calls,
-        "operations": report.operations,
-        "requests to the store": report.requests,
-        "commits": report.commits,
-        "commits recognised": report.recognised,
-    }
-    faults = {name.lower().replace("_", " "): count for name, count in report.faults.items()}
-    parts: dict[str, Mapping[str, int]] = {"work": totals, "faults of the store and of links": faults}
-    parts |= {
+    parts: dict[str, Mapping[str, int]] = {
+        "work": report.work,
+        "faults of the store and of links": {
+            name.lower().replace("_", " "): count for name, count in report.faults.items()
+        },
         "what happened": dict(report.events.most_common()),
         "how calls ended": dict(report.outcomes.most_common()),
     }

@@ -24,7 +24,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.models import Job
-from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from tests.simulation.links import SimulatedSeat
@@ -183,11 +183,12 @@ class Consumer(Actor):
                 jobs = await call
         except TimeoutError:
             return
-        if self.world.modern and isinstance(jobs, list):
+        if not isinstance(jobs, list):
+            return
+        if self.world.modern:
             self.world.claimed += [job.id for job in jobs]
-        if isinstance(jobs, list):
-            self._check_payloads(jobs)
-        if isinstance(jobs, list) and jobs and dice.random() > 0.06:  # otherwise they are forgotten, and go stale
+        self._check_payloads(jobs)
+        if jobs and dice.random() > 0.06:  # otherwise they are forgotten, and go stale
             try:
                 await self._work(jobs)
             except JobCancelledError:
@@ -327,9 +328,9 @@ class RecordedHeartbeats:
     def __init__(self, actor: Actor) -> None:
         self._actor = actor
 
-    async def heartbeat(self, job_id: JobReference) -> None:
-        """Not used: the manager beats for many claims at once."""
-        raise NotImplementedError
+    def __getattr__(self, name: str) -> Any:
+        """Return the rest of the queue."""
+        return getattr(self._actor.queue, name)
 
     async def heartbeat_many(self, jobs: list[Job], *, deadline: float) -> list[JobNotFoundError]:
         """Send one heartbeat for many claims."""
@@ -341,14 +342,6 @@ class RecordedHeartbeats:
             raise errors
         lost: list[JobNotFoundError] = errors
         return lost
-
-    def held_claim(self, job_id: JobReference) -> Any:
-        """Return what the queue object remembers of a claim."""
-        return self._actor.queue.held_claim(job_id)
-
-    def claim_age(self, job_id: JobReference) -> float | None:
-        """Return the seconds since the store confirmed the claim."""
-        return self._actor.queue.claim_age(job_id)
 
 
 class Operator(Actor):

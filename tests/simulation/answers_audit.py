@@ -236,7 +236,7 @@ class AnswersAudit:
                 continue
             told = claims_told(call) if call.succeeded else set()
             for claim, made in self._audit.made.get(call, ()):
-                is_kept = made.at > gone or (_holds(last, claim) and made.number > last.forgotten)
+                is_kept = made.at > gone or (_holds(last, claim) and made.number > last.evicted_through)
                 name = made.jobs[claim.job_id].get("claim_call")
                 if name is not None and self._audit.looked_for.get(name, NEVER) <= gone:
                     continue  # a broker has claimed for a message that came late

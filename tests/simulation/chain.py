@@ -24,25 +24,11 @@ Fields = dict[str, Any]
 
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "completed"
 HEADER = {
-    **{"evicted_through": "forgotten", "attempt_floor": "floor", "entrypoints": "rules"},
-    **{name: name for name in ("queue", "holds", "settings", "schedules", "transactions", "counters", "history")},
-    "broker": "broker",
-    **{
-        name: name
-        for name in (
-            "segments",
-            "retired",
-            "ranges",
-            "finished",
-            "last_sequence",
-            "recent",
-            "clients",
-            "clients_evicted",
-            "workers",
-        )
-    },
+    *("queue", "evicted_through", "attempt_floor", "last_sequence", "holds", "finished", "recent", "transactions"),
+    *("settings", "entrypoints", "schedules", "counters", "history", "segments", "retired", "ranges"),
+    *("broker", "clients", "clients_evicted", "workers"),
 }
-"""The fields of a header that a version has as they are, with its own names for them."""
+"""The fields of a header that a version has as they are."""
 
 Created = Mapping[str, tuple[float, bytes]]
 """Time of creation and content of objects, by suffix."""
@@ -74,12 +60,12 @@ class Version:
         ranges: the claims of ranges, by id.
         broken: entries among the jobs that cannot be read as jobs, by id.
         notes: fields of the header that the queue does not know.
-        forgotten: commits up to this version can no longer be recognised.
+        evicted_through: commits up to this version can no longer be recognised.
         queue: id of the queue.
-        floor: attempt at which a reused job id continues.
+        attempt_floor: attempt at which a reused job id continues.
         holds: unique keys kept after an ack, each with its job's id and the end of the hold.
         settings: settings of the whole queue.
-        rules: limits and pauses of each entrypoint, by its name.
+        entrypoints: limits and pauses of each entrypoint, by its name.
         schedules: cron entries, by name.
         transactions: last version of each application that adds jobs in transactions.
         broker: the broker's seat.
@@ -111,12 +97,12 @@ class Version:
     jobs: dict[str, Fields] = field(default_factory=dict)
     broken: dict[str, Any] = field(default_factory=dict)
     notes: Fields = field(default_factory=dict)
-    forgotten: int = 0
+    evicted_through: int = 0
     queue: str = ""
-    floor: int = 0
+    attempt_floor: int = 0
     holds: Fields = field(default_factory=dict)
     settings: Fields = field(default_factory=dict)
-    rules: dict[str, Fields] = field(default_factory=dict)
+    entrypoints: dict[str, Fields] = field(default_factory=dict)
     schedules: dict[str, Fields] = field(default_factory=dict)
     transactions: Fields = field(default_factory=dict)
     broker: Fields = field(default_factory=dict)
@@ -354,15 +340,14 @@ def _moment(text: str) -> str:
 
 
 def _read_header(version: Version, content: Fields) -> None:
-    for name, attribute in HEADER.items():
-        if name in content:
-            setattr(version, attribute, content[name])
+    for name in HEADER & content.keys():
+        setattr(version, name, content[name])
     records = content.get("commits", {})
     made = {writer: record for writer, record in records.items() if record["version"] == version.number}
     version.commit = next((writer, record["sequence"]) for writer, record in made.items()) if len(made) == 1 else None
     version.clock = max((record["at"] for record in made.values()), default=0.0)
     version.last_clock = max((record["at"] for record in records.values()), default=0.0)
-    known = HEADER.keys() | {"format", "version", "critical", "commits", "jobs"}
+    known = HEADER | {"format", "version", "critical", "commits", "jobs"}
     version.notes = {name: value for name, value in content.items() if name not in known}
 
 

@@ -85,7 +85,7 @@ def _timeline(simulation: Simulation) -> list[tuple[float, str]]:
 def _changes(before: Version, after: Version) -> list[str]:
     """Return the changes of one version: limits, the times of cron entries, and each job. Payloads are not shown."""
     decided = [f"settings: {after.settings}"] if before.settings != after.settings else []
-    for table in ("transactions", "rules", "schedules", "segments"):
+    for table in ("transactions", "entrypoints", "schedules", "segments"):
         old, new = getattr(before, table), getattr(after, table)
         for name in sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name)):
             is_rows = table == "segments" and name in new

@@ -258,12 +258,12 @@ class Evidence:
     calls: Calls
     records: Sequence[Record]
     objects: Created
-    damaged: frozenset[str]
-    tells_time: bool
-    pauses: Mapping[str, list[tuple[float, float]]]
-    exits: Mapping[str, tuple[float, float]]
-    calm: bool
-    jumped: frozenset[str]
+    damaged: frozenset[str] = frozenset()
+    tells_time: bool = True
+    pauses: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
+    exits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    calm: bool = False
+    jumped: frozenset[str] = frozenset()
     sent: SentCalls = field(default_factory=dict)
 
     def __post_init__(self) -> None:

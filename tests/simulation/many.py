@@ -28,13 +28,10 @@ def run_seeds(seeds: Iterable[int], settings: Settings | None = None) -> Report:
     Raises:
         Violation: a rule is broken; the text shows the seed, the shortest schedule found, and the versions around it.
     """
-    settings, report = settings or Settings(), Report()
-    for seed in _collecting_between(seeds):
-        try:
-            report.add(run_seed(seed, settings))
-        except Violation as violation:
-            violation.args = (explain(seed, violation.rule, settings),)
-            raise
+    settings = settings or Settings()
+    report, failures = _run_lot(settings, seeds, stops=True)
+    for seed, rule in failures:
+        raise Violation(rule, explain(seed, rule, settings))
     return report
 
 
@@ -68,13 +65,16 @@ def explain(seed: int, rule: int, settings: Settings) -> str:
     return f"{text}\n\n{len(shortest.left_out)} other events of the seed are left out here: it breaks without them."
 
 
-def _run_lot(settings: Settings, lot: range) -> tuple[Report, list[Failed]]:
-    report, failures = Report(), []
+def _run_lot(settings: Settings, lot: Iterable[int], *, stops: bool = False) -> tuple[Report, list[Failed]]:
+    """Run seeds, all of them or up to the first failure."""
+    report, failures = Report(), list[Failed]()
     for seed in _collecting_between(lot):
         try:
             report.add(run_seed(seed, settings))
         except Violation as violation:
             failures.append((seed, violation.rule))
+            if stops:
+                break
     return report, failures
 
 

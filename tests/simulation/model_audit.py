@@ -204,7 +204,7 @@ class ModelAudit:
             raise Violation(8, "a field that the queue does not know was not kept as it was", version=after)
         if before.queue and after.queue != before.queue:
             raise Violation(7, "it became another queue", version=after)
-        if after.forgotten < before.forgotten:
+        if after.evicted_through < before.evicted_through:
             raise Violation(4, "evicted_through fell", version=after)
         if after.twins - before.twins:
             raise Violation(13, f"{sorted(after.twins - before.twins)} stand there twice", version=after)
@@ -219,11 +219,11 @@ class ModelAudit:
         ids continue, which counts the attempts of whole segments: it must not fall.
         """
         model, jobs = self._model, self._shown.jobs(after)
-        if after.floor < max(model.attempt_floor, before.floor) or (
-            after.floor > model.attempt_floor and not (before.segments or after.segments)
+        if after.attempt_floor < max(model.attempt_floor, before.attempt_floor) or (
+            after.attempt_floor > model.attempt_floor and not (before.segments or after.segments)
         ):
-            raise Violation(4, f"attempt_floor is {after.floor}, and was {before.floor}", version=after)
-        model.attempt_floor = after.floor
+            raise Violation(4, f"attempt_floor is {after.attempt_floor}, and was {before.attempt_floor}", version=after)
+        model.attempt_floor = after.attempt_floor
         gone = [model.clients.pop(client)[1] for client in [*model.clients.keys() - after.clients.keys()]]
         model.clients_evicted = max([model.clients_evicted, *gone])
         for job_id in (model.finished.keys() - after.finished.keys()) & before.unsure:  # its row could not be read
@@ -231,7 +231,7 @@ class ModelAudit:
         for job_id in model.table.keys() & jobs.keys() - before.jobs.keys() if before.segments else ():
             job = model.table[job_id]
             more = jobs[job_id]["attempts_before"] - job["attempts_before"]
-            if 0 < more <= after.floor:
+            if 0 < more <= after.attempt_floor:
                 raised = {name: job[name] + more for name in ("attempt", "attempts_before")}
                 model.table[job_id] = {**job, **raised}
         for job_id, job in before.jobs.items():

@@ -106,7 +106,7 @@ def load(model: Model, version: Version, shown: Shown) -> None:
         if job["created_at"] is None:
             model.table[job_id] = {**model.table[job_id], "created_at": datetime.fromtimestamp(version.last_clock, UTC)}
     model.places = max(last, version.last_sequence)
-    model.attempt_floor = version.floor
+    model.attempt_floor = version.attempt_floor
     for name, part in parts_of(version).items():
         setattr(model, name, part)
     model.claims_made = {
@@ -172,7 +172,7 @@ def parts_of(version: Version) -> dict[str, Any]:
     return {
         "rules": {
             entrypoint: {**NO_RULES, **{names.get(name, name): value for name, value in rules.items()}}
-            for entrypoint, rules in version.rules.items()
+            for entrypoint, rules in version.entrypoints.items()
         },
         "settings": {**SETTINGS, "history_payloads": False, **version.settings},
         "schedules": {name: _entry(name, said) for name, said in version.schedules.items()},

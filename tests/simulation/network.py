@@ -9,7 +9,7 @@ from collections.abc import AsyncIterable, Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from jqueue.domain.errors import (
     CASConflictError,
@@ -23,6 +23,7 @@ from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.links import STORE, DialingStorage, SharingStorage, SimulatedSeat
 from tests.simulation.schedule import Schedule
 
+Result = TypeVar("Result")
 Answer = Callable[[Any], None]
 """Called with a result, or with an error in its place."""
 
@@ -52,12 +53,10 @@ class Request:
 
     Attributes:
         work: does what is requested, given the store. It returns the result, or an awaitable of it.
-        changes: True if it may change something.
         content: the new content of the queue's object, if it writes that one.
     """
 
     work: Callable[[Any], Any]
-    changes: bool
     content: bytes | None = None
 
 
@@ -267,22 +266,22 @@ class SimulatedStorage:
 
     async def read(self) -> tuple[bytes, str | None]:
         """Read over the network."""
-        found: tuple[bytes, str | None] = await self._send(Request(lambda store: store.read(), changes=False))
-        return found
+        return await self._send(lambda store: store.read())
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Write over the network."""
-        etag: str = await self._send(Request(lambda store: store.write(content, if_match), True, content))
-        return etag
+        return await self._send(lambda store: store.write(content, if_match), changes=True, content=content)
 
-    def _send(self, request: Request) -> asyncio.Future[Any]:
+    def _send(
+        self, work: Callable[[Any], Result], *, changes: bool = False, content: bytes | None = None
+    ) -> asyncio.Future[Result]:
         """Send a request. The future gets its answer, if there will be one."""
         network, dice = self.network, self._dice
-        answer: asyncio.Future[Any] = network.loop.create_future()
+        answer: asyncio.Future[Result] = network.loop.create_future()
         network.requests += 1
         self.sent += 1
         there, back = (self.latency * (0.2 + 1.6 * dice.random()) for _ in range(2))
-        self._deliver(self._fault(request.changes), there, back, request, answer)
+        self._deliver(self._fault(changes), there, back, Request(work, content), answer)
         return answer
 
     def _fault(self, write: bool) -> FaultKind | None:
@@ -363,7 +362,7 @@ class TimelessObjectsStorage(SimulatedStorage):
 
     async def create_object(self, suffix: str, content: bytes) -> None:
         """Create an object over the network."""
-        await self._send(Request(lambda store: store.create_object(suffix, content), changes=True))
+        await self._send(lambda store: store.create_object(suffix, content), changes=True)
 
     async def create_object_from(self, suffix: str, pieces: AsyncIterable[bytes]) -> int:
         """Create an object from pieces over the network."""
@@ -373,17 +372,15 @@ class TimelessObjectsStorage(SimulatedStorage):
 
     async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read a range of an object over the network."""
-        found: bytes = await self._send(Request(lambda store: store.read_object(suffix, start, stop), changes=False))
-        return found
+        return await self._send(lambda store: store.read_object(suffix, start, stop))
 
     async def remove_object(self, suffix: str) -> None:
         """Delete an object over the network."""
-        await self._send(Request(lambda store: store.remove_object(suffix), changes=True))
+        await self._send(lambda store: store.remove_object(suffix), changes=True)
 
     async def list_beside(self, prefix: str) -> list[Listed]:
         """List objects over the network."""
-        found: list[Listed] = await self._send(Request(lambda store: store.list_beside(prefix), changes=False))
-        return found
+        return await self._send(lambda store: store.list_beside(prefix))
 
 
 class ObjectsStorage(TimelessObjectsStorage, ConditionalStorage):

@@ -165,7 +165,7 @@ def _is_free(job: Fields, version: Version, entrypoint: str | None) -> bool:
 
     Every job with a rate limit counts as held.
     """
-    rules = version.rules.get(job["entrypoint"], {})
+    rules = version.entrypoints.get(job["entrypoint"], {})
     is_waiting = status_of(job) == QUEUED and job.get("run_at") is None and job.get("expires_at") is None
     if not is_waiting or entrypoint not in (None, job["entrypoint"]) or rules.get("paused") or rules.get("rate"):
         return False

@@ -100,7 +100,7 @@ class Replay:
             if name in after.schedules and after.schedules[name].get("fired") == entry.get("fired")
         )
         self.model.begun = {
-            job_id: min(job.get("attempts_before", 0), after.floor)
+            job_id: min(job.get("attempts_before", 0), after.attempt_floor)
             for job_id, job in (after.jobs.items() if self._may_raise_floor else ())
             if job_id not in before.jobs and job_id.startswith("cron:")
         }
@@ -236,7 +236,7 @@ class Replay:
         """Raise the floor to where jobs begin: other operations of the commit may have raised it by whole segments."""
         if self._may_raise_floor:
             begun = [job.attempts_before for job in told if isinstance(job, AnyJob)]
-            floor = min(max(begun, default=0), self._after.floor)
+            floor = min(max(begun, default=0), self._after.attempt_floor)
             self.model.attempt_floor = max(self.model.attempt_floor, floor)
 
     def _purge(self, asked: Purge, told: Any) -> int:

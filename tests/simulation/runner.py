@@ -106,23 +106,14 @@ class Report:
     """Totals of one seed or of many.
 
     Attributes:
-        seeds: seeds run.
-        calls: calls begun.
-        operations: operations in them.
-        requests: requests sent to the store.
-        commits: versions landed.
-        recognised: commits recognised after an answer that was not a clean success.
+        work: number of seeds, calls, operations, requests to the store, commits, and commits that were recognised
+            after an answer other than a clean success.
         faults: number of times that each kind of fault happened.
         events: number of crashes, pauses, clock jumps, edits by hand and other events, by name.
         outcomes: number of calls that ended in each way.
     """
 
-    seeds: int = 0
-    calls: int = 0
-    operations: int = 0
-    requests: int = 0
-    commits: int = 0
-    recognised: int = 0
+    work: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -147,7 +138,7 @@ class Simulation:
         self.settings = settings
         self.schedule = Schedule(seed, settings.left_out)
         self.dice = self.schedule.dice("the world")
-        self.report = Report(seeds=1)
+        self.report = Report()
         self.clients: list[Client] = []
         self.versions: list[Version] = []
         self._jumped: set[str] = set()
@@ -381,14 +372,19 @@ class Simulation:
 
     def _count(self, calls: list[Call]) -> None:
         report, network = self.report, self.world.network
-        report.calls = len(calls)
+        report.work = Counter(
+            {
+                "seeds": 1,
+                "calls": len(calls),
+                "operations": sum(call.operations for call in calls),
+                "requests to the store": network.requests,
+                "commits": len(network.landings),
+                "commits recognised": sum(client.recorder.recognised for client in self.clients),
+            }
+        )
         report.events += +Counter(
             {"claim gone on with": self.world.adopted, "transaction repeated": self.world.repeated}
         )
-        report.operations = sum(call.operations for call in calls)
-        report.requests = network.requests
-        report.commits = len(network.landings)
-        report.recognised = sum(client.recorder.recognised for client in self.clients)
         report.faults = network.fired
         report.outcomes = Counter(call.outcome for call in calls)
 

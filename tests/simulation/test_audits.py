@@ -61,8 +61,7 @@ async def look_beside_an_edit(*, before_the_call):
     await enqueue()
     assert [None, "p"] == sorted((landing.by for landing in network.landings), key=str)
 
-    versions, none = read_chain(network.landings), frozenset[str]()
-    evidence = Evidence(versions, Calls(history.calls), records, {}, none, True, {}, {}, calm=True, jumped=none)
+    evidence = Evidence(read_chain(network.landings), Calls(history.calls), records, {})
     audit = ModelAudit(evidence)
     audit.check()
     AnswersAudit(evidence, audit).check()
@@ -121,9 +120,8 @@ async def test_a_new_job_begins_above_the_attempts_of_a_segment_whose_range_ende
     assert job.attempt == attempt
     assert len(records[-1].applied.calls) == 2
 
-    versions, none = read_chain(network.landings, network.created), frozenset[str]()
-    calls, objects = Calls(history.calls), network.created
-    ModelAudit(Evidence(versions, calls, records, objects, none, True, {}, {}, calm=True, jumped=none)).check()
+    versions = read_chain(network.landings, network.created)
+    ModelAudit(Evidence(versions, Calls(history.calls), records, network.created)).check()
 
 
 def test_a_purge_by_age_keeps_the_rows_of_a_segment_that_was_named_since():
