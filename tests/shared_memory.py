@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.core.broker import BrokerQueue
+from jqueue.domain.errors import StorageError
 from jqueue.ports.sharing import Handle, LinkError
+from jqueue.testing.virtual_time import VirtualClock
 
 
 class SharedMemory(InMemoryStorage):
@@ -89,6 +95,66 @@ class NetworkMemory(InMemoryStorage):
         if url not in self.brokers:
             raise LinkError(f"connection to {url} refused", sent=False)
         return await self.brokers[url](message)
+
+
+@asynccontextmanager
+async def serving(storage: Any, **options: Any) -> AsyncIterator[BrokerQueue]:
+    """Use a queue object that serves the others."""
+    async with BrokerQueue(storage, **{"clock": VirtualClock(), **options}) as broker:
+        broker.offer()
+        while broker.storage.handle is None:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+        yield broker
+
+
+class Way:
+    """The way of one process to a storage: it counts requests, and can be cut or slow.
+
+    Attributes:
+        storage: the storage.
+        is_down: True while no request arrives.
+        slow: seconds that a write takes longer.
+        reads: number of reads.
+        writes: number of writes.
+    """
+
+    def __init__(self, storage: Any) -> None:
+        self.storage, self.is_down, self.slow = storage, False, 0.0
+        self.forget()
+        for name in {"dial", "dial_url", "take_seat", "broker_epoch", "brokers"} & {*dir(storage)}:
+            setattr(self, name, getattr(storage, name))
+
+    @property
+    def handle(self) -> Any:
+        """What answers messages."""
+        return self.storage.handle
+
+    def forget(self) -> None:
+        """Count from 0."""
+        self.reads = self.writes = 0
+
+    async def read(self) -> Any:
+        """Read the object."""
+        self.reads += 1
+        self._check()
+        return await self.storage.read()
+
+    async def read_if_changed(self, etag: str) -> Any:
+        """Read the object if it has changed."""
+        self.reads += 1
+        self._check()
+        return await self.storage.read_if_changed(etag)
+
+    async def write(self, content: bytes, if_match: str | None = None) -> Any:
+        """Write the object."""
+        self.writes += 1
+        self._check()
+        await asyncio.sleep(self.slow)
+        return await self.storage.write(content, if_match)
+
+    def _check(self) -> None:
+        if self.is_down:
+            raise StorageError("the store cannot be reached from here")
 
 
 class MemorySeat:

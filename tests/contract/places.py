@@ -17,7 +17,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations.operator import CreateQueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.object_stores import store_of
-from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory
+from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory, serving
 from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time
 
@@ -56,12 +56,11 @@ class ThroughABroker(InMemory):
 
     @asynccontextmanager
     async def queues(self, make_queue, count=1, needs=(), **options):
-        async with BrokerQueue(self.storage, **{"clock": VirtualClock(), **options}) as broker:
-            broker.offer()
-            while self.storage.handle is None:
-                await asyncio.sleep(0.01)
-            async with super().queues(make_queue, count, needs, **options) as opened:  # type: ignore[misc]
-                yield opened
+        async with (
+            serving(self.storage, **options),
+            super().queues(make_queue, count, needs, **options) as opened,  # type: ignore[misc]
+        ):
+            yield opened
 
 
 class ThroughASeat(InMemory):

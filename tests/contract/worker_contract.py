@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -73,17 +73,7 @@ def message_of(job: Job) -> str:
 
 
 class WorkerContractBase(QueueContractBase):
-    """Settings of the contract that a user's class may change, and helpers that run workers.
-
-    Attributes:
-        worker_kind: class of the workers.
-    """
-
-    worker_kind: Callable[..., Worker] = Worker
-
-    def new_worker(self, **options: Any) -> Worker:
-        """Return a new worker."""
-        return type(self).worker_kind(**options)
+    """Helpers that run workers."""
 
     async def drain(self, worker: Worker, queue: JobQueue) -> RunReport:
         """Run a worker until nothing is ready, and return its report."""
@@ -146,11 +136,13 @@ class WorkerContractBase(QueueContractBase):
         return seen
 
 
-class RunningContract(WorkerContractBase):
-    """Normal operation, in which nothing fails."""
+class WorkerContract(WorkerContractBase):
+    """Subclass it, and give it a `make_storage` or a `make_queue` fixture."""
+
+    # Normal operation, in which nothing fails.
 
     async def test_each_job_is_run_once_and_leaves(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker(concurrency=7)
+        worker = Worker(concurrency=7)
         seen = self.collector(worker)
         payloads = [b"%d" % number for number in range(30)]
         async with self.queues(make_queue) as [queue]:
@@ -162,7 +154,7 @@ class RunningContract(WorkerContractBase):
     async def test_as_many_jobs_are_claimed_and_run_as_the_concurrency_says_and_no_more(
         self, make_queue: QueueFactory
     ) -> None:
-        worker, gate, claimed = self.new_worker(concurrency=3), Gate(), []
+        worker, gate, claimed = Worker(concurrency=3), Gate(), []
         async with self.queues(make_queue, 2) as [queue, observer]:
 
             @worker.handler("work")
@@ -182,7 +174,7 @@ class RunningContract(WorkerContractBase):
             assert gate.entered == 12
 
     async def test_jobs_that_come_while_it_waits_are_run(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker()
+        worker = Worker()
         seen = self.collector(worker)
         async with self.queues(make_queue, 2) as [queue, other], self.working(worker, queue):
             for payload in (b"first", b"second"):
@@ -191,7 +183,7 @@ class RunningContract(WorkerContractBase):
             assert seen == {b"first": 1, b"second": 1}
 
     async def test_what_goes_with_the_ack_is_done_with_it_or_not_at_all(self, make_queue: QueueFactory) -> None:
-        worker, made = self.new_worker(), self.new_worker()
+        worker, made = Worker(), Worker()
         seen = self.collector(made, "next")
 
         @worker.handler("work", backoff=AT_ONCE)
@@ -211,12 +203,10 @@ class RunningContract(WorkerContractBase):
             await self.drain(made, other)
             assert seen == {b"attempt 2": 1}
 
-
-class FailingContract(WorkerContractBase):
-    """Retries, and how they end."""
+    # Retries, and how they end.
 
     async def test_a_failing_job_is_tried_again_until_it_is_dead(self, make_queue: QueueFactory) -> None:
-        worker, attempts = self.new_worker(), []
+        worker, attempts = Worker(), []
 
         @worker.handler("work", max_attempts=3, backoff=AT_ONCE)
         async def work(ctx: Context) -> None:
@@ -232,7 +222,7 @@ class FailingContract(WorkerContractBase):
             assert task.result() == RunReport(failed=2, dead=1)
 
     async def test_a_failed_job_waits_and_a_discarded_one_is_dead(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker()
+        worker = Worker()
 
         @worker.handler("work", backoff=LONG)
         async def work() -> None:
@@ -254,7 +244,7 @@ class FailingContract(WorkerContractBase):
             assert (dead.status, dead.error) == (JobStatus.DEAD, "Discard: the user is gone")
 
     async def test_a_snoozed_job_comes_back_uncharged(self, make_queue: QueueFactory) -> None:
-        worker, failures = self.new_worker(), []
+        worker, failures = Worker(), []
 
         @worker.handler("work", max_attempts=1)
         async def work(ctx: Context) -> None:
@@ -270,7 +260,7 @@ class FailingContract(WorkerContractBase):
             assert task.result() == RunReport(succeeded=1, snoozed=2)
 
     async def test_a_job_that_kills_its_workers_is_dead_without_being_run_again(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker()
+        worker = Worker()
         seen = self.collector(worker, max_attempts=2)
         async with self.queues(make_queue, 2, needs={"dead_letters"}) as [queue, other]:
             job = await queue.enqueue("work", b"")
@@ -284,7 +274,7 @@ class FailingContract(WorkerContractBase):
     async def test_a_job_that_fails_where_the_queue_can_keep_little_is_still_tried_again(
         self, make_queue: QueueFactory
     ) -> None:
-        worker, attempts = self.new_worker(), []
+        worker, attempts = Worker(), []
 
         @worker.handler("work", backoff=AT_ONCE)
         async def work(ctx: Context) -> None:
@@ -298,12 +288,10 @@ class FailingContract(WorkerContractBase):
                 await self.until_empty(other)
             assert attempts == [1, 2]
 
-
-class ClaimingContract(WorkerContractBase):
-    """Claims that others have lost or taken, and the end of a worker."""
+    # Claims that others have lost or taken, and the end of a worker.
 
     async def test_a_worker_takes_over_from_one_that_died(self, make_queue: QueueFactory) -> None:
-        worker = self.new_worker(claim_timeout=self.patience)
+        worker = Worker(claim_timeout=self.patience)
         seen = self.collector(worker)
         async with self.queues(make_queue, 2, needs={"claim_timeout"}) as [queue, other]:
             await queue.enqueue("work", b"left behind")
@@ -315,7 +303,7 @@ class ClaimingContract(WorkerContractBase):
     async def test_an_outcome_that_comes_after_the_claim_was_lost_changes_nothing(
         self, make_queue: QueueFactory
     ) -> None:
-        worker, gates = self.new_worker(concurrency=1), {"finished": Gate(), "failed": Gate()}
+        worker, gates = Worker(concurrency=1), {"finished": Gate(), "failed": Gate()}
 
         @worker.handler("finished")
         async def finished(ctx: Context) -> None:
@@ -345,7 +333,7 @@ class ClaimingContract(WorkerContractBase):
     async def test_a_worker_that_is_stopped_finishes_what_runs_and_begins_nothing(
         self, make_queue: QueueFactory
     ) -> None:
-        worker, gate = self.new_worker(grace=self.patience), Gate()
+        worker, gate = Worker(grace=self.patience), Gate()
 
         @worker.handler("work")
         async def work() -> None:
@@ -368,7 +356,7 @@ class ClaimingContract(WorkerContractBase):
     async def test_what_does_not_finish_in_time_is_handed_back_and_done_by_another(
         self, make_queue: QueueFactory
     ) -> None:
-        first, second, gate = self.new_worker(grace=0), self.new_worker(), Gate()
+        first, second, gate = Worker(grace=0), Worker(), Gate()
         seen = [self.collector(second), self.collector(second, "batch")]
 
         @first.handler("work")
@@ -395,6 +383,91 @@ class ClaimingContract(WorkerContractBase):
             assert await self.drain(second, other) == RunReport(succeeded=4)
             assert seen == [{b"1": 1, b"2": 1}] * 2
 
+    # Two workers, each on a queue object of its own.
+
+    async def test_each_job_is_done_by_one_worker_and_none_is_lost(self, make_queue: QueueFactory) -> None:
+        workers = [Worker(concurrency=5), Worker(concurrency=3)]
+        seen = [self.collector(worker) for worker in workers]
+        payloads = [b"%d" % number for number in range(40)]
+        async with self.queues(make_queue, 2) as queues:
+            await self.enqueue_all(queues[0], "work", payloads)
+            reports = await asyncio.gather(*map(self.drain, workers, queues))
+            assert (await queues[0].read_state()).jobs == ()
+        assert seen[0] + seen[1] == dict.fromkeys(payloads, 1)
+        assert reports[0].succeeded + reports[1].succeeded == 40
+
+    async def test_a_limit_of_running_jobs_holds_for_all_workers_together(self, make_queue: QueueFactory) -> None:
+        workers, gate, claimed = [Worker(concurrency=4) for _ in range(2)], Gate(), []
+        async with self.queues(make_queue, 3, needs={"limits"}) as [observer, *queues]:
+
+            async def work() -> None:
+                await gate.through()
+                claimed.append(await self.in_progress(observer))
+
+            for worker in workers:
+                worker.handler("work", max_running=2)(work)
+            await self.enqueue_all(observer, "work", [b""] * 8)
+            async with self.working(workers[0], queues[0]), self.working(workers[1], queues[1]):
+                await gate.until_entered(2)
+                assert await self.in_progress(observer) == 2
+                gate.open()
+                await self.until_empty(observer)
+        assert gate.entered == 8
+        assert max(gate.peak, *claimed) == 2, "all workers together must use the whole limit, and no more"
+
+    # Handlers with `batch=...` get several jobs at once, and each job has an outcome of its own.
+
+    async def test_a_batch_takes_one_slot_and_has_each_job_once_and_never_too_many(
+        self, make_queue: QueueFactory
+    ) -> None:
+        worker, gate, seen = Worker(concurrency=2), Gate(), Counter[int]()
+
+        @worker.handler("work", batch=4)
+        async def work(numbers: list[int], ctx: BatchContext) -> None:
+            assert [b"%d" % number for number in numbers] == [job.payload for job in ctx.jobs]
+            assert [(1, "work")] * len(numbers) == [(each.attempt, each.entrypoint) for each in ctx]
+            seen.update(numbers)
+            await gate.through()
+
+        async with self.queues(make_queue, 2) as [queue, observer]:
+            await self.enqueue_all(queue, "work", [b"%d" % number for number in range(16)])
+            async with self.working(worker, queue) as task:
+                await gate.until_entered(2)
+                assert await self.in_progress(observer) == seen.total() == 8
+                gate.open()
+                await self.until_empty(observer)
+            assert task.result() == RunReport(succeeded=16)
+        assert seen == dict.fromkeys(range(16), 1)
+        assert (gate.entered, gate.peak) == (4, 2)
+
+    async def test_jobs_of_a_batch_fail_alone_and_what_goes_with_their_acks_is_done(
+        self, make_queue: QueueFactory
+    ) -> None:
+        worker = Worker()
+        fates = [None, ValueError("no"), Discard("gone"), Retry(after=1800), Snooze(1800), Discard]
+
+        @worker.handler("work", batch=10, backoff=LONG)
+        async def work(places: list[int], ctx: BatchContext) -> list[BaseException | type[BaseException] | None]:
+            for place, each in zip(places, ctx, strict=True):
+                each.on_ack(Enqueue("next", b"%d" % place))
+            return [fates[place] for place in places]
+
+        needs = {"dead_letters", "errors", "delay", "uncharged", "transactions"}
+        async with self.queues(make_queue, needs=needs) as [queue]:
+            jobs = [await work.enqueue(queue, place) for place in range(len(fates))]
+            assert await self.drain(worker, queue) == RunReport(succeeded=1, failed=2, dead=2, snoozed=1)
+            assert await self.find(queue, jobs[0]) is None
+            assert [job.payload for job in await queue.dequeue("next", batch_size=9)] == [b"0"]
+            failed, discarded, retried, snoozed, by_class = [await self.held(queue, job) for job in jobs[1:]]
+            now = await self.time(queue)
+            assert (failed.failures, message_of(failed)) == (1, "ValueError: no")
+            assert (discarded.status, discarded.error) == (JobStatus.DEAD, "Discard: gone")
+            assert by_class.status is JobStatus.DEAD
+            assert (retried.failures, snoozed.failures) == (1, 0)
+            for job in (retried, snoozed):
+                assert job.run_at is not None
+                assert timedelta(seconds=1800 - self.patience) < job.run_at - now <= timedelta(seconds=1800)
+
 
 class HeartbeatsContract(WorkerContractBase):
     """Heartbeats keep the claims of a worker. Their answers name lost claims and requested cancellations.
@@ -405,7 +478,7 @@ class HeartbeatsContract(WorkerContractBase):
     async def test_heartbeats_keep_a_job_and_a_batch_that_take_longer_than_their_claims_last(
         self, make_queue: QueueFactory
     ) -> None:
-        worker, gate = self.new_worker(claim_timeout=CLAIM, concurrency=2), Gate()
+        worker, gate = Worker(claim_timeout=CLAIM, concurrency=2), Gate()
 
         @worker.handler("work")
         async def work() -> None:
@@ -428,7 +501,7 @@ class HeartbeatsContract(WorkerContractBase):
     async def test_a_handler_whose_claim_is_lost_is_stopped_and_nothing_of_it_is_committed(
         self, make_queue: QueueFactory
     ) -> None:
-        worker, gate, stopped = self.new_worker(claim_timeout=CLAIM), Gate(), asyncio.Event()
+        worker, gate, stopped = Worker(claim_timeout=CLAIM), Gate(), asyncio.Event()
 
         @worker.handler("work")
         async def work(ctx: Context) -> None:
@@ -459,7 +532,7 @@ class HeartbeatsContract(WorkerContractBase):
             assert task.result().lost >= 1
 
     async def test_a_job_cancelled_while_it_runs_is_stopped_and_leaves(self, make_queue: QueueFactory) -> None:
-        worker, gate, stopped = self.new_worker(claim_timeout=CLAIM), Gate(), asyncio.Event()
+        worker, gate, stopped = Worker(claim_timeout=CLAIM), Gate(), asyncio.Event()
 
         @worker.handler("work")
         async def work(ctx: Context) -> None:
@@ -480,7 +553,7 @@ class HeartbeatsContract(WorkerContractBase):
             assert gate.entered == 1
 
     async def test_a_cancelled_job_is_told_and_its_batch_goes_on(self, make_queue: QueueFactory) -> None:
-        worker, gate = self.new_worker(claim_timeout=CLAIM), Gate()
+        worker, gate = Worker(claim_timeout=CLAIM), Gate()
         told = asyncio.Event()
 
         @worker.handler("work", batch=3)
@@ -502,100 +575,3 @@ class HeartbeatsContract(WorkerContractBase):
                 await self.until_empty(other)
             assert task.result() == RunReport(succeeded=2, cancelled=1)
             assert gate.entered == 1
-
-
-class SharingContract(WorkerContractBase):
-    """Two workers, each on a queue object of its own."""
-
-    async def test_each_job_is_done_by_one_worker_and_none_is_lost(self, make_queue: QueueFactory) -> None:
-        workers = [self.new_worker(concurrency=5), self.new_worker(concurrency=3)]
-        seen = [self.collector(worker) for worker in workers]
-        payloads = [b"%d" % number for number in range(40)]
-        async with self.queues(make_queue, 2) as queues:
-            await self.enqueue_all(queues[0], "work", payloads)
-            reports = await asyncio.gather(*map(self.drain, workers, queues))
-            assert (await queues[0].read_state()).jobs == ()
-        assert seen[0] + seen[1] == dict.fromkeys(payloads, 1)
-        assert reports[0].succeeded + reports[1].succeeded == 40
-
-    async def test_a_limit_of_running_jobs_holds_for_all_workers_together(self, make_queue: QueueFactory) -> None:
-        workers, gate, claimed = [self.new_worker(concurrency=4) for _ in range(2)], Gate(), []
-        async with self.queues(make_queue, 3, needs={"limits"}) as [observer, *queues]:
-
-            async def work() -> None:
-                await gate.through()
-                claimed.append(await self.in_progress(observer))
-
-            for worker in workers:
-                worker.handler("work", max_running=2)(work)
-            await self.enqueue_all(observer, "work", [b""] * 8)
-            async with self.working(workers[0], queues[0]), self.working(workers[1], queues[1]):
-                await gate.until_entered(2)
-                assert await self.in_progress(observer) == 2
-                gate.open()
-                await self.until_empty(observer)
-        assert gate.entered == 8
-        assert max(gate.peak, *claimed) == 2, "all workers together must use the whole limit, and no more"
-
-
-class BatchContract(WorkerContractBase):
-    """Handlers with `batch=...` get several jobs at once, and each job has an outcome of its own."""
-
-    async def test_a_batch_takes_one_slot_and_has_each_job_once_and_never_too_many(
-        self, make_queue: QueueFactory
-    ) -> None:
-        worker, gate, seen = self.new_worker(concurrency=2), Gate(), Counter[int]()
-
-        @worker.handler("work", batch=4)
-        async def work(numbers: list[int], ctx: BatchContext) -> None:
-            assert [b"%d" % number for number in numbers] == [job.payload for job in ctx.jobs]
-            assert [(1, "work")] * len(numbers) == [(each.attempt, each.entrypoint) for each in ctx]
-            seen.update(numbers)
-            await gate.through()
-
-        async with self.queues(make_queue, 2) as [queue, observer]:
-            await self.enqueue_all(queue, "work", [b"%d" % number for number in range(16)])
-            async with self.working(worker, queue) as task:
-                await gate.until_entered(2)
-                assert await self.in_progress(observer) == seen.total() == 8
-                gate.open()
-                await self.until_empty(observer)
-            assert task.result() == RunReport(succeeded=16)
-        assert seen == dict.fromkeys(range(16), 1)
-        assert (gate.entered, gate.peak) == (4, 2)
-
-    async def test_jobs_of_a_batch_fail_alone_and_what_goes_with_their_acks_is_done(
-        self, make_queue: QueueFactory
-    ) -> None:
-        worker = self.new_worker()
-        fates = [None, ValueError("no"), Discard("gone"), Retry(after=1800), Snooze(1800), Discard]
-
-        @worker.handler("work", batch=10, backoff=LONG)
-        async def work(places: list[int], ctx: BatchContext) -> list[BaseException | type[BaseException] | None]:
-            for place, each in zip(places, ctx, strict=True):
-                each.on_ack(Enqueue("next", b"%d" % place))
-            return [fates[place] for place in places]
-
-        needs = {"dead_letters", "errors", "delay", "uncharged", "transactions"}
-        async with self.queues(make_queue, needs=needs) as [queue]:
-            jobs = [await work.enqueue(queue, place) for place in range(len(fates))]
-            assert await self.drain(worker, queue) == RunReport(succeeded=1, failed=2, dead=2, snoozed=1)
-            assert await self.find(queue, jobs[0]) is None
-            assert [job.payload for job in await queue.dequeue("next", batch_size=9)] == [b"0"]
-            failed, discarded, retried, snoozed, by_class = [await self.held(queue, job) for job in jobs[1:]]
-            now = await self.time(queue)
-            assert (failed.failures, message_of(failed)) == (1, "ValueError: no")
-            assert (discarded.status, discarded.error) == (JobStatus.DEAD, "Discard: gone")
-            assert by_class.status is JobStatus.DEAD
-            assert (retried.failures, snoozed.failures) == (1, 0)
-            for job in (retried, snoozed):
-                assert job.run_at is not None
-                assert timedelta(seconds=1800 - self.patience) < job.run_at - now <= timedelta(seconds=1800)
-
-
-class WorkerContract(RunningContract, FailingContract, ClaimingContract, SharingContract, BatchContract):
-    """Subclass it, and give it a `make_storage` or a `make_queue` fixture.
-
-    Attributes:
-        worker_kind: class of the workers: `Worker`, or a subclass of it.
-    """

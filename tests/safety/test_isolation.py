@@ -12,7 +12,6 @@ from jqueue import (
     BrokerQueue,
     Claim,
     ClaimLostError,
-    InvalidJobError,
     JobNotFoundError,
     JobStatus,
     Limits,
@@ -56,41 +55,6 @@ async def test_rule_8_partial_changes_of_a_refused_operation_are_undone(world):
         )
         assert isinstance(results[0], QueueFullError)
         assert {"old", "new"} == (await world.jobs()).keys()
-
-
-@in_virtual_time
-async def test_rule_8_a_job_that_could_not_be_read_back_is_refused_before_the_commit(world, kind):
-    async with world.process(kind=kind) as queue:
-        await queue.enqueue("t", b"fine")
-        before = await world.memory.read()
-        for bad in (
-            {"payload": "abcd"},
-            {"priority": 10**5000},
-            {"entrypoint": "a\ud800"},
-            {"headers": {"name": "\ud800"}},
-            {"job_id": ""},
-            {"unique_key": "\n"},
-        ):
-            with pytest.raises(InvalidJobError):
-                await queue.enqueue(**{"entrypoint": "t", "payload": b"", **bad})
-        assert before == await world.memory.read()
-
-
-@in_virtual_time
-async def test_rule_8_a_job_that_cannot_be_read_is_set_aside_and_kept(world, kind):
-    async with world.process(kind=kind) as queue:
-        await queue.enqueue("t", b"", job_id="bad")
-        await queue.enqueue("t", b"", job_id="good")
-        data, etag = await world.memory.read()
-        broken = data.replace(b'"bad":{"entrypoint":"t"', b'"bad":{"entrypoint":7')
-        await world.memory.write(broken, etag)
-        [job] = await queue.dequeue(batch_size=10)
-        await queue.ack(job)
-        assert "good" == job.id
-        assert 1 == (await queue.stats()).unreadable
-        data, etag = await world.memory.read()
-        await world.memory.write(data.replace(b'"entrypoint":7', b'"entrypoint":"t"'), etag)
-        assert ["bad"] == [each.id for each in await queue.dequeue(batch_size=10)]
 
 
 @in_virtual_time

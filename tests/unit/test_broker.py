@@ -22,7 +22,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock
-from tests.shared_memory import SharedMemory
+from tests.shared_memory import SharedMemory, serving
 from tests.virtual_world import Breakable, in_virtual_time, now
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
@@ -436,10 +436,7 @@ class BrokenMemory(SharedMemory):
 @in_virtual_time
 async def test_a_pause_after_a_failure_ends_with_the_last_caller_of_any_process():
     storage = BrokenMemory(clock=VirtualClock())
-    async with queue_on(storage, entropy=LongestWaits()) as broker, queue_on(storage) as client:
-        broker.offer()
-        while storage.handle is None:
-            await asyncio.sleep(0.1)
+    async with serving(storage, call_timeout=3600, entropy=LongestWaits()) as broker, queue_on(storage) as client:
         await client.enqueue("work", b"")
         storage.broken = True
         first = asyncio.create_task(broker.enqueue("work", b"", deadline=1))

@@ -11,7 +11,7 @@ from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
-from tests.shared_memory import SharedMemory
+from tests.shared_memory import SharedMemory, serving
 from tests.virtual_world import in_virtual_time, now
 
 LATENCY = 0.02
@@ -145,10 +145,7 @@ async def test_a_call_that_waits_until_the_next_commit_needs_no_read(storage):
 async def test_a_call_that_waits_after_a_commit_of_a_broker_soon_sees_what_others_do():
     """Otherwise it looks after its poll interval, as the others call it."""
     storage = SharedMemory(clock=VirtualClock())
-    async with queue_on(storage, poll_interval=600) as broker, queue_on(storage, share=False) as other:
-        broker.offer()
-        while storage.handle is None:
-            await asyncio.sleep(0.1)
+    async with serving(storage, poll_interval=600) as broker, queue_on(storage, share=False) as other:
         [job] = await claimed(broker, 1)
         await other.enqueue("other", b"payload")
         await broker.heartbeat(job)

@@ -9,7 +9,6 @@ import pytest
 
 from jqueue import (
     BrokerQueue,
-    DirectQueue,
     InMemoryStorage,
     JQueueError,
 )
@@ -26,6 +25,7 @@ from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import (
+    direct_queue,
     remove_segment,
     restore_segment,
     spilled,
@@ -37,11 +37,6 @@ JOBS = 40
 """Number of jobs in the one segment of `filled`, in chunks of four."""
 
 FAILURES = {"refused": StorageFatalError("403"), "failing": StorageError("input/output error"), "silent": None}
-
-
-def direct_queue(storage, **options) -> Any:
-    """Return a queue whose figures and claims the type checker takes as they come."""
-    return DirectQueue(storage, **options)
 
 
 async def filled(storage, **options):

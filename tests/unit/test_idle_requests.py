@@ -6,48 +6,25 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, StorageError, WorkerNotFoundError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, WorkerNotFoundError
 from jqueue.core.workers import Workers
 from jqueue.domain.header import BEAT, WorkerRecord
 from jqueue.domain.operations.operator import CreateQueue
 from jqueue.ports.sharing import LinkError
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
-from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory
+from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory, Way, serving
 from tests.virtual_world import in_virtual_time, now
 
 HERE = "http://here:8470"
 HOUR = 3600.0
 
 
-class Counted:
-    """The way of one process to a store: it counts requests."""
-
-    def __init__(self, memory):
-        self.memory, self.dial_url = memory, memory.dial_url
-        self.forget()
-
-    def forget(self):
-        self.reads = self.writes = 0
-
-    async def read(self):
-        self.reads += 1
-        return await self.memory.read()
-
-    async def read_if_changed(self, etag):
-        self.reads += 1
-        return await self.memory.read_if_changed(etag)
-
-    async def write(self, content, if_match=None):
-        self.writes += 1
-        return await self.memory.write(content, if_match)
-
-
 @asynccontextmanager
 async def served(**options):
     """A broker of a queue in a store, and its requests."""
     memory = NetworkMemory(clock=VirtualClock())
-    requests = Counted(memory)
+    requests = Way(memory)
     async with BrokerQueue(requests, clock=VirtualClock(), **options) as broker:
         await broker.apply(CreateQueue())
         memory.brokers[HERE] = broker.service().handle
@@ -80,7 +57,7 @@ async def workers_of(storage):
 @in_virtual_time
 async def test_an_idle_worker_costs_twenty_requests_an_hour_behind_a_broker_and_makes_none_itself():
     async with served() as broker:
-        own = Counted(broker.memory)
+        own = Way(broker.storage)
         async with idle_worker(own, poll_interval=HOUR):
             await asyncio.sleep(HOUR)  # its long polls and its looks become rarer
             broker.forget()
@@ -89,7 +66,7 @@ async def test_an_idle_worker_costs_twenty_requests_an_hour_behind_a_broker_and_
             assert (0, 0) == (own.reads, own.writes)
             assert 12 == broker.writes, "it shows itself every five minutes"
             assert broker.reads + broker.writes <= 20
-            [worker] = await workers_of(broker.memory)
+            [worker] = await workers_of(broker.storage)
             assert not worker.lost
 
 
@@ -99,20 +76,20 @@ async def test_a_broker_looks_as_often_as_the_most_impatient_consumer_asks(clien
     async with served() as broker, AsyncExitStack() as stack:
         waiting = []
         for number in range(clients):
-            queue = BrokerQueue(Counted(broker.memory), clock=VirtualClock(), poll_interval=300 + number)
+            queue = BrokerQueue(Way(broker.storage), clock=VirtualClock(), poll_interval=300 + number)
             await stack.enter_async_context(queue)
             waiting.append(asyncio.create_task(queue.dequeue("work", wait=10 * HOUR)))
         await asyncio.sleep(HOUR)
         broker.forget()
         await asyncio.sleep(HOUR)
         assert (12, 0) == (broker.reads, broker.writes)
-        impatient = BrokerQueue(Counted(broker.memory), clock=VirtualClock(), poll_interval=0.25)
+        impatient = BrokerQueue(Way(broker.storage), clock=VirtualClock(), poll_interval=0.25)
         await stack.enter_async_context(impatient)
         waiting.append(asyncio.create_task(impatient.dequeue("other", wait=10 * HOUR)))
         await asyncio.sleep(1)
         for entrypoint, call in (("other", waiting[-1]), ("work", waiting[0])):
             began = now()
-            await DirectQueue(broker.memory, clock=VirtualClock()).enqueue(entrypoint, b"past the broker")
+            await DirectQueue(broker.storage, clock=VirtualClock()).enqueue(entrypoint, b"past the broker")
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             assert now() - began <= (0.3 if entrypoint == "other" else 300.1)
             assert call.done()
@@ -124,7 +101,7 @@ async def test_a_broker_looks_as_often_as_the_most_impatient_consumer_asks(clien
 @in_virtual_time
 async def test_a_broker_without_a_waiting_client_asks_nothing():
     async with served() as broker:
-        async with BrokerQueue(Counted(broker.memory), clock=VirtualClock()) as client:
+        async with BrokerQueue(Way(broker.storage), clock=VirtualClock()) as client:
             await client.enqueue("work", b"")
             broker.forget()
             await asyncio.sleep(HOUR)
@@ -133,11 +110,11 @@ async def test_a_broker_without_a_waiting_client_asks_nothing():
 
 @in_virtual_time
 async def test_a_worker_behind_a_broker_is_lost_ten_minutes_after_its_last_report():
-    async with served() as broker, idle_worker(broker.memory):
+    async with served() as broker, idle_worker(broker.storage):
         await asyncio.sleep(1000)
-        [before] = await workers_of(broker.memory)
+        [before] = await workers_of(broker.storage)
         copy = InMemoryStorage(clock=VirtualClock())
-        await copy.write((await broker.memory.read())[0])
+        await copy.write((await broker.storage.read())[0])
     for seconds, lost in ((590, False), (610, True)):
         await asyncio.sleep(before.at + seconds - VirtualClock().now().timestamp())
         [worker] = await workers_of(copy)
@@ -147,16 +124,16 @@ async def test_a_worker_behind_a_broker_is_lost_ten_minutes_after_its_last_repor
 @pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
 @in_virtual_time
 async def test_an_operator_stops_a_worker_behind_a_broker_within_its_beat_through_the_broker_and_past_it(kind):
-    async with served() as broker, idle_worker(broker.memory) as running:
+    async with served() as broker, idle_worker(broker.storage) as running:
         await asyncio.sleep(1000)
         before = now()
-        async with kind(broker.memory, clock=VirtualClock()) as operator:
+        async with kind(broker.storage, clock=VirtualClock()) as operator:
             [told] = await operator.stop_worker("idle")
             with pytest.raises(WorkerNotFoundError, match="No worker 'busy' in the queue"):
                 await operator.stop_worker("busy")
         await running
         assert now() - before <= told.beat
-        assert () == await workers_of(broker.memory)
+        assert () == await workers_of(broker.storage)
 
 
 @pytest.mark.parametrize("storage", [SharedMemory, NetworkMemory])
@@ -174,7 +151,7 @@ async def test_a_worker_that_polls_seldom_without_a_broker_still_shows_itself_ea
 
 @in_virtual_time
 async def test_a_worker_that_polls_seldom_looks_seldom_for_a_queue_that_does_not_exist():
-    own = Counted(NetworkMemory(clock=VirtualClock()))
+    own = Way(NetworkMemory(clock=VirtualClock()))
     async with idle_worker(own, poll_interval=HOUR):
         await asyncio.sleep(HOUR)
         own.forget()
@@ -210,11 +187,9 @@ def test_a_worker_that_leaves_while_its_record_is_on_its_way_has_a_record_to_rem
 @in_virtual_time
 async def test_a_wait_that_ends_is_not_sent_again():
     memory, messages = SharedMemory(clock=VirtualClock()), []
-    async with BrokerQueue(memory, clock=VirtualClock()) as broker, BrokerQueue(memory, clock=VirtualClock()) as client:
+    async with serving(memory) as broker, BrokerQueue(memory, clock=VirtualClock()) as client:
         await broker.apply(CreateQueue())
-        broker.offer()
-        while (handle := memory.handle) is None:
-            await asyncio.sleep(1)
+        handle = memory.handle
 
         async def noting(message):
             messages.append(message)
@@ -227,25 +202,6 @@ async def test_a_wait_that_ends_is_not_sent_again():
     assert len(messages) <= 2
 
 
-class Failing(Counted):
-    """A way to a store that can be cut."""
-
-    def __init__(self, memory):
-        super().__init__(memory)
-        self.cut = False
-
-    async def read(self):
-        return await self._unless_cut(super().read)
-
-    async def read_if_changed(self, etag):
-        return await self._unless_cut(super().read_if_changed, etag)
-
-    async def _unless_cut(self, read, *arguments):
-        if self.cut:
-            raise StorageError("the connection was reset")
-        return await read(*arguments)
-
-
 async def refuse(message):
     raise LinkError("the broker is gone", sent=True)
 
@@ -255,20 +211,18 @@ async def refuse(message):
 async def test_a_worker_that_was_idle_for_long_says_within_a_minute_that_the_queue_does_not_answer(way, caplog):
     caplog.set_level(logging.INFO, "jqueue.worker")
     memory = SharedMemory(clock=VirtualClock())
-    async with BrokerQueue(memory, clock=VirtualClock()) as broker:
+    async with serving(memory) as broker:
         await broker.apply(CreateQueue())
-        broker.offer()
-        while (handle := memory.handle) is None:
-            await asyncio.sleep(1)
-        store = Failing(NetworkMemory(clock=VirtualClock()))
+        handle = memory.handle
+        store = Way(NetworkMemory(clock=VirtualClock()))
         async with idle_worker(store if way == "store" else BrokerOnly(memory)):
             await asyncio.sleep(HOUR)
             caplog.clear()
-            store.cut, memory.handle = True, refuse
+            store.is_down, memory.handle = True, refuse
             for link in memory.links:
                 link.close()
             await asyncio.sleep(60)
             assert any("does not answer: claiming jobs fails" in each.getMessage() for each in caplog.records)
-            store.cut, memory.handle = False, handle
+            store.is_down, memory.handle = False, handle
             await asyncio.sleep(60)
             assert "answers again: claiming jobs succeeded" in caplog.records[-1].getMessage()

@@ -10,14 +10,13 @@ from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain.errors import (
     ChangedMeanwhileError,
     DeadlineExceededError,
-    StorageError,
     StorageFatalError,
     UnknownOutcomeError,
 )
 from jqueue.domain.operations.operator import CreateQueue, LeaveSeat, TakeSeat
 from jqueue.ports.sharing import LinkError, LinkRefusedError
 from jqueue.testing.virtual_time import VirtualClock
-from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory
+from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory, Way, serving
 from tests.virtual_world import in_virtual_time, now
 
 HERE, THERE = "http://here:8470", "http://there:8470"
@@ -132,37 +131,18 @@ async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it():
             assert sent_to(storage, THERE) == 1
 
 
-class Remote:
-    """The storage as a broker on another machine reaches it, which can be cut off from it."""
-
-    def __init__(self, storage):
-        self._storage, self.down, self.dial_url, self.brokers = storage, False, storage.dial_url, storage.brokers
-
-    async def read(self):
-        self._check()
-        return await self._storage.read()
-
-    async def write(self, content, if_match=None):
-        self._check()
-        return await self._storage.write(content, if_match)
-
-    def _check(self):
-        if self.down:
-            raise StorageError("the store cannot be reached from here")
-
-
 @in_virtual_time
 async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
     storage = NetworkMemory(clock=VirtualClock())
-    there = Remote(storage)
+    there = Way(storage)
     async with broker_on(there), queue_on(storage) as client:
         seat = await seat_at(storage, HERE)
         await client.enqueue("work")
-        there.down, end = True, now() + 25
+        there.is_down, end = True, now() + 25
         while now() < end:
             await client.enqueue("work")
             await asyncio.sleep(0.5)
-        there.down = False
+        there.is_down = False
         await asyncio.sleep(6)  # the broker's own next try to reach the store, and its look at the seat
         assert (await seat_of(storage)).term == seat.term + 1
         await client.enqueue("work")  # this commit shows the new term
@@ -348,12 +328,8 @@ async def test_two_brokers_behind_one_url_do_not_take_the_seat_in_turns():
 @asynccontextmanager
 async def client_without_store(**options):
     storage = SharedMemory(clock=VirtualClock())
-    async with queue_on(storage) as broker:
-        broker.offer()
-        while storage.handle is None:
-            await asyncio.sleep(0.01)
-        async with queue_on(BrokerOnly(storage), **options) as client:
-            yield storage, client
+    async with serving(storage), queue_on(BrokerOnly(storage), **options) as client:
+        yield storage, client
 
 
 def answer_by(storage, handle):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, Limits
+from jqueue import BrokerQueue, InMemoryStorage, JobStatus, Limits
 from jqueue.domain.limits import FINISHED_KEPT
 from jqueue.domain.segments import SEGMENTS_KEPT
 from jqueue.domain.selection import Phase, Selection
@@ -16,16 +16,11 @@ from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.tuning import tune
 from jqueue.testing.virtual_time import VirtualClock
-from tests.tiny_segments import in_segments
+from tests.tiny_segments import direct_queue, in_segments
 from tests.virtual_world import in_virtual_time
 
 HOT = 64 << 10
 """Bytes of waiting jobs in the queue's object above which they move to segments."""
-
-
-def direct_queue(storage, **options) -> Any:
-    """Return a queue whose figures and claims the type checker takes as they come."""
-    return DirectQueue(storage, **options)
 
 
 class Counted(FaultyObjects):

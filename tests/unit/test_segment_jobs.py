@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import DirectQueue, InMemoryStorage, JobNotFoundError, JobStatus, JQueueError
+from jqueue import InMemoryStorage, JobNotFoundError, JobStatus, JQueueError
 from jqueue.domain.draft import Draft
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import record_of
@@ -19,12 +19,7 @@ from jqueue.domain.selection import Phase, Selection, phase_of, place_of
 from jqueue.operations import Cancel, Enqueue, Operation, Purge
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
-from tests.tiny_segments import spilled
-
-
-def direct_queue(storage, **options) -> Any:
-    """Return a queue whose figures and claims the type checker takes as they come."""
-    return DirectQueue(storage, **options)
+from tests.tiny_segments import direct_queue, spilled
 
 
 def deep_queue(storage, **options) -> Any:

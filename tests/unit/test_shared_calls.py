@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from contextlib import asynccontextmanager
 from datetime import datetime, timedelta, timezone
 
 import pytest
@@ -20,7 +19,7 @@ from jqueue.domain.operations.operator import Fence
 from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
 from jqueue.testing.tuning import tune
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
-from tests.shared_memory import SharedMemory
+from tests.shared_memory import SharedMemory, serving
 from tests.virtual_world import in_virtual_time
 
 MOST = 100
@@ -55,16 +54,6 @@ class GatedMemory(SharedMemory):
     async def read(self):
         await self.read_gate.wait()
         return await super().read()
-
-
-@asynccontextmanager
-async def serving(storage):
-    """Use a queue object that serves the others."""
-    async with BrokerQueue(storage, clock=VirtualClock()) as broker:
-        broker.offer()
-        while storage.handle is None:
-            await asyncio.sleep(0.1)
-        yield broker
 
 
 @in_virtual_time

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, JobNotFoundError, JobStatus, StorageError
+from jqueue import BrokerQueue, DirectQueue, JobNotFoundError, JobStatus
 from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, UnknownOutcomeError
@@ -20,7 +20,7 @@ from jqueue.domain.operations.operator import CreateQueue
 from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
-from tests.shared_memory import BrokerOnly, SharedMemory
+from tests.shared_memory import BrokerOnly, SharedMemory, Way, serving
 from tests.virtual_world import in_virtual_time, now
 
 
@@ -52,40 +52,8 @@ class Wire(SharedMemory):
         await asyncio.Event().wait()
 
 
-class Elsewhere:
-    """A storage as another machine reaches it, which can be cut off from it."""
-
-    def __init__(self, storage):
-        self._storage, self.down, self.slow = storage, False, 0
-        self.dial, self.take_seat = storage.dial, storage.take_seat
-        self.broker_epoch = storage.broker_epoch
-
-    async def read(self):
-        self._check()
-        return await self._storage.read()
-
-    async def write(self, content, if_match=None):
-        self._check()
-        await asyncio.sleep(self.slow)
-        return await self._storage.write(content, if_match)
-
-    def _check(self):
-        if self.down:
-            raise StorageError("the store cannot be reached from here")
-
-
 def queue_on(storage, **options):
     return BrokerQueue(storage, clock=VirtualClock(), **options)
-
-
-@asynccontextmanager
-async def serving(storage, wire):
-    """Use a queue object that serves the others."""
-    async with queue_on(storage) as broker:
-        broker.offer()
-        while wire.handle is None:
-            await asyncio.sleep(0.1)
-        yield broker
 
 
 @asynccontextmanager
@@ -151,7 +119,7 @@ async def test_an_error_of_the_second_broker_does_not_hide_what_the_first_one_ha
             return await wire.lose()
         return encode(Answer(error=refusal_of(DeadlineExceededError("not done"))))
 
-    async with serving(wire, wire) as broker, queue_on(BrokerOnly(wire)) as client:
+    async with serving(wire) as broker, queue_on(BrokerOnly(wire)) as client:
         await broker.enqueue("a", b"")
         wire.between = between
         with pytest.raises((DeadlineExceededError, UnknownOutcomeError)):
@@ -171,7 +139,7 @@ async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one(
             return await wire.lose()
         return await handle(encode(message))
 
-    async with serving(wire, wire), client_of(wire) as client:
+    async with serving(wire), client_of(wire) as client:
         await client.enqueue("a", b"")
         wire.between = between
         waiting = asyncio.create_task(client.dequeue("later", wait=60))
@@ -189,7 +157,7 @@ async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one(
 @in_virtual_time
 async def test_a_client_goes_on_after_a_backup_was_restored():
     wire = Wire()
-    async with serving(wire, wire) as broker, client_of(wire) as client:
+    async with serving(wire) as broker, client_of(wire) as client:
         backup, _ = await wire.read()
         for number in range(5):
             await client.enqueue("a", b"%d" % number)
@@ -207,7 +175,7 @@ async def test_a_client_goes_on_after_a_backup_was_restored():
 @in_virtual_time
 async def test_an_operation_that_cannot_travel_as_json_fails_no_other_one():
     wire = Wire()
-    async with serving(wire, wire), client_of(wire) as client:
+    async with serving(wire), client_of(wire) as client:
         half = "\ud800"
         outcomes = await asyncio.gather(
             client.enqueue("a", b""), client.dequeue(half), client.ack(half), return_exceptions=True
@@ -224,7 +192,7 @@ async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client(
     async def older(message, handle):
         return encode(Answer(error=refusal_of(InvalidJobError("cannot read it"))))
 
-    async with serving(wire, wire), client_of(wire) as client:
+    async with serving(wire), client_of(wire) as client:
         wire.between = older
         job = await client.enqueue("a", b"")
         assert job.id in [each.id for each in (await client.read_state()).jobs]
@@ -237,7 +205,7 @@ async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client(
 async def test_a_broker_refuses_what_it_does_not_know(place):
     """It would do something else than its client has asked for."""
     wire = Wire()
-    async with serving(wire, wire) as broker:
+    async with serving(wire) as broker:
         batch = Batch(client="c", sequence=1, operations=(Enqueue("a", b"", new_id="new"),), seconds=(5.0,))
         message = msgspec.json.decode(encode(batch))
         (message if place == "message" else message["operations"][0])["newer"] = 1
@@ -249,9 +217,9 @@ async def test_a_broker_refuses_what_it_does_not_know(place):
 @in_virtual_time
 async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more():
     wire = Wire()
-    there = Elsewhere(wire)
-    async with serving(there, wire), client_of(wire) as client:
-        there.down, began, slow = True, now(), 0
+    there = Way(wire)
+    async with serving(there), client_of(wire) as client:
+        there.is_down, began, slow = True, now(), 0
         while now() < began + 600:
             start = now()
             await client.enqueue("a", b"")
@@ -263,13 +231,13 @@ async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more
 @in_virtual_time
 async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
     wire = Wire()
-    there = Elsewhere(wire)
-    async with serving(there, wire), client_of(wire) as client:
-        there.down, end = True, now() + 25
+    there = Way(wire)
+    async with serving(there), client_of(wire) as client:
+        there.is_down, end = True, now() + 25
         while now() < end:
             await client.enqueue("a", b"")
             await asyncio.sleep(0.5)
-        there.down, asked = False, len(wire.sent)
+        there.is_down, asked = False, len(wire.sent)
         await asyncio.sleep(4)  # the broker's own next try to reach the store
         await client.enqueue("a", b"")
         assert len(wire.sent) == asked + 1
@@ -278,11 +246,11 @@ async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
 @in_virtual_time
 async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_store():
     wire = Wire()
-    there = Elsewhere(wire)
-    async with serving(there, wire), client_of(wire) as client:
+    there = Way(wire)
+    async with serving(there), client_of(wire) as client:
         waiting = asyncio.create_task(client.dequeue("a", wait=600))
         await asyncio.sleep(1)
-        there.down, began = True, now()
+        there.is_down, began = True, now()
         async with queue_on(wire, share=False) as other:
             await other.enqueue("a", b"")
         [_] = await waiting
@@ -317,7 +285,7 @@ async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
         await handle(encode(message))
         return await wire.lose()
 
-    async with serving(wire, wire) as broker, queue_on(BrokerOnly(wire)) as client:
+    async with serving(wire) as broker, queue_on(BrokerOnly(wire)) as client:
         await broker.enqueue("a", b"")
         wire.between = between
         with pytest.raises(UnknownOutcomeError) as caught:
@@ -335,7 +303,7 @@ async def test_a_dequeue_waits_on_if_its_broker_has_waited_for_a_shorter_time():
         shorter = isinstance(message, Claim) and message.wait
         return await handle(encode(msgspec.structs.replace(message, wait=1.0) if shorter else message))
 
-    async with serving(wire, wire), client_of(wire) as client:
+    async with serving(wire), client_of(wire) as client:
         wire.between = between
         waiting = asyncio.create_task(client.dequeue("a", wait=30))
         await asyncio.sleep(10)
@@ -350,7 +318,7 @@ async def test_a_queue_object_that_has_served_is_a_client_again():
     first = queue_on(wire)
     async with first:
         first.service()
-    async with serving(wire, wire), first:
+    async with serving(wire), first:
         await first.enqueue("a", b"")
         assert wire.sent
 
@@ -364,7 +332,7 @@ async def test_an_observer_of_a_broker_sees_the_calls_of_its_clients_one_by_one(
             self.calls += len(commit.calls)
 
     wire, seen = Wire(), Seen()
-    async with serving(wire, wire) as broker, client_of(wire) as client:
+    async with serving(wire) as broker, client_of(wire) as client:
         broker.observe(seen)
         await asyncio.gather(
             client.apply(Enqueue("a", b""), Enqueue("a", b"")), *(client.enqueue("a", b"") for _ in range(3))
@@ -375,11 +343,11 @@ async def test_an_observer_of_a_broker_sees_the_calls_of_its_clients_one_by_one(
 @in_virtual_time
 async def test_a_broker_that_has_never_reached_the_store_soon_delays_calls_no_more():
     wire = Wire()
-    there = Elsewhere(wire)
-    there.down, slow = True, 0
+    there = Way(wire)
+    there.is_down, slow = True, 0
     async with queue_on(wire) as client:
         await client.enqueue("a", b"")
-        async with serving(there, wire):
+        async with serving(there):
             while now() < 300:
                 start = now()
                 await client.enqueue("a", b"")
@@ -391,7 +359,7 @@ async def test_a_broker_that_has_never_reached_the_store_soon_delays_calls_no_mo
 @in_virtual_time
 async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_the_broker():
     wire = Wire()
-    there = Elsewhere(wire)
+    there = Way(wire)
     async with queue_on(there, max_pending=2) as broker, client_of_offer(broker, wire) as client:
         [job] = await client.dequeue("first")
         there.slow = 3
@@ -421,7 +389,7 @@ def test_an_event_loop_that_ends_cancels_a_dequeue_at_a_broker_without_an_error(
 @in_virtual_time
 async def test_a_very_large_call_is_not_sent_to_a_broker():
     wire = Wire()
-    async with serving(wire, wire), client_of(wire) as client:
+    async with serving(wire), client_of(wire) as client:
         wire.sent.clear()
         jobs = await client.apply(*(Enqueue("a", bytes(50_000)) for _ in range(300)))
         assert 300 == len(jobs)
@@ -439,7 +407,7 @@ async def test_a_batch_whose_answer_cannot_be_read_is_sent_as_one_that_was_sent_
             return encode(Answer()) if len(sent) == 1 else answer
         return answer
 
-    async with serving(wire, wire) as broker, queue_on(BrokerOnly(wire)) as client:
+    async with serving(wire) as broker, queue_on(BrokerOnly(wire)) as client:
         await client.enqueue("a", b"")
         wire.between = between
         await client.enqueue("a", b"")
