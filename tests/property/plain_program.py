@@ -51,12 +51,8 @@ class PlainProgram:
             [(operation, self._claims(operation), new_id) for operation, new_id in zip(operations, ids, strict=True)]
             for (operations, _), ids in zip(calls, new_ids, strict=True)
         ]
-        numbers = range(len(calls))
-        outcomes: dict[int, Any] = {
-            number: [] for number in numbers if not prepared[number]
-        }  # a call that asks for nothing does not look
-        asking = [number for number in numbers if prepared[number]]
-        for group in [asking] if asking and self.groups else [[number] for number in asking]:
+        numbers, outcomes = range(len(calls)), dict[int, Any]()
+        for group in [numbers] if self.groups else [[number] for number in numbers]:
             made = self._commit(queue, [(number, prepared[number], calls[number][1]) for number in group])
             for number, outcome in made.items():
                 self._note(prepared[number], outcome)

@@ -36,11 +36,6 @@ from tests.property.plain_rules import CRONS
 NOBODY = "nobody"
 """An id that no job has."""
 
-ENQUEUE_OPTIONS = (
-    *("job_id", "delay", "run_at", "expires_at", "max_attempts", "headers"),
-    *("unique_key", "unique_for", "on_conflict", "concurrency_key", "concurrency_limit", "keep_result"),
-)
-
 
 @dataclass(frozen=True)
 class Asked:
@@ -156,7 +151,10 @@ cron_entries = st.fixed_dictionaries(
     lambda name: Asked("unschedule", {"name": name})
 )
 looks = st.fixed_dictionaries({"job_id": ids | recent}).map(lambda options: Asked("result", options))
+claims = acks | nacks | heartbeats
+orders = operators | keepers | cron_entries | looks
 anything = st.one_of(enqueues, dequeues, acks, nacks, heartbeats, operators, keepers)
+several = st.one_of(*(st.lists(each, min_size=1, max_size=4) for each in (anything, anything, enqueues, acks, nacks)))
 
 
 class Seen:
@@ -236,61 +234,3 @@ DECISIONS: dict[str, type[Any]] = {
     "schedule": SetSchedule,
     "unschedule": Unschedule,
 }
-
-
-async def by_verb(queue, operation):
-    """Perform an operation with its verb."""
-    match operation:
-        case Enqueue(entrypoint, payload, priority):
-            options = {name: getattr(operation, name) for name in ENQUEUE_OPTIONS}
-            return await queue.enqueue(entrypoint, payload, priority, **options)
-        case Dequeue(names, batch_size=size, claim_timeout=timeout):
-            return await queue.dequeue(names, batch_size=size, claim_timeout=timeout)
-        case Ack(job, result):
-            return await (queue.ack(job) if result is None else queue.ack(job, result=result))
-        case Nack(job, delay, error, dead, charge):
-            return await queue.nack(job, delay=delay, error=error, dead=dead, charge=charge)
-        case Heartbeat(jobs, tolerant):
-            return await (queue.heartbeat_many(jobs) if tolerant else queue.heartbeat(jobs[0]))
-        case Cancel(job_id, running):
-            return await queue.cancel(job_id, running=running)
-        case Reschedule(job_id, delay=delay, run_at=run_at):
-            return await queue.reschedule(job_id, delay=delay, run_at=run_at)
-        case Reprioritise(job_id, priority):
-            return await queue.reprioritise(job_id, priority)
-        case AwaitResult(job_id):
-            return await queue.result(job_id, timeout=0)
-        case Redrive(job_id, entrypoint):
-            return await queue.redrive(job_id, entrypoint=entrypoint)
-        case Purge(status, entrypoint, older_than):
-            return await queue.purge(status=status, entrypoint=entrypoint, older_than=older_than)
-        case RequeueStale(timeout):
-            return await queue.requeue_stale(timeout)
-    return await decide(queue, operation)
-
-
-async def decide(queue, operation):
-    """Do the same as `by_verb` for operations on many jobs at once."""
-    match operation:
-        case SetLimits(name, running=running, rate=rate, per=per):
-            return await queue.limit(name, running=running, rate=rate, per=per)
-        case Pause(name):
-            return await queue.pause(name)
-        case Resume(name):
-            return await queue.resume(name)
-        case Configure() if operation == Configure():  # the verb refuses a queue that does not exist
-            return (await queue.apply(operation))[0]
-        case Configure(dead_retention=kept, blob_bytes=most):
-            return await queue.configure(dead_retention=kept, blob_bytes=most)
-        case SetSchedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key):
-            return await queue.schedule(name, cron, entrypoint, keep_result=kept, concurrency_key=key)
-        case Unschedule(name):
-            return await queue.unschedule(name)
-    raise AssertionError(operation)
-
-
-def single(operation: Any) -> Any:
-    """Return an operation that a verb can do: a strict heartbeat has one job."""
-    if isinstance(operation, Heartbeat) and not operation.tolerant:
-        return Heartbeat(operation.jobs[:1])
-    return operation

@@ -1,7 +1,5 @@
 """Comparison of the real queue's results and errors with the plain queue's."""
 
-from dataclasses import dataclass
-
 from jqueue import Job
 from jqueue.domain.rules import QueueSettings, Schedule
 from tests.property.plain_values import STALE, Refused
@@ -10,23 +8,6 @@ UNDONE = "undone-"
 """Prefix of the ids of jobs that were never visible."""
 
 COMPARED = [name for name in Job.model_fields if name != "sequence"]
-
-
-def result_of(found, late):
-    """Return the result of a find: the job that was found, or that the call is late if there was none."""
-    return Value(found[0]["result"]) if found else late
-
-
-@dataclass
-class Value:
-    """Any returned value, to be compared unchanged."""
-
-    value: object
-
-
-def only_errors(results):
-    """Return the errors of a call whose operations may fail one by one."""
-    return [result for result in results if result is not None]
 
 
 def new_ids_of(call, outcome):
@@ -49,8 +30,6 @@ def same(expected, actual):
         said = {name: without_wording(getattr(actual, name)) for name in expected.said}
         undone = str(expected.said["job_id"]).startswith(UNDONE)  # its key belonged to a job of a call that was undone
         assert expected.said == (said | {"job_id": expected.said["job_id"]} if undone else said)
-    elif isinstance(expected, Value):
-        assert expected.value == actual
     elif type(expected) is int:  # a count may say more, as that of `redrive` does
         assert isinstance(actual, int), (expected, actual)
         assert expected == actual

@@ -11,11 +11,7 @@ from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock, run
 
 pytestmark = pytest.mark.wide
-
-BOUNDS = settings(max_examples=25, deadline=None)
 FEW = settings(max_examples=10, deadline=None)
-sizes = st.integers(2, 60)
-letters = st.sampled_from(["a", "é", "€", "𝄞", '"', "\\"])
 
 
 class Trial:
@@ -30,61 +26,12 @@ class Trial:
         content, _ = await self.storage.read()
         return len(content) - content.index(b"\n")
 
-    async def takes(self, *arguments, **options):
-        """Enqueue a job; another queue object finds the same."""
-        job = await self.queue.enqueue(*arguments, **options)
-        assert job == (await DirectQueue(self.storage).read_state()).find(job.id)
-
     async def refuses(self, call, error=InvalidJobError):
         """A call is refused, and changes nothing."""
         before = await self.storage.read()
         with pytest.raises(error):
             await call
         assert before == await self.storage.read()
-
-
-def text_of(size, letter):
-    """Return a text of exactly `size` bytes in UTF-8, with as many of a letter as fit."""
-    text = letter * (size // len(letter.encode()))
-    return text + "x" * (size - len(text.encode()))
-
-
-@BOUNDS
-@given(sizes, letters, st.sampled_from(["payload", "entrypoint", "job_id", "unique_key", "a header's name", "headers"]))
-def test_a_value_may_be_as_large_as_its_limit(size, letter, where):
-    def arguments(size):
-        text = text_of(size, letter)
-        values = {"payload": text.encode(), "a header's name": {text: ""}, "headers": {"a": text_of(size - 1, letter)}}
-        name = "headers" if where == "a header's name" else where
-        return {"entrypoint": "t", "payload": b"", name: values.get(where, text)}
-
-    async def try_it():
-        trial = Trial(**{{"payload": "payload_bytes", "headers": "header_bytes"}.get(where, "name_bytes"): size})
-        await trial.takes(**arguments(size))
-        await trial.refuses(trial.queue.enqueue(**arguments(size + 1)))
-
-    run(try_it())
-
-
-@BOUNDS
-@given(st.integers(1, 6))
-def test_a_call_may_have_as_many_jobs_as_its_limit(size):
-    async def try_it():
-        trial = Trial(batch_size=size)
-        queue, one = trial.queue, Enqueue("t", b"")
-        await queue.enqueue_many([one] * size)
-        await trial.refuses(queue.apply(*[one] * (size + 1)))
-        await queue.enqueue("t", b"")
-        await trial.refuses(queue.dequeue(batch_size=size + 1))
-        jobs = await queue.dequeue(batch_size=size)
-        more = [*jobs, *await queue.dequeue()]
-        for verb in (queue.heartbeat_many, queue.nack_many, queue.ack_many):
-            await trial.refuses(verb(more))
-        for verb in (queue.heartbeat_many, queue.ack_many):
-            assert [] == await verb(jobs)
-        assert [more[-1].id] == [job.id for job in (await queue.read_state()).jobs]
-
-    run(try_it())
 
 
 @FEW

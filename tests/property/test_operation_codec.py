@@ -12,18 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from jqueue import Claim, DirectQueue, InMemoryStorage
+from jqueue import Claim
 from jqueue.domain.draft import Draft
 from jqueue.domain.job import JobRecord, JobStatus, StoredObject
 from jqueue.domain.models import Job, QueueState, record_of
 from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.bulk import EnqueueSegments
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Guarded, decode_operation, encode_operation
-from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
-from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.segments import RowKey, Segment
-from jqueue.ports.observer import Observer
 from tests.property.test_codec_properties import (
     PATIENT,
     any_jobs,
@@ -182,30 +179,6 @@ def test_an_operation_out_of_bounds_is_not_decoded(encoded):
     """It would write a line or a header that cannot be read back."""
     with pytest.raises(msgspec.ValidationError):
         decode_operation(msgspec.json.encode(encoded))
-
-
-async def test_a_prepared_operation_has_no_reference_to_its_process():
-    """It holds neither the job that its caller claimed, nor an exception, nor the name of a file."""
-    queue, seen = DirectQueue(InMemoryStorage()), Applied()
-    queue.observe(seen)
-    await queue.apply(Enqueue("mail", b"x", delay=timedelta(0)), Enqueue("mail", headers={"a": "b"}))
-    first, second = await queue.dequeue(batch_size=2)
-    await queue.apply(
-        Guarded(Heartbeat((first,)), job=first), Ack(first, {"a": [1]}), Nack(second, error=ValueError("no"))
-    )
-    operations = [operation for call in seen.calls for operation in call.operations]
-    assert operations == [decode_operation(encode_operation(each)) for each in operations]
-    assert [first.claim, second.claim] == [each.job for each in operations if isinstance(each, Ack | Nack)]
-
-
-class Applied(Observer):
-    """Keeps the applied calls."""
-
-    def __init__(self):
-        self.calls = []
-
-    def applied(self, calls):
-        self.calls += calls.calls
 
 
 def test_a_bulk_enqueue_stays_with_the_process_that_wrote_its_segments():

@@ -35,7 +35,7 @@ from jqueue.domain.operations.ends import Ack, Heartbeat
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
 from jqueue.ports.observer import AppliedCall
-from tests.property.plain_ranges import may_be_in_a_range
+from tests.property.plain_queue import may_be_in_a_range
 from tests.property.plain_values import JobFields, Refused
 from tests.simulation.actors import Mistake
 from tests.simulation.chain import Version, read_segments
