@@ -52,28 +52,6 @@ async def test_a_wait_that_ends_while_its_claim_is_on_the_way_gets_the_job(kind)
     assert 0 < taken < 40
 
 
-@pytest.mark.parametrize("wait", [None, 60])
-@in_virtual_time
-async def test_a_dequeue_cancelled_in_any_tick_leaves_no_orphaned_claim(kind, wait):
-    """The cancellation comes in the same tick as the result, or in any tick before it."""
-
-    delivered = 0
-    for ticks in range(60):
-        world = World()
-        async with world.process(world.memory, kind=kind) as queue:
-            await queue.enqueue("t", b"")
-            call = asyncio.create_task(queue.dequeue("t", wait=wait))
-            for _ in range(ticks):
-                await asyncio.sleep(0)
-            call.cancel()
-            claimed = (await asyncio.gather(call, return_exceptions=True))[0]
-            await asyncio.sleep(1)
-            [job] = (await world.jobs()).values()
-            delivered += isinstance(claimed, list)
-            assert (JobStatus.IN_PROGRESS if isinstance(claimed, list) else JobStatus.QUEUED) == job.status
-    assert 0 < delivered < 60
-
-
 @in_virtual_time
 async def test_claims_of_a_cancelled_dequeue_go_back_even_after_a_long_outage(world, kind):
     async with world.process(kind=kind, call_timeout=2, stale_timeout=86_400) as queue:
@@ -84,20 +62,6 @@ async def test_claims_of_a_cancelled_dequeue_go_back_even_after_a_long_outage(wo
         call.cancel()
         await asyncio.sleep(600)
         assert [JobStatus.QUEUED] == [job.status for job in (await world.jobs()).values()]
-
-
-@in_virtual_time
-async def test_leaving_waits_until_claims_of_a_cancelled_dequeue_are_handed_back(world, kind):
-    world.storage.delay = 3.0
-    async with world.process(kind=kind, call_timeout=2) as queue:
-        await queue.enqueue("t", b"")
-        world.storage.on_write(Fault.LANDS_LATER)
-        world.storage.on_read(*[Fault.LOST_REQUEST] * 3)
-        call = asyncio.create_task(queue.dequeue("t"))
-        await asyncio.sleep(0.01)
-        call.cancel()
-    await asyncio.sleep(10)
-    assert [JobStatus.QUEUED] == [job.status for job in (await world.jobs()).values()]
 
 
 @in_virtual_time

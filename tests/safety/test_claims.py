@@ -4,7 +4,6 @@ A test of a rule fails if the code that docs/reference/protocol.md names beside 
 """
 
 import asyncio
-from contextlib import AsyncExitStack
 
 import pytest
 
@@ -13,17 +12,6 @@ from jqueue.operations import Enqueue
 from tests.virtual_world import in_virtual_time
 
 # 4. Ids are unique; a job has at most one current claim; attempts only grow.
-
-
-@in_virtual_time
-async def test_rule_4_two_consumers_never_hold_the_same_claim(world, kind):
-    world.storage.latency = 0.01
-    await world.honest().enqueue_many([Enqueue("t", b"") for _ in range(10)])
-    async with AsyncExitStack() as stack:
-        queues = [await stack.enter_async_context(world.process(kind=kind)) for _ in range(4)]
-        claimed = await asyncio.gather(*(queue.dequeue("t") for queue in queues for _ in range(3)))
-        ids = [job.id for jobs in claimed for job in jobs]
-        assert 10 == len(ids) == len(set(ids))
 
 
 @in_virtual_time

@@ -2,21 +2,16 @@
 
 import asyncio
 import json
-import random
 from datetime import timedelta
-from typing import Any
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
-from jqueue.core.blob.segment_object import encoding_segment
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
-from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.operations.bulk import EnqueueSegments, NewSegment
-from jqueue.domain.slices import exhaust
+from jqueue.domain.job import JobStatus
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
-from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
 
@@ -104,15 +99,6 @@ async def test_more_bytes_than_are_buffered_at_once_become_segments():
     queue = DirectQueue(store(), clock=VirtualClock(), limits=limits)
     await queue.enqueue_many(Enqueue("ab"[number % 2], bytes(5 << 20)) for number in range(8))
     assert 8 == await depth(queue)
-
-
-@in_virtual_time
-async def test_a_queue_without_segments_takes_as_many_as_its_batch_size():
-    queue = DirectQueue(store(), clock=VirtualClock(), limits=Limits(batch_size=20, hot_bytes=None))
-    jobs = await queue.enqueue_many(numbered(range(20)))
-    assert (list, [b"%d" % number for number in range(20)]) == (type(jobs), [job.payload for job in jobs])
-    with pytest.raises(InvalidJobError, match="the limit is 20"):
-        await queue.enqueue_many(numbered(range(21)))
 
 
 @in_virtual_time
@@ -258,15 +244,6 @@ async def test_the_answer_has_the_attempts_above_those_of_a_job_that_the_same_ca
         assert kept == {job.id: (job.attempt, job.attempts_before) for job in added}
 
 
-def test_many_rows_with_ids_that_are_there_are_compared_a_few_at_a_time():
-    jobs = [JobRecord(f"id {number}", "work", b"", JobStatus.QUEUED, number + 1, EPOCH) for number in range(8192)]
-    _, entry, index, _ = exhaust(encoding_segment(jobs, scheduled=False))
-    operation = EnqueueSegments(len(jobs), EPOCH, [NewSegment("new", entry, index, True)], (), EPOCH)
-    assert sum(1 for _ in operation.comparing("there", index)) >= 8
-    [(_, hashes, rows), (_, no_hashes, _)] = operation.common["there"]
-    assert ([*index.ids.hashes], [*range(8192)], []) == (sorted(hashes), sorted(rows), [*no_hashes])
-
-
 @in_virtual_time
 async def test_rows_here_and_there_that_are_there_already_are_taken_in_the_new_segment():
     async with queue_on(store(), chunk_rows=256, most_rows=10_000, holes=10_000, merged=99) as queue:
@@ -292,25 +269,6 @@ async def test_a_call_with_very_many_jobs_that_are_there_already_is_to_be_split(
 
 
 @in_virtual_time
-async def test_ids_of_jobs_in_progress_and_keys_that_acked_jobs_still_hold_are_taken():
-    async with queue_on(store()) as queue:
-        await queue.enqueue("other", job_id="id 7")
-        await queue.enqueue("other", unique_key="key 8", unique_for=3600)
-        running, done = await queue.dequeue(batch_size=2)
-        await queue.ack(done)
-        jobs = [Enqueue("work", job_id=f"id {number}", unique_key=f"key {number}") for number in range(300)]
-        added = await queue.enqueue_many(jobs)
-        assert (298, 2) == (added.added, added.existing)
-        assert (running.id, JobStatus.IN_PROGRESS, done.id, JobStatus.COMPLETED) == (
-            added[7].id,
-            added[7].status,
-            added[8].id,
-            added[8].status,
-        )
-        assert 298 == await depth(queue)
-
-
-@in_virtual_time
 async def test_keys_of_rows_that_have_left_are_free_and_count_for_nothing(monkeypatch):
     async with queue_on(store(), most_rows=10_000) as queue:
         jobs = [Enqueue("work", unique_key=f"key {number}") for number in range(200)]
@@ -325,45 +283,3 @@ async def test_keys_of_rows_that_have_left_are_free_and_count_for_nothing(monkey
 
 
 # As one enqueue after the other
-
-
-def _random_jobs(dice, count):
-    for number in range(count):
-        options: dict[str, Any] = {}
-        if dice.random() < 0.5:
-            options["unique_key"] = f"key {dice.randrange(count)}"
-            options["on_conflict"] = dice.choice(["return", "return", "replace"])
-        if dice.random() < 0.4:
-            options["job_id"] = f"id {dice.randrange(count)}"
-        if dice.random() < 0.2:
-            options["delay"] = dice.randrange(5)
-        yield Enqueue(dice.choice("ab"), b"%d" % number, dice.randrange(3), **options)
-
-
-def _seen(job):
-    return (job.payload, job.entrypoint, job.priority, job.status, job.attempt, job.unique_key)
-
-
-async def _rounds(seed, *, hot_bytes):
-    """Enqueue random jobs several times. Return the answers, and the jobs that are left."""
-    dice, storage, answers = random.Random(seed), store(), []
-    async with (
-        queue_on(storage, batch_size=500, hot_bytes=hot_bytes) as queue,
-        queue_on(storage, batch_size=500, hot_bytes=hot_bytes) as other,
-    ):
-        for _ in range(4):
-            added = await queue.enqueue_many(list(_random_jobs(dice, dice.choice([3, 40, 300]))))
-            claimed = await other.dequeue(batch_size=7)
-            answers += [_seen(job) for job in [*added, *claimed]]
-            await other.ack_many(claimed[:4])
-            await other.nack_many(claimed[4:], dead=True)
-            await other.purge()
-            await asyncio.sleep(2)
-        left = [job async for job in queue.iterate_jobs()]
-        return answers, [_seen(job) for job in sorted(left, key=lambda job: job.sequence)]
-
-
-@pytest.mark.parametrize("seed", range(3))
-@in_virtual_time
-async def test_many_jobs_mean_the_same_as_the_same_jobs_without_segments(seed):
-    assert await _rounds(seed, hot_bytes=None) == await _rounds(seed, hot_bytes=1)

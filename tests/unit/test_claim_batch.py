@@ -1,7 +1,6 @@
 """A batch of claims in one operation: ranges where many jobs wait in a segment, and jobs one by one elsewhere."""
 
 import random
-from collections import Counter
 from contextlib import asynccontextmanager
 
 import pytest
@@ -81,18 +80,6 @@ async def test_a_batch_ends_at_the_largest_number_of_jobs_or_of_ranges_and_singl
         await filled(queue, (200, {}))
         [claimed] = await queue.apply(batch(**limits))
         assert jobs == len(await ids_of(queue, claimed))
-
-
-@in_virtual_time
-async def test_a_range_ends_before_jobs_of_a_lower_priority_than_a_job_beside_it():
-    async with deep_queue() as queue:
-        await filled(queue, *((20, {"priority": priority}) for priority in (1, 2, 3)))
-        urgent = await queue.enqueue("other", b"now", priority=2)
-        for jobs, expected in ((25, {1: 20, 2: 5}), (16, {2: 16})):
-            [claimed] = await queue.apply(batch(jobs=jobs))
-            found = await jobs_of(queue, claimed)
-            assert expected == Counter(job.priority for job in found)
-        assert urgent.id in [job.id for job in found]
 
 
 @in_virtual_time

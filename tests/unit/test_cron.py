@@ -14,8 +14,7 @@ from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.rules import SetSchedule, Unschedule
-from jqueue.domain.rules import SPANS_KEPT
+from jqueue.domain.operations.rules import SetSchedule
 
 ROOT = Path(__file__).parents[2]
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
@@ -160,59 +159,6 @@ def test_no_time_fires_twice_on_the_day_of_a_change_and_frequent_dequeues_miss_n
                     fired += fire(draft, look)
             assert len(set(fired)) == len(fired)
             assert fired == expected if not away else set(fired) <= set(expected)
-
-
-@pytest.mark.parametrize("ahead", [HOUR, YEAR])
-def test_an_entry_fired_or_set_by_a_clock_that_is_ahead_fires_for_the_others_at_its_next_time(ahead):
-    draft = a_draft()
-    assert [THREE + ahead] == fire(draft, THREE + ahead)
-    assert THREE + MINUTE == SetSchedule("n", MINUTELY, "x").change(draft, THREE).next_at
-    for now, due in ((THREE, THREE + MINUTE), (THREE + ahead, THREE + ahead + MINUTE)):
-        LOOK.change(draft, now)
-        assert due == draft.jobs.order.next_due(), "a waiting dequeue wakes by its own clock"
-    assert [] == fire(draft, THREE + MINUTE / 2)
-    assert [THREE + MINUTE] == fire(draft, THREE + MINUTE)
-    assert [THREE + 2 * MINUTE] == fire(draft, THREE + 2.5 * MINUTE)
-    draft = a_draft(THREE + 10 * MINUTE + ahead, HOURLY)
-    assert [] == fire(draft, THREE + 10 * MINUTE) + fire(draft, THREE + 59 * MINUTE), "it was set after three"
-    assert [THREE + HOUR] == fire(draft, THREE + HOUR)
-
-
-def test_looks_of_a_clock_that_is_behind_and_settings_repeated_by_any_clock_write_nothing():
-    draft = a_draft()
-    LOOK.change(draft, THREE - HOUR)
-    assert draft.changed, "the first clock time that it met must be stored"
-    draft.settle()
-    for now in (THREE - HOUR, THREE + MINUTE / 2, THREE - HOUR + MINUTE / 2, THREE):
-        LOOK.change(draft, now)
-        SetSchedule("n", MINUTELY, "x").change(draft, now + YEAR)
-        assert not draft.changed
-    assert [THREE - HOUR + MINUTE] == fire(draft, THREE - HOUR + MINUTE)
-
-
-@pytest.mark.parametrize("undone", ["a", "b", None])
-def test_entries_that_are_due_together_fire_by_name_whatever_was_undone_before(undone):
-    draft = Draft()
-    for name in ("b", "a", "c"):
-        SetSchedule(name, MINUTELY, "x").change(draft, THREE)
-    draft.settle()
-    if undone:
-        Unschedule(undone).change(draft, THREE)
-        draft.rollback()
-    LOOK.change(draft, THREE + MINUTE)
-    places = {job_id.split(":")[1]: draft.jobs[job_id].sequence for job_id in draft.jobs}
-    assert {"a": 1, "b": 2, "c": 3} == places
-
-
-def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():
-    draft = a_draft()
-    fire(draft, THREE + YEAR)
-    for hour in range(1, 30):
-        assert [THREE + hour * HOUR] == fire(draft, THREE + hour * HOUR)
-    assert SPANS_KEPT == len(draft.header.schedules["n"].fired)
-    assert [] == fire(draft, THREE + 5 * HOUR), "the gap between the earliest spans is merged"
-    for hour in (28, 29):
-        assert [THREE + hour * HOUR + MINUTE] == fire(draft, THREE + hour * HOUR + MINUTE)
 
 
 @pytest.mark.parametrize("headers", [{}, {"trace": "af31"}])

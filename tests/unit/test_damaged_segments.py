@@ -321,21 +321,6 @@ async def test_no_segment_is_passed_over_while_the_store_is_away():
 
 
 @in_virtual_time
-async def test_a_late_answer_to_the_holder_of_a_range_sets_no_segment_aside():
-    storage = FaultyObjects(store := InMemoryStorage(clock=VirtualClock()))
-    name = await filled(store)
-    queue = direct_queue(storage, clock=VirtualClock())
-    claim = await queue.claim_range("a", JOBS)
-    storage.unreadable[f".segments/{name}"] = None
-    with pytest.raises(SegmentDamagedError, match=name):
-        _ = [job async for job in queue.read_range(claim, deadline=3)]
-    storage.unreadable.clear()
-    await queue.end_range(claim, worked_on=0)
-    assert "00" == (await queue.dequeue("a"))[0].id
-    assert () == (await queue.stats()).warnings
-
-
-@in_virtual_time
 async def test_reads_of_many_silent_segments_hold_up_no_read_of_another():
     store = InMemoryStorage(clock=VirtualClock())
     deep: Any = tiny_queue(store)

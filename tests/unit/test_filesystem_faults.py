@@ -23,16 +23,6 @@ from tests.unit.file_faults import failing, instead_of_fsync, names
 from tests.virtual_world import in_virtual_time
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.json"
-
-
-@pytest.fixture
-def storage(path):
-    return LocalFileSystemStorage(path)
-
-
 def refuse_temporary_files(monkeypatch, number):
     """Let the creation of any temporary file fail from now on."""
     system_open = os.open

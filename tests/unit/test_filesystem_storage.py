@@ -20,16 +20,6 @@ from tests.unit.file_faults import instead_of_fsync, names
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.json"
-
-
-@pytest.fixture
-def storage(path):
-    return LocalFileSystemStorage(path)
-
-
 async def test_folders_are_created_at_the_first_write_and_by_nothing_else(tmp_path):
     storage = LocalFileSystemStorage(tmp_path / "a" / "b" / "queue.json")
     assert (b"", None) == await storage.read()

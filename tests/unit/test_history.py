@@ -101,24 +101,6 @@ async def test_a_move_that_failed_is_tried_again_and_one_that_landed_is_found():
 
 
 @in_virtual_time
-async def test_the_error_about_a_missing_object_names_the_events_that_it_had():
-    storage = faulty()
-    queue = queue_on(storage)
-    await queue.configure(history=3600)
-    for _ in range(3):
-        await add(queue, FULL)
-        await asyncio.sleep(1)
-    await add(queue, 1)
-    await asyncio.sleep(1)
-    first, second, *_ = sorted(calls(storage, "create_object"))
-    await storage.remove_object(first)
-    events, error = await read_all(queue_on(storage))
-    behind = int(second[-16:])
-    assert list(range(3 * FULL + 2, behind - 1, -1)) == [event.number for event in events]
-    assert (f"{first} (events 1 to {behind - 1}): it is missing",) == error.objects
-
-
-@in_virtual_time
 async def test_after_a_restored_backup_numbers_used_again_go_to_a_new_series():
     storage = faulty()
     queue = queue_on(storage)

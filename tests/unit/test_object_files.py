@@ -15,16 +15,6 @@ ONE = ".history/1"
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.json"
-
-
-@pytest.fixture
-def storage(path):
-    return LocalFileSystemStorage(path)
-
-
-@pytest.fixture
 def steps(monkeypatch, tmp_path):
     """The steps in the file system that decide what survives a power failure, in order, each with its path."""
     seen = []

@@ -3,23 +3,18 @@
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from jqueue import (
     BrokerQueue,
-    ClaimLostError,
     DuplicateJobError,
     InMemoryStorage,
-    JobNotFoundError,
     JobStateError,
     JobStatus,
     Limits,
     UnknownOutcomeError,
 )
 from jqueue.domain.operations.lookups import JobsInRanges
-from jqueue.domain.segments import RangeFailure, joined, without
-from jqueue.operations import Enqueue
+from jqueue.domain.segments import RangeFailure
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -44,14 +39,6 @@ async def with_rows(queue, number, **options):
     return [job.id for job in jobs]
 
 
-numbers = st.integers(0, 9)
-spans = st.lists(st.tuples(numbers, numbers).filter(lambda span: span[0] < span[1]), max_size=4)
-
-
-def _rows(spans):
-    return {row for first, last in spans for row in range(first, last)}
-
-
 def store():
     return InMemoryStorage(clock=VirtualClock())
 
@@ -66,50 +53,6 @@ async def claimed(queue, rows):
     return claim
 
 
-@given(spans, spans)
-def test_spans_without_others_are_the_other_rows_in_spans_that_are_not_empty(some, others):
-    left = without(some, others)
-    rows = [row for first, last in left for row in range(first, last)]
-    assert sorted(_rows(some) - _rows(others)) == rows
-    assert left == joined(left)
-    assert all(first < last for first, last in left)
-
-
-@in_virtual_time
-async def test_a_range_is_done_but_for_jobs_that_failed_or_were_not_worked_on():
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 10)
-        claim = await claimed(queue, 8)
-        jobs = await jobs_of(queue, claim)
-        assert ids[:8] == [job.id for job in jobs]
-        assert {(JobStatus.IN_PROGRESS, 1, 1)} == {(job.status, job.attempt, job.failures) for job in jobs}
-        failed = {ids[2]: RangeFailure("boom", delay=60), ids[5]: ValueError("bad")}
-        with pytest.raises(JobNotFoundError, match=ids[7]):
-            await queue.end_range(claim, failed={ids[7]: "not worked on"}, worked_on=7)
-        await queue.end_range(claim, failed=failed, worked_on=6)
-        stats = await queue.stats()
-        assert (5, 1, 0, 4) == (stats.depth, stats.scheduled, stats.in_progress, stats.totals.done)
-        again = await claimed(queue, 9)
-        assert ids[6:8] == [job.id for job in await jobs_of(queue, again)], "the others were in no range before"
-        await queue.end_range(again, worked_on=0)
-        left = await queue.dequeue("t", batch_size=9)
-        assert {ids[6]: (3, 1), ids[7]: (3, 1), ids[8]: (1, 1), ids[9]: (1, 1), ids[5]: (2, 2)} == {
-            job.id: (job.attempt, job.failures) for job in left
-        }
-        assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
-
-
-@pytest.mark.parametrize("way", ["given back", "stale"])
-@in_virtual_time
-async def test_a_range_with_a_cancelled_job_gives_back_the_others(way):
-    async with queue_on(store()) as queue:
-        ids = await with_rows(queue, 4)
-        claim = await claimed(queue, 3)
-        await queue.cancel(ids[1], running=True)
-        await (queue.requeue_stale(0) if way == "stale" else queue.end_range(claim, worked_on=0))
-        assert [ids[0], ids[2], ids[3]] == [job.id for job in await queue.dequeue("t", batch_size=9)]
-
-
 @in_virtual_time
 async def test_a_range_ends_before_jobs_that_were_all_cancelled():
     """They leave with the end, and the segment has no other rows."""
@@ -122,22 +65,6 @@ async def test_a_range_ends_before_jobs_that_were_all_cancelled():
         stats = await queue.stats()
         assert (0, 0, 1, 1) == (stats.depth, stats.in_progress, stats.dead, stats.totals.done)
         assert not (await queue.read_state(hot=True)).segments
-
-
-@in_virtual_time
-async def test_a_range_ends_before_the_first_row_that_is_taken_or_is_never_in_a_range():
-    async with queue_on(store()) as queue:
-        await queue.enqueue_many(
-            [Enqueue("t", job_id=f"{number}", keep_result=9 if number == 3 else None) for number in range(9)]
-        )
-        await settled(queue)
-        await queue.cancel("6")
-        for first, last in ((0, 3), (4, 6), (7, 9)):
-            claim = await claimed(queue, 9)
-            assert [f"{number}" for number in range(first, last)] == [job.id for job in await jobs_of(queue, claim)]
-            await queue.end_range(claim)
-            if first == 0:
-                assert ["3"] == [job.id for job in await queue.dequeue("t")]
 
 
 class Unanswering(InMemoryStorage):
@@ -166,21 +93,6 @@ async def test_resolving_a_claim_whose_outcome_was_unknown_hands_out_no_range():
         storage.silent = False
         assert await caught.value.resolve(10) is None
         assert await queue.claim_range("t", 10) is not None, "the claim that landed was handed back"
-
-
-@in_virtual_time
-async def test_a_repeated_end_changes_nothing_and_a_stale_end_is_refused():
-    async with queue_on(store(), stale_timeout=30) as queue:
-        ids = await with_rows(queue, 4)
-        claim = await claimed(queue, 2)
-        await queue.end_range(claim)
-        await queue.end_range(claim)
-        stale = await claimed(queue, 2)
-        await asyncio.sleep(200)
-        assert [(2, 2), (2, 2)] == [(job.attempt, job.failures) for job in await queue.dequeue("t", batch_size=9)]
-        with pytest.raises(ClaimLostError):
-            await queue.end_range(stale)
-        assert ids[2:] == [job.id for job in (await queue.read_state(hot=True)).in_progress_jobs()]
 
 
 @in_virtual_time

@@ -5,15 +5,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue import BrokerQueue, DirectQueue
 from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain.errors import (
-    ChangedMeanwhileError,
     DeadlineExceededError,
     StorageFatalError,
     UnknownOutcomeError,
 )
-from jqueue.domain.operations.operator import CreateQueue, LeaveSeat, TakeSeat
+from jqueue.domain.operations.operator import CreateQueue, TakeSeat
 from jqueue.ports.sharing import LinkError, LinkRefusedError
 from jqueue.testing.virtual_time import VirtualClock
 from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory, Way, serving
@@ -55,26 +54,6 @@ def sent_to(storage, url):
 
 
 # The operations
-
-
-async def test_a_seat_is_taken_by_one_of_two_and_its_term_only_grows():
-    queue = DirectQueue(InMemoryStorage())
-    await queue.enqueue("work")
-    [first] = await queue.apply(TakeSeat(HERE, "a", 0))
-    assert (first.writer, first.url, first.term) == ("a", HERE, 1)
-    with pytest.raises(ChangedMeanwhileError):
-        await queue.apply(TakeSeat(THERE, "b", 0))
-    [second] = await queue.apply(TakeSeat(THERE, "b", 1))
-    before = (await queue.read_state()).version
-    await queue.apply(LeaveSeat("a", 1))
-    assert (await queue.read_state()).broker == second, "a broker that was paused took the seat from another one"
-    assert (await queue.read_state()).version == before, "nothing changed, and something was written"
-    await queue.apply(LeaveSeat("b", 2))
-    left = (await queue.read_state()).broker
-    assert left is not None
-    assert (left.writer, left.url, left.term) == ("", "", 2)
-    with pytest.raises(ChangedMeanwhileError):
-        await queue.apply(TakeSeat(HERE, "a", 0))
 
 
 # Clients
@@ -355,30 +334,6 @@ async def test_a_client_without_a_store_waits_for_its_broker_until_the_deadline(
         storage.handle = handle
         await waiting
         assert (await client.stats()).ready == 2
-
-
-@in_virtual_time
-async def test_a_client_without_a_store_does_a_call_once_whose_answer_was_lost():
-    async with client_without_store() as (storage, client):
-        await client.enqueue("work")
-        handle, batches = storage.handle, list[Batch]()
-
-        async def cut_off(message):
-            """Answer, but too late for one batch."""
-            answer = await handle(message)
-            batch = message_decoder().decode(message)
-            if isinstance(batch, Batch):
-                batches.append(batch)
-                if len(batches) == 1:
-                    raise LinkError("cut", sent=True)
-            return answer
-
-        answer_by(storage, cut_off)
-        await client.enqueue("work")
-        assert (await client.stats()).ready == 2
-        assert [(batches[0].sequence, False), (batches[0].sequence, True)] == [
-            (each.sequence, each.again) for each in batches[:2]
-        ]
 
 
 @in_virtual_time

@@ -67,8 +67,3 @@ def test_the_age_counts_from_the_beginning_of_the_phase_or_the_return():
     assert [1000, -60, 1000, 50, 500, 5] == [(NOW - since(each)).total_seconds() for each in EVERY]
     assert ago(7) == since(job("a", queued_at=ago(7)))
     assert ago(3) == since(job("a", queued_at=ago(7), run_at=ago(3)))
-
-
-DURATIONS = {"90s": 90, "15m": 900, " 1.5 h ": 5400, "30d": 30 * 86400, "2w": 14 * 86400, "0s": 0} | dict.fromkeys(
-    ["", "30", "d", "-1d", "1y", "9999w", f"{'9' * 400}d", "1h30m", "nan s"]
-)

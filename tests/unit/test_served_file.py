@@ -99,19 +99,6 @@ async def test_both_kinds_of_queue_serve_and_are_served(tmp_path, broker_kind, k
     assert its_commits.count == 3
 
 
-async def test_a_job_of_one_client_is_answered_to_the_waiting_dequeue_of_another(tmp_path):
-    path = tmp_path / "queue.json"
-    async with served(path) as (_, _, client, commits), opened(path) as (other, its_commits):
-        await until_served(path, other)
-        its_commits.count = 0
-        waiting = asyncio.create_task(other.dequeue("work", wait=SECONDS))
-        await client.enqueue("work", b"one")
-        [job] = await waiting
-        assert job.payload == b"one"
-        assert commits.count == its_commits.count == 0
-        await other.ack(job)
-
-
 async def test_a_consumer_watches_the_file_while_nobody_serves_and_a_broker_does_not(tmp_path):
     """Each commit of a broker would be an event for itself, and cause a read."""
     pytest.importorskip("watchfiles")

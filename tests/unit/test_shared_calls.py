@@ -7,8 +7,8 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from jqueue import BrokerQueue, JobStatus, UnknownOutcomeError
-from jqueue.core.messages import Answer, decode_answer, encode
-from jqueue.domain.errors import DeadlineExceededError, DuplicateJobError, ResultTimeoutError
+from jqueue.core.messages import Answer, encode
+from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import CLIENTS_KEPT
@@ -17,7 +17,6 @@ from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Arrive, Enqueue
 from jqueue.domain.operations.operator import Fence
 from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
-from jqueue.testing.tuning import tune
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import SharedMemory, serving
 from tests.virtual_world import in_virtual_time
@@ -30,7 +29,7 @@ class GatedMemory(SharedMemory):
 
     def __init__(self):
         super().__init__(clock=VirtualClock())
-        self.messages, self.deaf = 0, False
+        self.messages = 0
         self.gate, self.read_gate = asyncio.Event(), asyncio.Event()
         self.gate.set()
         self.read_gate.set()
@@ -38,7 +37,7 @@ class GatedMemory(SharedMemory):
     async def take_seat(self, handle):
         async def counted(message):
             self.messages += 1
-            await asyncio.sleep(60 * (self.messages > MOST) + 600 * self.deaf)
+            await asyncio.sleep(60 * (self.messages > MOST))
             return await handle(message)
 
         return await super().take_seat(counted)
@@ -72,25 +71,6 @@ async def test_a_caller_that_waits_here_beside_one_that_waits_at_the_broker_look
                 pass
             assert [] == await waiting
             assert storage.messages < MOST
-
-
-@in_virtual_time
-async def test_a_process_leaves_only_when_a_claim_for_a_caller_that_has_gone_is_handed_back():
-    storage = GatedMemory()
-    async with serving(storage) as broker:
-        await broker.enqueue("first", b"")
-        client = BrokerQueue(storage, clock=VirtualClock())
-        async with client:
-            waiting = asyncio.create_task(client.dequeue("a", wait=5))
-            await asyncio.sleep(1)
-            storage.gate.clear()
-            enqueued = asyncio.create_task(broker.enqueue("a", b""))
-            await asyncio.sleep(1)
-            waiting.cancel()
-            asyncio.get_running_loop().call_later(1, storage.gate.set)
-        state = await BrokerQueue(storage, share=False).read_state()
-        assert [JobStatus.QUEUED, JobStatus.QUEUED] == [job.status for job in state.jobs]
-        await enqueued
 
 
 @in_virtual_time
@@ -141,29 +121,6 @@ async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
 
 
 @in_virtual_time
-async def test_a_late_copy_of_a_batch_that_is_forgotten_is_not_done_and_its_client_goes_on():
-    storage = GatedMemory()
-    async with serving(storage) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
-        tune(broker, versions_kept=0)
-        job = await broker.enqueue("a", b"")
-        await client.reprioritise(job.id, 1)
-        await client.enqueue("b", b"")
-        first = storage.links[-1].messages[0]
-        async with BrokerQueue(storage, clock=VirtualClock()) as another:
-            await another.enqueue("b", b"")
-        await asyncio.sleep(3600)
-        await broker.reprioritise(job.id, 2)
-        await broker.reprioritise(job.id, 3)
-        async with BrokerQueue(storage, clock=VirtualClock()) as another:
-            answer = decode_answer(await another.service().handle(first))
-        assert answer.error is not None
-        assert "BatchUnknownError" == answer.error.error
-        assert 3 == (await broker.read_state()).find(job.id).priority
-        await client.reprioritise(job.id, 4)
-        assert 4 == (await broker.read_state()).find(job.id).priority
-
-
-@in_virtual_time
 async def test_a_broker_that_is_closed_before_the_store_answers_leaves_the_call_to_its_client():
     storage = GatedMemory()
     async with BrokerQueue(storage, clock=VirtualClock()) as client:
@@ -180,30 +137,6 @@ async def test_a_broker_that_is_closed_before_the_store_answers_leaves_the_call_
         assert 1 == len(await waiting)
     with pytest.raises(UnknownOutcomeError):
         await stuck
-
-
-@in_virtual_time
-async def test_a_late_copy_of_a_dequeue_that_was_sent_again_takes_no_claim_from_its_caller():
-    storage = GatedMemory()
-    async with serving(storage) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
-        await broker.enqueue("b", b"")
-        storage.deaf = True
-        waiting = asyncio.create_task(client.dequeue("a", wait=60))
-        for _ in range(2):
-            await asyncio.sleep(3)
-            storage.links[-1].close()
-        storage.deaf = False
-        await asyncio.sleep(10)
-        await broker.enqueue("a", b"")
-        [job] = await waiting
-        assert storage.handle is not None
-        copies = [each for link in storage.links for each in link.messages if b'"do":"claim"' in each]
-        assert len(copies) > 1
-        for each in copies:
-            late = asyncio.ensure_future(storage.handle(each))
-            await asyncio.sleep(1)
-            late.cancel()
-        await client.ack(job)
 
 
 @in_virtual_time
@@ -236,21 +169,6 @@ async def test_a_wait_ends_that_is_stopped_while_the_broker_looks_which_queue_it
 
 def test_an_error_of_a_deadline_keeps_its_text_on_its_way():
     assert "too late" == str(error_of(refusal_of(DeadlineExceededError("too late"))))
-
-
-@in_virtual_time
-async def test_a_batch_that_comes_twice_is_done_once_even_if_its_first_copy_changed_nothing():
-    storage = SharedMemory()
-    async with serving(storage) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
-        await broker.enqueue("a", b"first", unique_key="k")
-        with pytest.raises(DuplicateJobError):
-            await client.enqueue("a", b"second", unique_key="k", on_conflict="raise")
-        [job] = await broker.dequeue("a")
-        await broker.ack(job)
-        [copy] = [each for link in storage.links for each in link.messages if b'"do":"batch"' in each]
-        assert storage.handle is not None
-        await storage.handle(copy)
-        assert () == (await broker.read_state()).jobs
 
 
 @in_virtual_time
@@ -320,29 +238,6 @@ async def test_a_broker_with_as_many_clients_as_the_queue_remembers_says_so_once
         [warning] = (await broker.stats()).warnings
         assert "the last batches of as many" in warning
         assert CLIENTS_KEPT == len((await broker.read_state()).clients)
-
-
-@in_virtual_time
-async def test_claims_of_a_lost_answer_are_found_without_a_look_at_all_others():
-    storage = SharedMemory()
-    async with serving(storage) as broker:
-        await broker.enqueue_many([Enqueue("a")] * 200)
-        asked = {"do": "claim", "client": "c", "seconds": 9}
-        assert storage.handle is not None
-        for call in range(100):
-            wanted = {"type": "Dequeue", "batch_size": 2, "call": f"c/{call}"}
-            await storage.handle(encode(asked | {"operation": wanted}))
-        back = {"type": "HandBackCalls", "calls": ["c/7", "c/9", "c/unknown"]}
-        batch = {"do": "batch", "client": "c", "sequence": 1, "seconds": [9], "operations": [back]}
-        await storage.handle(encode(batch))
-        jobs = (await broker.read_state()).jobs
-        assert 4 == sum(job.status is JobStatus.QUEUED for job in jobs)
-        assert {f"c/{call}" for call in range(100)} - {"c/7", "c/9"} == {job.claim_call for job in jobs} - {None}
-        wanted = {"type": "Dequeue", "batch_size": 4, "call": "another/1"}
-        await storage.handle(encode(asked | {"client": "another", "operation": wanted}))
-        await storage.handle(encode(batch | {"sequence": 2}))
-        jobs = (await broker.read_state()).jobs
-        assert 4 == sum(job.claim_call == "another/1" for job in jobs), "the claims of a later call were handed back"
 
 
 @in_virtual_time

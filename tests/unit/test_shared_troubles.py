@@ -107,29 +107,6 @@ def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_h
 
 
 @in_virtual_time
-async def test_an_error_of_the_second_broker_does_not_hide_what_the_first_one_has_claimed():
-    wire, claims = Wire(), list[Claim]()
-
-    async def between(message, handle):
-        if not isinstance(message, Claim):
-            return await handle(encode(message))
-        claims.append(message)
-        if len(claims) == 1:
-            await handle(encode(message))
-            return await wire.lose()
-        return encode(Answer(error=refusal_of(DeadlineExceededError("not done"))))
-
-    async with serving(wire) as broker, queue_on(BrokerOnly(wire)) as client:
-        await broker.enqueue("a", b"")
-        wire.between = between
-        with pytest.raises((DeadlineExceededError, UnknownOutcomeError)):
-            await client.dequeue("a", deadline=2)
-        assert len(claims) > 1
-        await client.enqueue("b", b"")
-        assert {JobStatus.QUEUED} == {job.status for job in (await broker.read_state()).jobs}
-
-
-@in_virtual_time
 async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one():
     wire, late = Wire(), list[Claim]()
 

@@ -18,7 +18,6 @@ from jqueue import (
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.domain.limits import Limits as DomainLimits
 from jqueue.domain.operations.bulk import NewSegment, StagedReceipt, Transaction
-from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -178,25 +177,6 @@ async def test_a_collection_keeps_staged_segments_until_their_write_is_done():
         await asyncio.sleep(7 * 86400)
         assert 1 == await queue.collect()
         assert [FOLDER + task.segments[0].name] == await left(storage)
-
-
-@in_virtual_time
-async def test_a_transaction_is_done_once_whoever_repeats_it_with_whatever_jobs():
-    storage = objects()
-    async with deep_queue(storage) as queue, deep_queue(storage) as other:
-        await queue.enqueue_staged([await stage(queue, b"a", transaction=("app", 5))], ("app", 5))
-        version = (await queue.read_state(hot=True)).version
-        for repeating in (queue, other):
-            for number in (5, 4, 0):
-                again = await stage(repeating, b"again", transaction=("app", number), task=number + 1)
-                receipt = await repeating.enqueue_staged([again], ("app", number))
-                assert StagedReceipt(repeated=True, version=5) == receipt
-            assert [5] == await repeating.apply(LastTransaction("app"))
-        assert version == (await other.read_state(hot=True)).version
-        task = await stage(other, b"b", transaction=("app", 6), task=9)
-        assert StagedReceipt(1, version=5) == await other.enqueue_staged([task], ("app", 6))
-        assert StagedReceipt(0) == await queue.enqueue_staged([], ("other", 1))
-        assert [b"a", b"b"] == await claimed(queue)
 
 
 @pytest.mark.parametrize("hot_bytes", [1, 9999])

@@ -89,16 +89,6 @@ class HoldersContract(QueueContractBase):
                 await operator.ack(Claim(job.id, job.attempt + 1))
             assert job.holder in str(lost.value)
 
-    async def test_only_jobs_up_to_a_place_are_claimed(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, (*NEEDS, "priority")) as [queue, other]:
-            first = await queue.enqueue("work", b"1")
-            second = await other.enqueue("work", b"2")
-            urgent = await other.enqueue("work", b"urgent", -5)
-            bound = (await self.held(queue, second)).sequence
-            assert ids(await self.claim(queue, batch_size=9, through=bound)) == [first.id, second.id]
-            assert await self.claim(queue, batch_size=9, through=bound) == []
-            assert ids(await self.claim(other, None, batch_size=9)) == [urgent.id]
-
     async def test_an_error_with_half_a_letter_is_kept_without_it(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["errors"]) as [queue]:
             await queue.nack(await self.one_job(queue), error="a lone \udc80")

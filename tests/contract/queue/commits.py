@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JobNotFoundError, JobStateError
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.queue_contract import QueueContractBase, QueueFactory, ids
 
@@ -50,24 +50,6 @@ class TogetherContract(QueueContractBase):
 
 class ChangesContract(QueueContractBase):
     """A change that the state of a job does not allow is refused: the error names the state, and nothing changes."""
-
-    async def test_only_a_job_that_waits_can_be_changed_or_cancelled(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 1, ["reschedule", "dead_letters"]) as [queue]:
-            dead, claimed = await self.dead_job(queue), await self.one_job(queue)
-            verbs: list[Callable[[str], Awaitable[object]]] = [
-                queue.cancel,
-                lambda job_id: queue.reschedule(job_id, delay=5),
-                lambda job_id: queue.reprioritise(job_id, 5),
-            ]
-            before = await self.fingerprint(queue)
-            for verb in verbs:
-                for job, status in ((dead, "dead"), (claimed, "in_progress")):
-                    with pytest.raises(JobStateError, match=status) as raised:
-                        await verb(job.id)
-                    assert (raised.value.job_id, raised.value.status) == (job.id, status)
-                with pytest.raises(JobNotFoundError, match="no-such-job"):
-                    await verb("no-such-job")
-            assert before == await self.fingerprint(queue)
 
     @pytest.mark.parametrize("state", ["queued", "dead", "acked"])
     async def test_an_id_that_is_taken_is_refused_if_asked(self, make_queue: QueueFactory, state: str) -> None:

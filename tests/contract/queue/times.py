@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import timedelta
 
 import pytest
 
 from jqueue.domain.job import JobStatus
-from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import HOUR, HOURLY, NOON, QueueContractBase, QueueFactory, occurrence
 
 
@@ -58,57 +56,9 @@ class TimingContract(QueueContractBase):
             dead = await self.held(queue, enqueued)
             assert (dead.attempt, dead.failures, bool(dead.error)) == (2, 2, True)
 
-    async def test_a_rate_is_not_passed_in_any_window_and_waiting_dequeues_wake(self, make_queue: QueueFactory) -> None:
-        rate, per = 3, timedelta(seconds=3 * self.moment)
-        async with self.queues(make_queue, 2, ["limits", "wait"]) as queues:
-            await queues[0].limit("work", rate=rate, per=per)
-            count = 4 * rate
-            await self.several(queues[0], count)
-            times: list[datetime] = []
-
-            async def work(queue: JobQueue, batch_size: int) -> None:
-                while len(times) < count:
-                    jobs = await queue.dequeue("work", batch_size=batch_size, wait=4 * per)
-                    times.extend(job.heartbeat_at for job in jobs if job.heartbeat_at is not None)
-                    for job in jobs:
-                        await queue.ack(job)
-
-            workers = [asyncio.create_task(work(queue, size)) for queue in queues for size in (1, 2)]
-            await asyncio.wait(workers, return_when=asyncio.FIRST_COMPLETED)
-            for worker in workers:  # the others would wait long for more jobs
-                worker.cancel()
-            for outcome in await asyncio.gather(*workers, return_exceptions=True):
-                assert outcome is None or isinstance(outcome, asyncio.CancelledError), outcome
-            times.sort()
-            assert len(times) == count
-            for first, last in zip(times, times[rate:], strict=False):
-                assert last - first >= per, f"more than {rate} claims within {per}"
-
 
 class SchedulesContract(QueueContractBase):
     """A due entry becomes a job at the next dequeue, in the same commit. All missed occurrences become one job."""
-
-    async def test_an_equal_entry_set_again_changes_nothing(self, make_queue: QueueFactory) -> None:
-        options: dict[str, Any] = {
-            "payload": b"payload",
-            "timezone": "America/New_York",
-            "priority": -3,
-            "headers": {"name": "text"},
-            "keep_result": timedelta(minutes=1),
-            "concurrency_key": "another",
-            "concurrency_limit": 4,
-        }
-        others = {"payload": b"other", "timezone": "UTC", "keep_result": 5, "concurrency_limit": 5}
-        async with self.queues(make_queue, 2, ["schedules", "priority", "limits", "results"]) as [queue, other]:
-            first = await queue.schedule("the-name", HOURLY, "work", **options)
-            before = await self.fingerprint(queue)
-            for asked in (queue, other):
-                assert first == await asked.schedule("the-name", HOURLY, "work", **options)
-            assert before == await self.fingerprint(queue)
-            for name, value in others.items():
-                after = await other.schedule("the-name", HOURLY, "work", **{**options, name: value})
-                assert after != first, f"a changed {name} was ignored"
-                assert first == await other.schedule("the-name", HOURLY, "work", **options)
 
     async def test_after_a_gap_the_last_time_missed_becomes_one_job(self, make_queue: QueueFactory) -> None:
         async with self.clocked(make_queue, 2) as (clock, [queue, other]):
