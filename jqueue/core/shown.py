@@ -187,6 +187,7 @@ class ShownSchedule(msgspec.Struct):
     cron: str
     timezone: str
     entrypoint: str
+    priority: int
     next_at: Instant | None
 
 

@@ -38,8 +38,7 @@ from jqueue.domain.selection import QUEUED, Phase, phase_of
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.server.jobs import ORDERS, PAGE, matching, query_of, seen_of
-from jqueue.server.overview import rules_seen
-from jqueue.server.view import View
+from jqueue.server.view import View, rules_seen
 
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError, WorkerNotFoundError)
 """Errors of an action on a job or a worker that has changed since the operator saw it."""
@@ -211,7 +210,7 @@ def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
 
 def _old_limits(rules: EntrypointRules) -> tuple[str, dict[str, Any]]:
     per = None if rules.per is None else f"{Decimal(rules.per):f}s"
-    return "limit", {"running": rules.max_running, "rate": rules.rate, "per": per}
+    return "limit", {"max_running": rules.max_running, "rate": rules.rate, "per": per}
 
 
 _DEAD = frozenset({Phase.DEAD})
@@ -274,10 +273,10 @@ ACTIONS: Mapping[str, Action] = {
     "limit": Action(
         "entrypoint", "Limits…", "Limits of an entrypoint", "They hold for all workers. An empty field is no limit.",
         "Set the limits", "New limits",
-        lambda name, values: SetLimits(name, running=values["running"], rate=values["rate"], per=values["per"]),
+        lambda name, values: SetLimits(name, running=values["max_running"], rate=values["rate"], per=values["per"]),
         (
             Field("entrypoint", "Entrypoint", required=True),
-            Field("running", "Jobs in progress at once", "integer"),
+            Field("max_running", "Jobs in progress at once", "integer"),
             Field("rate", "Jobs started …", "integer"),
             Field("per", "… within any", "duration", "For example 60s or 1h."),
         ),

@@ -25,7 +25,6 @@ from jqueue.core.shown import (
     ShownJob,
     ShownLife,
     ShownStats,
-    event_values,
     job_values,
     stats_values,
 )
@@ -387,8 +386,7 @@ class Api:
                     query[name] = msgspec.convert(query[name], Moment)
                 except msgspec.ValidationError:
                     raise InvalidJobError(f"{name} must be a time such as 2026-11-23T08:00:00Z") from None
-        events, more, missing = await events_of(self._queue, most, **query)
-        return {"events": list(map(event_values, events)), "more": more, "missing": missing}
+        return await events_of(self._queue, most, **query)
 
     def _now(self) -> datetime:
         return time_of(self._queue, self._queue.options.clock)

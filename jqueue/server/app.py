@@ -24,11 +24,10 @@ from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
 from jqueue.server.access import OF_THE_PAGE, Authorize, Role, Tokens
 from jqueue.server.jobs import dead_groups, job_details, job_page, query_of
-from jqueue.server.overview import overview
-from jqueue.server.past import events_of_job, timeline
+from jqueue.server.past import events_of, timeline
 from jqueue.server.payloads import payload_of, result_of
 from jqueue.server.shield import Shield
-from jqueue.server.view import Viewers, name_of
+from jqueue.server.view import Viewers, overview
 
 Check = Callable[[Request], Awaitable[object]]
 """Raises if the user has not the right to ask."""
@@ -68,7 +67,6 @@ class _Dashboard:
         self._authorize = authorize
         self._clock = clock
         self._viewers = Viewers(queue, clock)
-        self._name = name_of(queue)
         self._reading_past = asyncio.Lock()  # an hour of a busy queue is much to read: one viewer at a time
 
     def application(self) -> Starlette:
@@ -141,13 +139,11 @@ class _Dashboard:
     async def _overview(self, request: Request) -> Response:
         role = await self._role(request)
         view = await self._viewers.look()
-        etag, known = f'"{view.etag}-{role}"', request.headers.get("if-none-match", "")
-        if known == etag:
+        etag = f'"{view.etag}-{role}"'
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304)
-        values = {"name": self._name, "role": role, **overview(view)}
-        if not known.endswith(f'-{role}"'):  # the page keeps the table of its first answer
-            values["actions"] = actions.actions_of(self._queue) if role is Role.OPERATOR else {}
-        return JSONResponse(values, headers={"ETag": etag})
+        table = actions.actions_of(self._queue) if role is Role.OPERATOR else {}
+        return JSONResponse({"role": role, "actions": table, **overview(self._queue, view)}, headers={"ETag": etag})
 
     async def _jobs(self, request: Request) -> dict[str, Any]:
         asked: Mapping[str, str] = request.query_params
@@ -174,7 +170,7 @@ class _Dashboard:
         return await result_of(self._queue, await self._found(request))
 
     async def _events(self, request: Request) -> dict[str, Any]:
-        return await events_of_job(self._queue, request.query_params.get("id", ""))
+        return await events_of(self._queue, job_id=request.query_params.get("id", ""))
 
     async def _timeline(self, request: Request) -> dict[str, Any]:
         view = await self._viewers.look()

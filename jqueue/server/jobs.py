@@ -12,11 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace as replace_fields
 
+from jqueue.core.shown import ShownLife, instant, job_values
 from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job
-from jqueue.domain.selection import FirstItems, Phase, Selection, phase_of, since
-from jqueue.server.overview import picked
+from jqueue.domain.selection import FirstItems, Phase, Selection, since
 from jqueue.server.view import View
 
 PAGE = 50
@@ -213,7 +213,7 @@ async def dead_groups(view: View) -> dict[str, Any]:
     total = 0
     async for job in view.queue.jobs(view.now, Selection(frozenset({Phase.DEAD}))):
         total += 1
-        at = (job.dead_at or job.created_at).timestamp()
+        at = instant(job.dead_at or job.created_at) or ""  # such texts are in the order of their times
         key = job.entrypoint, pattern_of(job)
         group = groups.setdefault(
             key, {"entrypoint": key[0], "pattern": key[1], "jobs": 0, "first": at, "last": at, "example": job.id}
@@ -231,19 +231,10 @@ async def dead_groups(view: View) -> dict[str, Any]:
     }
 
 
-_ROW = ("id", "entrypoint", "priority", "tries", "max_attempts", "holder", "cancel_requested")
-
-
-def row_of(job: AnyJob, now: datetime) -> dict[str, Any]:
-    """Return a job as a row of a list. It has no payload, no result and no whole error."""
-    return {
-        **picked(job, _ROW),
-        "state": phase_of(job, now),
-        "since": since(job).timestamp(),
-        "failed": job.failed_tries,
-        "error": None if job.error is None else job.error[:ERROR_SHOWN],
-        "seen": seen_of(job),
-    }
+def row_of(job: Job, now: datetime) -> dict[str, Any]:
+    """Return a job as a row of a list, without its whole error."""
+    values = job_values(job, now)
+    return {**values, "error": job.error and job.error[:ERROR_SHOWN], "seen": seen_of(job)}
 
 
 def seen_of(job: AnyJob) -> list[Any]:
@@ -252,25 +243,13 @@ def seen_of(job: AnyJob) -> list[Any]:
     return [job.status.value, job.attempt, job.sequence, job.priority, run_at, job.cancel_requested]
 
 
-_TIMES = ("created_at", "run_at", "expires_at", "queued_at", "claimed_at", "heartbeat_at", "dead_at", "finished_at")
-_PLAIN = (
-    "attempt", "sequence", "unique_key", "unique_for", "claim_timeout", "concurrency_key",
-    "concurrency_limit", "keep_result", "error_dropped", "result_dropped",
-    "traceback",
-)  # fmt: skip
-
-
 def job_details(job: Job, now: datetime) -> dict[str, Any]:
     """Return all that a queue knows of a job, except its payload and its result."""
     return {
-        **row_of(job, now),
+        **job_values(job, now, ShownLife),
         "now": now.timestamp(),
-        "times": {name: time and time.timestamp() for name, time in picked(job, _TIMES).items()},
-        **picked(job, _PLAIN),
-        "error": job.error,
-        "errors": [{"attempt": each.attempt, "at": each.at.timestamp(), "text": each.text} for each in job.errors],
         "headers": dict(job.headers),
         "pattern": pattern_of(job),
-        "payload_bytes": len(job.payload) if job.payload_object is None else job.payload_object.size,
         "has_result": job.status is JobStatus.COMPLETED and (job.result is not None or job.result_object is not None),
+        "seen": seen_of(job),
     }

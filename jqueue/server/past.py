@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
+from jqueue.core.shown import event_values
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
 from jqueue.domain.stats import EntrypointStats
 from jqueue.ports.queue import JobQueue, SupportsHistory
-from jqueue.server.overview import picked
 from jqueue.server.view import View
 
 EVENTS_SHOWN = 200
@@ -32,40 +32,30 @@ SECONDS = 30.0
 _KIND = {"enqueue": "enqueued", "dequeue": "claimed", "ack": "done", "nack": "failed", "stale": "failed"}
 
 
-async def events_of_job(queue: JobQueue, job_id: str) -> dict[str, Any]:
-    """Return the events of a job, the newest first. Without a history there are none."""
-    events, more, damaged = await events_of(queue, EVENTS_SHOWN, job_id=job_id)
-    return {"events": list(map(_row, events)), "more": more, "damaged": damaged}
-
-
-async def events_of(queue: JobQueue, most: int, **choice: Any) -> tuple[list[HistoryEvent], bool, str | None]:
-    """Return events, the newest first; True if there may be more; and the reason if some are missing.
+async def events_of(queue: JobQueue, most: int = EVENTS_SHOWN, **choice: Any) -> dict[str, Any]:
+    """Return events, the newest first; if there may be `more`; and the reason if some are `missing`.
 
     Args:
         queue: the queue. Without a history it has no events.
         most: number of events.
         choice: the arguments of its `history`.
     """
-    found: list[HistoryEvent] = []
+    shown: list[dict[str, Any]] = []
+    answer = {"events": shown, "more": False, "missing": None}
     if not queue.capabilities.history:
-        return found, False, None
+        return answer
     history = cast(SupportsHistory, queue).history(**choice, deadline=SECONDS)
     try:
         async with asyncio.timeout(SECONDS), aclosing(cast(Any, history)) as events:
             async for event in events:
-                if len(found) == most:
-                    return found, True, None
-                found.append(event)
+                if len(shown) == most:
+                    return answer | {"more": True}
+                shown.append(event_values(event))
     except HistoryDamagedError as error:
-        return found, False, str(error)
+        return answer | {"missing": str(error)}
     except TimeoutError:
-        return found, True, None
-    return found, False, None
-
-
-def _row(event: HistoryEvent) -> dict[str, Any]:
-    shown = picked(event, ("verb", "before", "after", "attempt", "holder", "error"))
-    return {**shown, "at": event.at.timestamp(), "wait": event.wait_seconds, "run": event.run_seconds}
+        return answer | {"more": True}
+    return answer
 
 
 @dataclass

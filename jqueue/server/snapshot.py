@@ -13,10 +13,9 @@ from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import page
 from jqueue.server.access import Role
-from jqueue.server.jobs import Query, dead_groups, first_jobs, job_details
-from jqueue.server.overview import overview
+from jqueue.server.jobs import ORDERS, Query, dead_groups, first_jobs, job_details
 from jqueue.server.past import timeline
-from jqueue.server.view import Viewers, name_of
+from jqueue.server.view import Viewers, overview
 
 JOBS_OF_EACH_STATE = 500
 """Maximum number of jobs of each state in the file, the next to be served first. All are counted."""
@@ -36,17 +35,18 @@ async def snapshot(queue: JobQueue, clock: Clock | None = None) -> str:
         JQueueError: the queue cannot be read.
     """
     view = await Viewers(queue, clock or SystemClock()).look()
-    lists = {}
+    totals, jobs = {}, []
     for phase in Phase:
         first, beyond, _ = await first_jobs(view, Query(Selection(frozenset({phase}))), "served", JOBS_OF_EACH_STATE)
-        rows = [job_details(job, view.now) for job in first.found()]
-        lists[phase] = {"total": first.number + beyond, "jobs": rows}
+        totals[phase] = first.number + beyond
+        jobs += first.found()
     values = {
-        "lists": lists,
+        "totals": totals,
+        "jobs": [job_details(job, view.now) for job in sorted(jobs, key=ORDERS["served"])],
         "dead": await dead_groups(view),
         "timeline": await timeline(queue, view),
         # The figures come last: they name the segments that could not be read for the lists.
-        "overview": {"name": name_of(queue), "role": Role.VIEWER, "actions": {}, "still": True, **overview(view)},
+        "overview": {"role": Role.VIEWER, "actions": {}, "still": True, **overview(queue, view)},
     }
     return _page_of(json.dumps(values, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
 
@@ -68,7 +68,7 @@ def _page_of(values: str) -> str:
     for before, after in (
         ('<meta charset="utf-8">', head),
         ('<link rel="stylesheet" href="style.css">', f"<style>{style}</style>"),
-        ('<script type="module" src="start.js"></script>', f'{data}\n<script type="module">{script}</script>'),
+        ('<script type="module" src="source.js"></script>', f'{data}\n<script type="module">{script}</script>'),
     ):
         assert before in found
         found = found.replace(before, after)

@@ -1,4 +1,7 @@
-"""One version of a queue as all viewers see it: its header, its jobs, its figures. One read serves every viewer."""
+"""One version of a queue as all viewers see it: its header, its jobs, its figures. One read serves every viewer.
+
+The page shows the JSON of `jqueue.core.shown`, as the commands and the HTTP interface do.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,12 @@ from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.view import QueueView
+from jqueue.core.shown import stats_values
+from jqueue.core.view import WARNING, QueueView
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import Header
-from jqueue.domain.stats import QueueStats
+from jqueue.domain.rules import EntrypointRules
+from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.ports.storage import SupportsStoreTime, describe
@@ -130,3 +135,37 @@ def name_of(queue: JobQueue) -> str:
     if isinstance(queue, BlobQueue):
         return describe(queue.storage)
     return describe(getattr(queue, "store", queue))
+
+
+def overview(queue: JobQueue, view: View) -> dict[str, Any]:
+    """Return everything that the page shows of a queue, except its jobs: a `ShownStats`, and more figures."""
+    header, stats = view.header, view.stats
+    damage = view.queue.damage()  # a list of jobs may have met more of it since the figures were counted
+    history = header.history
+    return {
+        **stats_values(name_of(queue), view.queue, stats, view.now),
+        "warnings": [*damage, *(each for each in stats.warnings if not each.startswith(WARNING))],
+        "now": view.now.timestamp(),
+        "durations": {name: _durations(each) for name, each in {**(stats.entrypoints or {}), "": stats}.items()},
+        "store": {
+            "id": header.queue,
+            "critical": list(header.critical),
+            "history": header.settings.history,
+            "history_events": 0 if history is None else history.last,
+            "history_lost": 0 if history is None else history.lost,
+            "finished": len(header.finished),
+            "holds": len(header.holds),
+        },
+    }
+
+
+def _durations(figures: EntrypointStats) -> dict[str, list[tuple[float, int]]]:
+    """Return the histograms of an entrypoint: the page draws the difference between two of its polls."""
+    totals = figures.totals
+    times = {} if totals is None else {"wait": totals.waits, "run": totals.runs}
+    return {name: sorted(each.counts.items()) for name, each in times.items()}
+
+
+def rules_seen(rules: EntrypointRules) -> dict[str, Any]:
+    """Return the rules of an entrypoint as the page sends them back with an action."""
+    return {name: getattr(rules, name) for name in ("paused", "max_running", "rate", "per")}

@@ -72,7 +72,7 @@ def test_the_link_opens_the_page_and_the_log_has_neither_token_nor_payload(path,
         cookie = headers["Set-Cookie"].partition(";")[0]
         assert (200, f"jqueue-{parts.port}") == (status, cookie.partition("=")[0])
         overview = json.loads(call(link, "GET", "/api/overview", Cookie=cookie)[2])
-        assert ("operator", 1) == (overview["role"], overview["figures"]["ready"])
+        assert ("operator", 1) == (overview["role"], overview["ready"])
         assert SECRET.encode() in call(link, "GET", "/api/job/payload?id=one", Cookie=cookie)[2]
         process.send_signal(signal.SIGINT)
         output = process.communicate(timeout=PATIENCE)

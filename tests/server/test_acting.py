@@ -76,7 +76,7 @@ async def test_the_commit_itself_compares_several_jobs_limits_and_a_cron_entry_t
             storage.first = meanwhile
             assert {"done": 0, **DONE, "changed": 1} == (await act(app, action, body)).values
         for action, body, meanwhile in (
-            ("limit", {"entrypoint": "mail", "seen": OPEN, "running": 5}, lambda: other.limit("mail", running=9)),
+            ("limit", {"entrypoint": "mail", "seen": OPEN, "max_running": 5}, lambda: other.limit("mail", running=9)),
             (
                 "unschedule",
                 {"name": "nightly", "seen": ["0 3 * * *", "UTC", "report", 0]},
@@ -243,7 +243,7 @@ async def test_a_store_that_fails_partway_leaves_the_rest_and_says_what_was_done
     assert 500 == (await act(app, "cancel", body)).values["done"]
 
 
-OPEN = {"paused": False, "running": None, "rate": None, "per": None}
+OPEN = {"paused": False, "max_running": None, "rate": None, "per": None}
 
 
 async def rules(queue):
@@ -314,9 +314,9 @@ async def test_entrypoints_are_paused_resumed_and_limited_if_nobody_else_has_cha
     await act(app, "pause", {"entrypoint": "mail", "seen": OPEN})
     assert (True, None, None, None) == await rules(queue)
     await act(app, "resume", {"entrypoint": "mail", "seen": {**OPEN, "paused": True}})
-    await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 2, "rate": 100, "per": "1m"})
+    await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "max_running": 2, "rate": 100, "per": "1m"})
     assert (False, 2, 100, 60.0) == await rules(queue)
-    assert 409 == (await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "running": 3})).status
+    assert 409 == (await act(app, "limit", {"entrypoint": "mail", "seen": OPEN, "max_running": 3})).status
     assert (False, 2, 100, 60.0) == await rules(queue)
 
 
@@ -337,7 +337,7 @@ async def test_a_change_of_a_job_or_of_limits_is_undone_unless_somebody_else_has
     undo = (await act(app, "pause", {"entrypoint": "mail", "seen": OPEN})).values["undo"]
     assert 200 == (await act(app, undo["action"], undo["body"])).status
     await queue.limit("mail", running=2, rate=3, per=0.1)
-    known = {**OPEN, "running": 2, "rate": 3, "per": 0.1}
+    known = {**OPEN, "max_running": 2, "rate": 3, "per": 0.1}
     undo = (await act(app, "limit", {"entrypoint": "mail", "seen": known})).values["undo"]
     assert (False, None, None, None) == (await rules(queue) or (False, None, None, None))
     assert 200 == (await act(app, undo["action"], undo["body"])).status
@@ -390,7 +390,7 @@ async def test_a_worker_is_told_to_stop_unless_it_has_left(queue, app):
     queue.attend("r1", lambda at: WorkerRecord("mailer", "east", 7, at=at), lambda: None)
     await queue.enqueue("mail", b"")
     overview = (await get(app, "/api/overview")).values
-    [shown], [commit] = overview["workers"], overview["store"]["commits"]
+    [shown], [commit] = overview["workers_seen"], overview["writers"]
     assert "mailer@east:7" == commit["name"]  # instead of the writer's id
     body = {"worker": shown["holder"]}
     assert {"done": 1, "name": "mailer@east:7"} == (await act(app, "stop-worker", body)).values

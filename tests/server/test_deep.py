@@ -22,7 +22,7 @@ async def queue(path):
 
 async def test_jobs_of_segments_are_counted_listed_and_cancelled(queue, app):
     overview = (await get(app, "/api/overview")).values
-    assert (NUMBER, 4) == (overview["figures"]["ready"], overview["figures"]["scheduled"])
+    assert (NUMBER, 4) == (overview["ready"], overview["scheduled"])
     job = (await get(app, "/api/job?id=mail-20")).values
     assert 1 == (await act(app, "cancel", {"id": "mail-20", "seen": job["seen"]})).values["done"]
     page = (await get(app, "/api/jobs?entrypoint=mail")).values
@@ -39,8 +39,8 @@ async def test_a_segment_with_changed_rows_is_named_once_a_list_needed_them(queu
     content[content.index(b"payload")] ^= 1
     mail.write_bytes(content)
     assert 200 == (await get(app, "/api/jobs")).status
-    [alert] = (await get(app, "/api/overview")).values["alerts"]
-    assert f"Segment .segments/{mail.name} (mail) cannot be read, and {NUMBER} jobs in it wait" in alert
+    [alert] = (await get(app, "/api/overview")).values["warnings"]
+    assert f"segment .segments/{mail.name} (mail) cannot be read, and {NUMBER} jobs in it wait" in alert
     body = {"query": {}, "seen_at": (await get(app, "/api/jobs")).values["now"]}
     answer = (await act(app, "cancel", body)).values  # those of the other segment
     assert 4 == answer["done"]
@@ -59,5 +59,5 @@ async def test_of_very_many_jobs_the_next_are_listed_and_the_others_are_found_by
         assert [f"mail-{each:05}" for each in range(10)] == [job["id"] for job in page["jobs"]][:10]
         page = (await get(app, "/api/jobs?text=mail-11999")).values
         assert ["mail-11999"] == [job["id"] for job in page["jobs"]]
-        assert "ready" == (await get(app, "/api/job?id=mail-11998")).values["state"]
+        assert "ready" == (await get(app, "/api/job?id=mail-11998")).values["status"]
         assert 404 == (await get(app, "/api/job?id=mail-12000")).status

@@ -28,7 +28,7 @@ async def test_the_page_works_below_a_path(queue, mounted):
     assert b'src="/' not in index.body
     assert b'href="/' not in index.body
     assert 200 == (await get(mounted, "/admin/queue/app.js")).status
-    assert 1 == (await get(mounted, "/admin/queue/api/overview", headers=user)).values["figures"]["ready"]
+    assert 1 == (await get(mounted, "/admin/queue/api/overview", headers=user)).values["ready"]
     shown = (await get(mounted, f"/admin/queue/api/job?id={job.id}", headers=user)).values
     headers = {"x-jqueue-dashboard": "1", **user}
     body = {"id": job.id, "seen": shown["seen"]}
@@ -46,7 +46,7 @@ async def test_a_queue_of_an_older_program_is_shown_with_the_actions_that_it_has
         app = dashboard(queue, authorize=lambda request: "operator")
         job = await queue.enqueue(NAMES[scheme], b"hello")
         values = (await get(app, "/api/overview")).values
-        assert 1 == values["figures"]["ready"]
+        assert 1 == values["ready"]
         assert {"cancel"} <= set(values["actions"]) < set(ACTIONS)
         [row] = (await get(app, "/api/jobs")).values["jobs"]
         assert job.id == row["id"]
@@ -55,4 +55,4 @@ async def test_a_queue_of_an_older_program_is_shown_with_the_actions_that_it_has
         assert [] == (await get(app, "/api/timeline")).values["points"]
         assert "hello" in (await get(app, f"/api/job/payload?id={job.id}")).values["text"]
         assert 200 == (await act(app, "cancel", {"id": job.id, "seen": row["seen"]})).status
-        assert 0 == (await get(app, "/api/overview")).values["figures"]["ready"]
+        assert 0 == (await get(app, "/api/overview")).values["ready"]

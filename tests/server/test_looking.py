@@ -36,16 +36,14 @@ async def test_the_overview_has_the_figures_of_the_queue(queue, app):
     await queue.limit("mail", running=2)
     await queue.pause("mail")
     values = (await get(app, "/api/overview")).values
-    figures = values["figures"]
     assert (1, 1, 1, 1, 1) == tuple(
-        figures[state] for state in ("ready", "scheduled", "in_progress", "dead", "completed")
+        values[state] for state in ("ready", "scheduled", "in_progress", "dead", "completed")
     )
-    assert {"enqueued": 5, "claimed": 3, "done": 1, "failed": 1}.items() <= figures["totals"].items()
-    mail = next(row for row in values["entrypoints"] if row["name"] == "mail")
-    assert (1, 2, True) == (mail["dead"], mail["limits"]["running"], mail["limits"]["paused"])
-    assert {"mail": "paused"} == values["why_waiting"]
+    assert {"enqueued": 5, "claimed": 3, "done": 1, "failed": 1}.items() <= values["totals"].items()
+    mail = values["entrypoints"]["mail"]
+    assert (1, 2, True, "paused") == (mail["dead"], mail["max_running"], mail["paused"], mail["why_waiting"])
     assert ["nightly"] == [entry["name"] for entry in values["schedules"]]
-    assert (await queue.stats()).size == values["store"]["size"]
+    assert (await queue.stats()).size == values["size"]
     assert (await queue.stats()).version == values["version"]
 
 
@@ -53,7 +51,7 @@ async def test_jobs_are_found_by_state_and_by_text_in_id_key_error_and_holder(qu
     ids = await fill(queue)
     for state, job_id in ids.items():
         page = (await get(app, f"/api/jobs?state={state}")).values
-        assert [(job_id, state)] == [(job["id"], job["state"]) for job in page["jobs"]]
+        assert [(job_id, state)] == [(job["id"], job["status"]) for job in page["jobs"]]
     for text, state in (("MAIL:BOB", "ready"), ("10.0.0.7", "dead"), (ids["scheduled"][4:20], "scheduled")):
         found = (await get(app, f"/api/jobs?text={text}")).values
         assert [ids[state]] == [job["id"] for job in found["jobs"]]
@@ -68,12 +66,12 @@ async def test_a_job_is_shown_with_its_life_and_without_its_payload(queue, app):
     assert b"hunter2" not in answer.body
     job = answer.values
     assert ("dead", 1, "no server at 10.0.0.7", len(SECRET)) == (
-        job["state"], job["tries"], job["error"], job["payload_bytes"],
+        job["status"], job["attempts"], job["error"], job["payload_bytes"],
     )  # fmt: skip
     assert {"trace": "af31"} == job["headers"]
-    assert [("no server at 10.0.0.7", 1)] == [(error["text"], error["attempt"]) for error in job["errors"]]
+    assert [("no server at 10.0.0.7", 1)] == [(error["error"], error["attempt"]) for error in job["errors"]]
     events = (await get(app, f"/api/job/events?id={ids['dead']}")).values["events"]
-    assert ["enqueue", "dequeue", "nack"] == [event["verb"] for event in events][::-1]
+    assert ["enqueue", "dequeue", "nack"] == [event["event"] for event in events][::-1]
 
 
 async def test_no_answer_has_a_payload_or_a_result_until_it_is_asked_for(queue, app):
@@ -158,8 +156,4 @@ async def test_viewers_share_the_reads_of_an_unchanged_queue_and_get_304_for_it(
         assert 304 == (await get(app, "/api/overview", headers={"If-None-Match": first.headers["etag"]})).status
         await act(app, "enqueue", {"entrypoint": "mail"})
         later = await get(app, "/api/overview", headers={"If-None-Match": first.headers["etag"]})
-        assert (2, True, False) == (
-            later.values["figures"]["ready"],
-            "actions" in first.values,
-            "actions" in later.values,
-        )
+        assert 2 == later.values["ready"]

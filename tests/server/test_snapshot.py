@@ -32,13 +32,11 @@ async def test_a_snapshot_has_the_figures_and_jobs_of_the_dashboard_without_payl
     made = await snapshot(queue)
     assert before == path.read_bytes()
     values, overview = values_of(made), (await get(viewer, "/api/overview")).values
-    assert {state: [job_id] for state, job_id in ids.items()} == {
-        state: [job["id"] for job in found["jobs"]] for state, found in values["lists"].items() if found["total"]
-    }
-    for name in ("version", "role", "actions", "name", "schedules", "why_waiting"):
+    assert ids == {job["status"]: job["id"] for job in values["jobs"]}
+    assert {**dict.fromkeys(ids, 1), "expired": 0} == values["totals"]
+    for name in ("version", "role", "queue", "schedules", *ids):
         assert overview[name] == values["overview"][name], name
-    for name in ids:
-        assert 1 == overview["figures"][name] == values["overview"]["figures"][name], name
+    assert {} == values["overview"]["actions"]
     assert (await get(viewer, "/api/dead")).values["groups"] == values["dead"]["groups"]
     assert 60 == len(values["timeline"]["points"])
     for hidden in (SECRET, b64encode(SECRET)[:10], b"forty-two"):
@@ -51,18 +49,18 @@ async def test_a_snapshot_of_a_deep_queue_counts_all_jobs_and_lists_some_even_if
         await queue.enqueue_many([Enqueue("mail", b"", job_id=f"mail-{each:03}") for each in range(number)])
         await queue.enqueue_many([Enqueue("report", b"") for _ in range(4)])
         await spilled(queue)
-        ready = values_of(await snapshot(queue))["lists"]["ready"]
-        assert (number + 4, JOBS_OF_EACH_STATE) == (ready["total"], len(ready["jobs"]))
-        assert ["mail-000", "mail-001"] == [job["id"] for job in ready["jobs"][:2]]
+        values = values_of(await snapshot(queue))
+        assert (number + 4, JOBS_OF_EACH_STATE) == (values["totals"]["ready"], len(values["jobs"]))
+        assert ["mail-000", "mail-001"] == [job["id"] for job in values["jobs"][:2]]
         folder = path.with_name(f"{path.name}.segments")
         damaged = next(each for each in folder.iterdir() if b'"entrypoint":"report"' in each.read_bytes())
         content = bytearray(damaged.read_bytes())
         content[content.index(b"payload")] ^= 1
         damaged.write_bytes(content)
         values = values_of(await snapshot(queue))
-        [alert] = values["overview"]["alerts"]
-        assert damaged.name in alert
-        assert JOBS_OF_EACH_STATE == len(values["lists"]["ready"]["jobs"])
+        [warning] = values["overview"]["warnings"]
+        assert damaged.name in warning
+        assert JOBS_OF_EACH_STATE == len(values["jobs"])
 
 
 async def test_the_file_needs_no_other_file_and_runs_only_its_own_script(queue):
@@ -70,7 +68,7 @@ async def test_the_file_needs_no_other_file_and_runs_only_its_own_script(queue):
     await queue.enqueue(evil, b"", unique_key=evil)
     made = await snapshot(queue)
     assert "<script>alert(1)" not in made
-    assert evil == values_of(made)["lists"]["ready"]["jobs"][0]["entrypoint"]
+    assert evil == values_of(made)["jobs"][0]["entrypoint"]
     [script] = re.findall(r'<script type="module">(.*?)</script>', made, re.DOTALL)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', made)
     assert policy is not None
@@ -94,7 +92,7 @@ def test_the_command_prints_a_snapshot_and_ends(tmp_path):
     assert 0 == run("enqueue", path, "mail", "--create").exit_code
     printed = run("dashboard", path, "--static")
     assert 0 == printed.exit_code
-    assert ["mail"] == [job["entrypoint"] for job in values_of(printed.stdout)["lists"]["ready"]["jobs"]]
+    assert ["mail"] == [job["entrypoint"] for job in values_of(printed.stdout)["jobs"]]
     assert "there is no queue at" in refused("dashboard", tmp_path / "missing.json", "--static")
 
 

@@ -8,11 +8,11 @@ from importlib.resources import files as files_of
 INDEX, STYLE = "index.html", "style.css"
 
 SHARED = (
-    "dom.js", "format.js", "charts.js", "statistics.js", "source.js", "actions.js", "views.js", "jobs.js", "app.js",
+    "dom.js", "format.js", "charts.js", "statistics.js", "actions.js", "views.js", "jobs.js", "app.js",
 )  # fmt: skip
 """The scripts of every page. A script stands after the ones that it imports."""
 
-SERVED = (*SHARED, "start.js")
+SERVED = (*SHARED, "source.js")
 """The scripts of the page that a server serves."""
 
 ALONE = (*SHARED, "snapshot.js")

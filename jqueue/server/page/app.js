@@ -27,25 +27,9 @@ export class App {
     this.view = {}; // what the current view has loaded, and what is selected in it
     this.failures = 0;
     this.round = 0;
-    this.asked = null; // timelines asked for
   }
 
   start() {
-    this.frame();
-    window.addEventListener("hashchange", () => this.show(true));
-    document.addEventListener("visibilitychange", () => document.hidden || this.poll());
-    this.show(false);
-    this.poll();
-  }
-
-  // Where the address says that we are.
-  place() {
-    const [path, query] = location.hash.slice(1).split("?");
-    const known = VIEWS.find(([each]) => each === (path || "/")) || VIEWS[0];
-    return { path: known[0], title: known[1], render: known[2], query: new URLSearchParams(query || "") };
-  }
-
-  frame() {
     const theme = h("button", { type: "button", class: "quiet", id: "theme", onclick: () => this.turnTheme(true) }, "Theme");
     document.body.append(
       h("a", { class: "skip", href: "#main", onclick: (event) => {
@@ -63,34 +47,44 @@ export class App {
         h("div", { id: "notes", role: "status", "aria-live": "polite" })),
     );
     this.turnTheme(false);
+    window.addEventListener("hashchange", () => this.show(true));
+    document.addEventListener("visibilitychange", () => document.hidden || this.poll());
+    this.show(false);
+    this.poll();
+  }
+
+  // Where the address says that we are.
+  place() {
+    const [path, query] = location.hash.slice(1).split("?");
+    const [known, title, render] = VIEWS.find(([each]) => each === (path || "/")) || VIEWS[0];
+    return { path: known, title, render, query: new URLSearchParams(query || "") };
   }
 
   // Show the theme that was chosen, or the next one: as the system has it, dark, light.
   turnTheme(turn) {
-    const themes = ["auto", "dark", "light"], root = document.documentElement;
-    let theme = root.dataset.theme || "auto";
+    const themes = ["auto", "dark", "light"], next = (theme) => (turn ? themes[(themes.indexOf(theme) + 1) % 3] : theme);
+    const root = document.documentElement;
     try { // without a storage, the choice holds as long as the page is open
-      theme = localStorage.getItem("jqueue-theme") || theme;
-      if (turn) localStorage.setItem("jqueue-theme", themes[(themes.indexOf(theme) + 1) % 3]);
-    } catch {}
-    root.dataset.theme = turn ? themes[(themes.indexOf(theme) + 1) % 3] : theme;
+      root.dataset.theme = next(localStorage.getItem("jqueue-theme") || root.dataset.theme || "auto");
+      localStorage.setItem("jqueue-theme", root.dataset.theme);
+    } catch {
+      root.dataset.theme = next(root.dataset.theme || "auto");
+    }
     document.getElementById("theme").textContent = `Theme: ${root.dataset.theme}`;
   }
 
   // Go to another view. Its heading gets the focus, so that a screen reader says where we are.
   show(moved) {
     if (moved && location.hash.startsWith("#token=")) return;
-    const place = this.place();
     this.view = { chosen: new Set() };
-    const dialog = document.querySelector("dialog");
-    if (dialog) dialog.close();
+    document.querySelector("dialog")?.close();
     this.render();
     this.load();
     if (moved) {
       window.scrollTo(0, 0);
       document.querySelector("main h1")?.focus({ preventScroll: true });
     }
-    document.title = `${place.title} · jqueue`;
+    document.title = `${this.place().title} · jqueue`;
   }
 
   // Ask the source for news, and then again and again.
@@ -105,14 +99,14 @@ export class App {
       this.failures = 0;
       this.heard = Date.now();
       if (values) {
-        this.state = values;
-        this.samples.add(values);
-        this.actions.table = values.actions || this.actions.table;
+        const rows = Object.entries(values.entrypoints).map(([name, row]) => ({ name, ...row }));
+        this.state = { ...values, rows };
+        this.samples.add(this.state);
+        this.actions.table = values.actions;
       }
       this.trouble(null);
       if (values || now) await this.load();
       this.render();
-      if (this.state.still) return clearTimeout(this.late);
     } catch (error) {
       if (round !== this.round) return;
       this.failures += 1;
@@ -120,6 +114,7 @@ export class App {
     }
     if (round !== this.round) return;
     clearTimeout(this.late);
+    if (this.state?.still) return;
     const pause = this.failures ? Math.min(SLOWEST, POLL * 2 ** this.failures) : document.hidden ? POLL_HIDDEN : POLL;
     this.timer = setTimeout(() => this.poll(), pause);
   }
@@ -127,7 +122,7 @@ export class App {
   // Load what the current view needs besides the overview.
   async load() {
     if (!this.state) return;
-    const { path, query } = this.place(), view = this.view, source = this.source;
+    const { path, query } = this.place(), { view, source } = this;
     try {
       if (path === "/") this.loadTimeline(query.get("entrypoint") || "");
       if (path === "/jobs") view.page = await source.get("jobs", Object.fromEntries(query));
@@ -144,12 +139,10 @@ export class App {
 
   async loadJob(view, id) {
     const [job, events] = await Promise.allSettled(["job", "job/events"].map((path) => this.source.get(path, { id })));
-    if (events.status === "fulfilled") view.events = events.value;
-    else view.events = { events: [], reason: events.reason.message };
-    if (job.status === "fulfilled") view.job = job.value;
-    else if (job.reason.status === 404) [view.job, view.missing] = [null, `Not here any longer: ${job.reason.message}.`];
-    else throw job.reason;
-    if (job.status === "fulfilled") view.missing = null;
+    view.events = events.value ?? { events: [], missing: events.reason.message };
+    if (job.reason && job.reason.status !== 404) throw job.reason;
+    view.job = job.value;
+    view.missing = job.reason && `Not here any longer: ${job.reason.message}.`;
   }
 
   // The last hour from the history, once for each entrypoint.
@@ -165,10 +158,10 @@ export class App {
   }
 
   async reveal(kind) {
-    const view = this.view, id = this.place().query.get("id") || "";
+    const { view } = this, id = this.place().query.get("id") || "";
     try {
-      const found = await this.source.get(`job/${kind}`, { id });
-      view[kind] = kind === "payload" ? payloadText(found) : found.text ?? "It is too large to be shown here.";
+      const values = await this.source.get(`job/${kind}`, { id });
+      view[kind] = kind === "payload" ? payloadText(values) : values.text ?? "It is too large to be shown here.";
     } catch (error) {
       note(foreign(error.message), { error: true });
     }
@@ -180,52 +173,48 @@ export class App {
     const fresh = state?.still ? `snapshot of ${moment(state.now)}` : "live";
     live.className = error ? "live lost" : state?.still ? "live still" : "live";
     live.textContent = error ? "not up to date" : state ? `${fresh}, version ${count(state.version)}` : "connecting…";
-    const since = error && this.heard ? ` The figures are from ${moment(this.heard / 1000)}.` : "";
-    const kind = error ? `${error.message}` : "";
-    if (place.dataset.kind !== kind) {
-      place.replaceChildren(...(error ? [h("div", { class: "warning" }, h("p", {}, foreign(error.message), since),
-        error.ask && this.question(error.ask))] : []));
-    }
+    const kind = error?.message ?? "";
+    if (place.dataset.kind === kind) return;
     place.dataset.kind = kind;
+    const since = this.heard ? ` The figures are from ${moment(this.heard / 1000)}.` : "";
+    place.replaceChildren(...(error ? [h("div", { class: "warning" }, h("p", {}, foreign(kind), since),
+      error.kind === "token" && this.question())] : []));
   }
 
-  // What the source must know before it can go on: a token.
-  question({ label, type, button }) {
+  // Ask for a token, without which the source does not go on.
+  question() {
     const submit = async (event) => {
       event.preventDefault();
       try {
-        await this.source.answer(event.target.elements.answer.value.trim());
+        await this.source.signIn(event.target.elements.token.value.trim());
         this.poll(true);
       } catch (error) {
         note(foreign(error.message), { error: true });
       }
     };
     return h("form", { class: "question", onsubmit: submit },
-      h("label", {}, label, h("input", { type, name: "answer", autocomplete: "off", required: true })),
-      h("button", { type: "submit" }, button));
+      h("label", {}, "Token", h("input", { type: "password", name: "token", autocomplete: "off", required: true })),
+      h("button", { type: "submit" }, "Sign in"));
   }
 
   render() {
-    const { path, render, query } = this.place();
-    const dead = this.state?.figures.dead;
+    const { path, render, query } = this.place(), { state, view } = this, main = document.getElementById("main");
     const links = VIEWS.filter(([each]) => each !== "/job").map(([each, title]) => {
       const current = each === path || (path === "/job" && each === "/jobs");
       return h("li", {}, h("a", { href: `#${each}`, "aria-current": current ? "page" : null }, title,
-        each === "/dead" && dead ? h("span", { class: "number-badge" }, count(dead)) : null));
+        each === "/dead" && state?.dead ? h("span", { class: "number-badge" }, count(state.dead)) : null));
     });
     patch(document.querySelector("#views ul"), h("ul", {}, links));
-    const main = document.getElementById("main");
-    if (!this.state) {
+    if (!state) {
       if (!main.firstChild) main.append(h("p", { class: "empty" }, "Loading…"));
       return;
     }
-    document.getElementById("name").replaceChildren(foreign(this.state.name),
-      this.state.role === "viewer" ? h("span", { class: "badge" }, "read only") : "");
-    const shown = render({ state: this.state, samples: this.samples, actions: this.actions, query, ...this.view,
-      view: this.view, redraw: () => this.render(), mayShow: this.state.role !== "viewer",
-      showPayload: () => this.reveal("payload"), showResult: () => this.reveal("result") });
-    const alerts = (this.state.alerts || []).map((text) => h("p", { class: "warning", role: "alert" }, foreign(text)));
-    patch(main, h("main", { id: "main", tabindex: "-1" }, alerts, shown));
+    const viewer = state.role === "viewer";
+    document.getElementById("name").replaceChildren(foreign(state.queue), viewer ? h("span", { class: "badge" }, "read only") : "");
+    const shown = render({ state, samples: this.samples, actions: this.actions, query, ...view, view,
+      redraw: () => this.render(), reveal: viewer ? null : (kind) => this.reveal(kind) });
+    const warnings = state.warnings.map((text) => h("p", { class: "warning", role: "alert" }, foreign(text)));
+    patch(main, h("main", { id: "main", tabindex: "-1" }, warnings, shown));
     for (const select of main.querySelectorAll("select")) {
       if (select !== document.activeElement) select.value = select.querySelector("option[selected]")?.value ?? select.value;
     }

@@ -1,21 +1,23 @@
 // The views of jobs: a list with filters, and one job with its whole life.
 
 import { excerpt, foreign, h, visible } from "./dom.js";
-import { AGES, STATES, ago, bytes, count, counted, duration, inJobs, moment } from "./format.js";
+import { STATES, absent, ago, bytes, count, counted, duration, moment, secondsOf, words } from "./format.js";
 import { figure, heading, hidden, pending, table } from "./views.js";
 
 const ORDERS = [
   ["served", "next to be served"], ["newest", "newest first"], ["oldest", "oldest first"], ["attempts", "most attempts"],
   ["id", "by id"],
 ];
+const AGES = [
+  ["", "any time"], ["60", "1 minute"], ["600", "10 minutes"], ["3600", "1 hour"], ["86400", "1 day"], ["604800", "1 week"],
+];
 
-export function badge(job) {
-  const stopping = job.cancel_requested ? ", told to stop" : "";
-  return h("span", { class: `badge ${job.state}` }, STATES[job.state] + stopping);
+function badge(job) {
+  return h("span", { class: `badge ${job.status}` }, words(job.status), job.cancel_requested && ", told to stop");
 }
 
 function attempts(job) {
-  return count(job.tries) + (job.failed ? `, ${count(job.failed)} failed` : "");
+  return count(job.attempts) + (job.failures ? `, ${count(job.failures)} failed` : "");
 }
 
 function targetOf(job) {
@@ -24,7 +26,7 @@ function targetOf(job) {
 
 const FIELDS = ["entrypoint", "text", "payload", "holder", "pattern"];
 
-function filters(query, state, mayShow) {
+function filters(query, state, reveal) {
   const chosen = new Set((query.get("state") || "").split(",").filter(Boolean));
   const go = (form) => {
     const values = new FormData(form), asked = new URLSearchParams();
@@ -39,19 +41,18 @@ function filters(query, state, mayShow) {
     event.preventDefault();
     go(event.target);
   };
-  const names = state.entrypoints.filter((row) => row.name !== null).slice(0, 200);
   const text = (name, label, properties) => h("label", {}, label,
     h("input", { name, autocomplete: "off", value: query.get(name) || "", onchange: change, ...properties }));
   const select = (name, label, choices) => h("label", {}, label, h("select", { name, onchange: change },
-    choices.map(([value, words]) => h("option", { value, selected: value === (query.get(name) || choices[0][0]) }, words))));
+    choices.map(([value, said]) => h("option", { value, selected: value === (query.get(name) || choices[0][0]) }, said))));
   return h("form", { class: "filters", onsubmit: submit, role: "search", "aria-label": "Filters" },
     h("fieldset", {}, h("legend", { class: "unseen" }, "States"),
-      Object.entries(STATES).map(([name, label]) => h("label", { class: "chip" },
-        h("input", { type: "checkbox", name: "state", value: name, checked: chosen.has(name), onchange: change }), label))),
+      STATES.map((name) => h("label", { class: "chip" },
+        h("input", { type: "checkbox", name: "state", value: name, checked: chosen.has(name), onchange: change }), words(name)))),
     text("entrypoint", "Entrypoint", { list: "entrypoints" }),
-    h("datalist", { id: "entrypoints" }, names.map((row) => h("option", { value: row.name }))),
+    h("datalist", { id: "entrypoints" }, state.rows.slice(0, 200).map((row) => h("option", { value: row.name }))),
     text("text", "Id, key, holder or error", { type: "search" }),
-    mayShow && text("payload", "In payloads", { type: "search" }),
+    reveal && text("payload", "In payloads", { type: "search" }),
     query.get("holder") && text("holder", "Holder"),
     query.get("pattern") && text("pattern", "Error without numbers"),
     select("older", "Longer than", AGES),
@@ -92,10 +93,10 @@ function beyond(page, query, state) {
 // What is selected, and what can be done with it.
 function selection({ page, query, view, actions, redraw }) {
   const chosen = page.jobs.filter((job) => view.chosen.has(job.id)), whole = chosen.length === page.jobs.length;
-  const every = whole && view.every, states = (query.get("state") || Object.keys(STATES).join()).split(",");
+  const every = whole && view.every, states = (query.get("state") || STATES.join()).split(",");
   const asked = Object.fromEntries(["state", "older", ...FIELDS].filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
   const target = (name) => {
-    const fits = (state) => actions.table[name].states.includes(state), some = chosen.filter((job) => fits(job.state));
+    const fits = (state) => actions.table[name].states.includes(state), some = chosen.filter((job) => fits(job.status));
     if (every) {
       const number = states.every(fits) && (page.total > page.listed || !page.beyond) ? page.total : null;
       return { jobs: number, body: { query: asked, seen_at: page.now } };
@@ -111,7 +112,7 @@ function selection({ page, query, view, actions, redraw }) {
     view.every = event.target.checked;
     redraw();
   };
-  const names = chosen.length ? actions.of("job", every ? states : chosen.map((job) => job.state)) : [];
+  const names = chosen.length ? actions.of("job", every ? states : chosen.map((job) => job.status)) : [];
   return h("div", { class: "selection", role: "group", "aria-label": "Selection" },
     h("label", { class: "chip" }, h("input", { type: "checkbox", checked: whole, onchange: all }),
       chosen.length && !whole ? `${chosen.length} selected` : counted(page.jobs.length, "job here", "jobs here")),
@@ -120,7 +121,7 @@ function selection({ page, query, view, actions, redraw }) {
     names.map((name) => actions.button(name, target(name))));
 }
 
-export function list({ state, page, query, actions, wrong, view, redraw, mayShow }) {
+export function list({ state, page, query, actions, wrong, view, redraw, reveal }) {
   const choosable = page?.total > 0 && actions.of("job").length > 0;
   const choose = (job) => (event) => {
     const at = page.jobs.indexOf(job), last = page.jobs.findIndex((each) => each.id === view.last);
@@ -142,8 +143,8 @@ export function list({ state, page, query, actions, wrong, view, redraw, mayShow
   ] }));
   return [
     heading("Jobs", actions.of("queue").map((name) => actions.button(name, { body: {} }))),
-    filters(query, state, mayShow),
-    page && h("p", { class: "hint" }, page.total || page.searched ? inJobs(page.total) : "", beyond(page, query, state)),
+    filters(query, state, reveal),
+    page && h("p", { class: "hint" }, page.total || page.searched ? counted(page.total, "job") : "", beyond(page, query, state)),
     choosable && selection({ page, query, view, actions, redraw }),
     page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : pending(wrong),
     page && pager(page, query),
@@ -154,20 +155,17 @@ const TIMES = [["created_at", "Enqueued"], ["run_at", "Not before"], ["expires_a
   ["claimed_at", "Claimed"], ["heartbeat_at", "Last heartbeat"], ["dead_at", "Dead"], ["finished_at", "Finished"]];
 
 function facts(job) {
-  const row = (label, value) => (value === null || value === undefined || value === "" ? null
-    : [h("dt", {}, label), h("dd", {}, value)]);
-  const text = (value) => (value === null || value === undefined ? null : foreign(value));
-  const running = job.state === "in_progress" ? duration(job.now - (job.times.claimed_at ?? job.since)) : null;
+  const row = (label, value) => (absent(value) || value === "" ? null : [h("dt", {}, label), h("dd", {}, value)]);
+  const running = job.status === "in_progress" ? duration(job.now - secondsOf(job.claimed_at ?? job.since)) : null;
   return h("dl", { class: "facts" },
     row("Entrypoint", h("a", { href: `#/jobs?${new URLSearchParams({ entrypoint: job.entrypoint })}` }, foreign(job.entrypoint))),
     row("Holder", job.holder && h("a", { href: `#/jobs?${new URLSearchParams({ holder: job.holder })}` }, foreign(job.holder))),
     row("Runs for", running),
-    TIMES.map(([name, label]) => job.times[name] !== null
-      && row(label, [moment(job.times[name]), h("small", {}, ` ${ago(job.times[name], job.now)}`)])),
+    TIMES.map(([name, label]) => job[name] && row(label, [moment(job[name]), h("small", {}, ` ${ago(job[name], job.now)}`)])),
     row("Attempts", attempts(job) + (job.max_attempts ? `; dead after ${counted(job.max_attempts, "failure")}` : "")),
     row("Priority", job.priority),
     row("Claim timeout", job.claim_timeout && duration(job.claim_timeout)),
-    row("Unique key", text(job.unique_key)),
+    row("Unique key", job.unique_key && foreign(job.unique_key)),
     row("Concurrency key", job.concurrency_key && [foreign(job.concurrency_key), `, ${job.concurrency_limit ?? 1} at once`]),
     row("Result is kept", job.keep_result && duration(job.keep_result)),
     Object.entries(job.headers).map(([name, value]) => row(["Header ", foreign(name)], foreign(value))),
@@ -177,35 +175,36 @@ function facts(job) {
 function life(events) {
   if (!events) return pending();
   if (!events.events.length) {
-    return h("p", { class: "empty" }, events.reason || "The history has no events of this job. Is it switched on?");
+    return h("p", { class: "empty" }, foreign(events.missing ?? "The history has no events of this job. Is it switched on?"));
   }
   const columns = ["Time", "Event", "State after", figure("Attempt"), figure("Took"), "Holder or error"];
   const rows = events.events.map((event, number) => ({ key: `${events.events.length - number}`, cells: [
-    moment(event.at), foreign(event.verb), event.after ? foreign(event.after.replace("_", " ")) : "left the queue",
+    moment(event.at), foreign(event.event), event.after ? foreign(words(event.after)) : "left the queue",
     String(event.attempt),
-    event.wait !== null ? `waited ${duration(event.wait)}` : event.run !== null ? `ran ${duration(event.run)}` : "",
+    event.wait_seconds !== null ? `waited ${duration(event.wait_seconds)}`
+      : event.run_seconds !== null ? `ran ${duration(event.run_seconds)}` : "",
     excerpt(event.error || event.holder || ""),
   ] }));
   return [table("Events", columns, rows, ""), events.more && h("p", {}, "Earlier events are not shown."),
-    events.damaged && h("p", { class: "warning" }, foreign(events.damaged))];
+    events.missing && h("p", { class: "warning" }, foreign(events.missing))];
 }
 
 function errors(job) {
   if (!job.error && !job.errors.length) return null;
   const columns = [figure("Attempt"), "Time", "Error"];
   const rows = [...job.errors].reverse().map((error) => ({ key: `${error.attempt}-${error.at}`, cells: [
-    String(error.attempt), moment(error.at), excerpt(error.text)] }));
+    String(error.attempt), moment(error.at), excerpt(error.error)] }));
   return [h("h2", {}, "Errors"),
     job.error && h("pre", { class: "block", tabindex: "0", "aria-label": "Last error" }, visible(job.error)),
-    job.error_dropped ? h("p", { class: "hint" }, `Not kept of it: ${counted(job.error_dropped, "byte")}.`) : null,
+    job.error_bytes_dropped ? h("p", { class: "hint" }, `Not kept of it: ${counted(job.error_bytes_dropped, "byte")}.`) : null,
     job.traceback && h("pre", { class: "block", tabindex: "0", "aria-label": "Traceback" }, visible(job.traceback)),
     rows.length ? table("Errors of attempts", columns, rows, "") : null];
 }
 
-function secret(shown, { title, load, hint }) {
+function secret(title, shown, load) {
   return [h("h2", {}, title),
     shown === undefined
-      ? h("p", {}, h("button", { type: "button", onclick: load }, `Show the ${title.toLowerCase()}`), h("small", {}, ` ${hint}`))
+      ? h("p", {}, h("button", { type: "button", onclick: load }, `Show the ${title.toLowerCase()}`), h("small", {}, " It may hold personal data."))
       : h("pre", { class: "block", tabindex: "0", "aria-label": title }, visible(shown))];
 }
 
@@ -216,7 +215,7 @@ export function payloadText(found) {
   return found.bytes ? text + rest : "(empty)";
 }
 
-export function one({ job, missing, wrong, events, payload, result, actions, showPayload, showResult, mayShow }) {
+export function one({ job, missing, wrong, events, payload, result, actions, reveal }) {
   const back = h("p", {}, h("a", { href: "#/jobs" }, "← All jobs"));
   if (missing) return [back, heading("Job"), h("p", { class: "empty", role: "status" }, missing), life(events)];
   if (!job) return [back, heading("Job"), pending(wrong)];
@@ -224,11 +223,11 @@ export function one({ job, missing, wrong, events, payload, result, actions, sho
     back,
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Job ", foreign(job.id, { class: "id" })), badge(job)),
     h("span", { class: "row-actions" },
-      actions.of("job", [job.cancel_requested ? "" : job.state]).map((name) => actions.button(name, targetOf(job)))),
+      actions.of("job", [job.cancel_requested ? "" : job.status]).map((name) => actions.button(name, targetOf(job)))),
     facts(job),
     errors(job),
-    mayShow && secret(payload, { title: "Payload", load: showPayload, hint: "It may hold personal data." }),
-    mayShow && job.has_result && secret(result, { title: "Result", load: showResult, hint: "It may hold personal data." }),
+    reveal && secret("Payload", payload, () => reveal("payload")),
+    reveal && job.has_result && secret("Result", result, () => reveal("result")),
     h("h2", {}, "Life"), life(events),
   ];
 }

@@ -1,14 +1,13 @@
-// The queue as the server beside this page tells it. snapshot.js has the same methods without a server.
+// The queue as the server beside this page tells it, and the start of the page. snapshot.js does both without a server.
 
-export class Refusal extends Error {
-  constructor(message, status, kind) {
-    super(message);
-    this.status = status;
-    this.kind = kind;
-  }
+import { App } from "./app.js";
+import { note } from "./actions.js";
+
+const PATIENCE = 90; // seconds for an answer: longer than the server waits for the store
+
+function refusal(message, kind, status = 0) {
+  return Object.assign(new Error(message), { kind, status });
 }
-
-export const PATIENCE = 90; // seconds for an answer: longer than the server waits for the store
 
 async function call(path, options = {}) {
   let answer, text;
@@ -18,20 +17,16 @@ async function call(path, options = {}) {
     text = await answer.text();
   } catch (error) {
     const late = `the dashboard's server has not answered for ${PATIENCE} s. Look at what has been done before you try again`;
-    throw new Refusal(error.name === "TimeoutError" ? late : "the dashboard's server does not answer: is it still running?", 0, "away");
+    throw refusal(error.name === "TimeoutError" ? late : "the dashboard's server does not answer: is it still running?", "away");
   }
-  if (answer.status === 304) return { unchanged: true };
-  let values = null;
+  if (answer.status === 304) return { values: null };
+  let values;
   try {
     values = JSON.parse(text);
   } catch {
-    throw new Refusal(`the server gave an answer that is no JSON (status ${answer.status})`, answer.status, "away");
+    throw refusal(`the server gave an answer that is no JSON (status ${answer.status})`, "away", answer.status);
   }
-  if (!answer.ok) {
-    const refusal = new Refusal(values.error || `status ${answer.status}`, answer.status, values.kind);
-    if (values.kind === "token") refusal.ask = { label: "Token", type: "password", button: "Sign in" };
-    throw refusal;
-  }
+  if (!answer.ok) throw refusal(values.error || `status ${answer.status}`, values.kind, answer.status);
   return { values, etag: answer.headers.get("ETag") };
 }
 
@@ -40,23 +35,20 @@ function send(path, body) {
   return call(path, { method: "POST", headers, body: JSON.stringify(body) });
 }
 
-export class ServerSource {
-  constructor() {
-    this.etag = null;
-  }
+class ServerSource {
+  etag = null;
 
   // Exchange the token of the printed link for a cookie. The token stands after the "#", which no server is sent.
-  async answer(token) {
+  async signIn(token) {
     await send("api/session", { token });
     this.etag = null;
   }
 
   // Everything but the jobs; null if nothing has changed since the last call.
   async overview() {
-    const found = await call("api/overview", this.etag ? { headers: { "If-None-Match": this.etag } } : {});
-    if (found.unchanged) return null;
-    this.etag = found.etag;
-    return found.values;
+    const { values, etag } = await call("api/overview", this.etag ? { headers: { "If-None-Match": this.etag } } : {});
+    if (values) this.etag = etag;
+    return values;
   }
 
   // Values by their path. A part of a payload stands in the body of the request: logs show addresses.
@@ -71,3 +63,10 @@ export class ServerSource {
     return values;
   }
 }
+
+const source = new ServerSource(), app = new App(source);
+const token = location.hash.startsWith("#token=") ? decodeURIComponent(location.hash.slice(7)) : null;
+if (token !== null) history.replaceState(null, "", location.pathname + location.search);
+const wrong = token !== null && await source.signIn(token).then(() => null, (error) => error);
+app.start();
+if (wrong) note(wrong.message, { error: true });

@@ -1,29 +1,13 @@
 // What the page remembers from poll to poll: series over time, and percentiles of the time between two polls.
 
 const SAMPLES = 900;
-const WINDOW = 60; // seconds over which rates and percentiles are taken
+const WINDOW = 60; // seconds over which percentiles are taken
 
-// The bound in seconds below which a share of the durations lies; null without any.
-export function quantile(histogram, share) {
-  const counts = histogram?.counts || [];
-  let left = share * counts.reduce((sum, [, number]) => sum + number, 0);
-  if (!left) return null;
-  for (const [bound, number] of counts) {
-    left -= number;
-    if (left <= 1e-9) return bound;
-  }
-  return null;
-}
-
-function difference(later, earlier) {
-  const before = new Map(earlier.counts);
-  const counts = later.counts.map(([bound, number]) => [bound, number - (before.get(bound) || 0)]);
-  return { counts: counts.filter(([, number]) => number > 0) };
-}
-
-function slim(figures) {
-  const { ready, scheduled, in_progress, dead, totals } = figures;
-  return { ready, scheduled, in_progress, dead, totals };
+// The bound in seconds below which a share of the durations lies that came between two histograms.
+function quantile(later, earlier, share) {
+  const before = new Map(earlier), counts = (later ?? []).map(([, number], place) => number - (before.get(later[place][0]) ?? 0));
+  let left = share * counts.reduce((sum, number) => sum + number, 0);
+  return left > 0 ? later[counts.findIndex((number) => (left -= number) <= 1e-9)][0] : null;
 }
 
 export class Samples {
@@ -32,52 +16,32 @@ export class Samples {
     this.earlier = new Map(); // points from the history, by entrypoint; "" is the whole queue
   }
 
-  add(overview) {
-    const last = this.samples.at(-1);
-    if (last && overview.now - last.at < 1) return;
-    const entrypoints = new Map();
-    for (const row of overview.entrypoints.slice(0, 100)) if (row.name !== null) entrypoints.set(row.name, slim(row));
-    this.samples.push({ at: overview.now, whole: slim(overview.figures), entrypoints });
+  add({ now, rows, durations, ...whole }) {
+    if (now - this.samples.at(-1)?.at < 1) return;
+    const first = this.samples.findLast(({ at }) => now - at >= WINDOW) ?? this.samples[0], points = new Map();
+    for (const row of [{ ...whole, name: "" }, ...rows.slice(0, 100)]) {
+      const { name, ready, scheduled, in_progress, dead, rates } = row, times = durations[name] ?? {};
+      const point = { at: now, queued: ready + scheduled, in_progress, dead, ...rates?.last_minute, times };
+      const before = first?.points.get(name)?.times;
+      for (const kind of before ? ["wait", "run"] : []) {
+        point[`${kind}50`] = quantile(times[kind], before[kind], 0.5);
+        point[`${kind}95`] = quantile(times[kind], before[kind], 0.95);
+      }
+      points.set(name, point);
+    }
+    this.samples.push({ at: now, points });
     if (this.samples.length > SAMPLES) this.samples = this.samples.filter((_, number) => number % 2 === 1);
   }
 
   // Rates and percentiles of the last minute of an entrypoint, or of the whole queue.
   lately(name) {
-    return this.samples.length ? this.point(this.samples.length - 1, name) : {};
-  }
-
-  point(number, name) {
-    const { at } = this.samples[number];
-    const figures = this.figures(number, name);
-    if (!figures) return { at };
-    const found = { at, queued: figures.ready + figures.scheduled, in_progress: figures.in_progress, dead: figures.dead };
-    let first = number;
-    while (first > 0 && at - this.samples[first].at < WINDOW) first -= 1;
-    const before = this.figures(first, name)?.totals, totals = figures.totals;
-    if (!totals) return found;
-    if (!before || first === number) return { ...found, ...totals.rates.minute };
-    const seconds = at - this.samples[first].at;
-    for (const kind of ["enqueued", "claimed", "done", "failed"]) {
-      found[kind] = Math.max(0, totals[kind] - before[kind]) / seconds;
-    }
-    const waits = difference(totals.waits, before.waits), runs = difference(totals.runs, before.runs);
-    found.wait50 = quantile(waits, 0.5);
-    found.wait95 = quantile(waits, 0.95);
-    found.run50 = quantile(runs, 0.5);
-    found.run95 = quantile(runs, 0.95);
-    return found;
-  }
-
-  figures(number, name) {
-    const sample = this.samples[number];
-    return name ? sample.entrypoints.get(name) : sample.whole;
+    return this.samples.at(-1)?.points.get(name) ?? {};
   }
 
   // All points in time: those of the history, and then our own.
   points(name) {
-    const own = this.samples.map((_, number) => this.point(number, name));
-    const first = own.length ? own[0].at : Infinity;
-    const earlier = (this.earlier.get(name || "") || []).filter((point) => point.at < first);
+    const own = this.samples.map(({ at, points }) => points.get(name) ?? { at }), first = own[0]?.at ?? Infinity;
+    const earlier = (this.earlier.get(name) ?? []).filter((point) => point.at < first);
     const begin = earlier.findIndex((point) => point.queued || point.dead || point.enqueued || point.claimed);
     return [...(begin < 0 ? [] : earlier.slice(Math.max(0, begin - 1))), ...own]; // without the time before the first job
   }

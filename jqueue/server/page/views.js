@@ -1,8 +1,8 @@
 // The views of figures: overview, workers, cron entries, limits, dead letters, the store. Each returns elements.
 
 import { chart, wholeTime } from "./charts.js";
-import { excerpt, foreign, h } from "./dom.js";
-import { ago, bytes, count, counted, duration, inJobs, moment, rate } from "./format.js";
+import { excerpt, foreign, h, visible } from "./dom.js";
+import { absent, ago, bytes, count, counted, duration, moment, rate } from "./format.js";
 
 export const figure = (label) => ({ label, number: true });
 export const hidden = (label) => ({ label, hidden: true });
@@ -42,17 +42,16 @@ function card(label, value, { href = null, tone = "", hint = null } = {}) {
   return h("li", { class: `card ${tone}` }, href ? h("a", { href }, body) : h("div", {}, body));
 }
 
-function cards(figures, lately, now, held) {
-  const oldest = figures.oldest_ready === null ? "–" : duration(Math.max(0, Math.floor(now - figures.oldest_ready)));
+function cards(figures, held) {
+  const { totals, rates } = figures, lately = rates?.last_minute;
   return h("ul", { class: "cards" },
     card("Ready", count(figures.ready), { href: "#/jobs?state=ready", hint: held }),
     card("Scheduled", count(figures.scheduled), { href: "#/jobs?state=scheduled" }),
     card("In progress", count(figures.in_progress), { href: "#/jobs?state=in_progress" }),
     card("Dead", count(figures.dead), { href: "#/dead", tone: figures.dead ? "bad" : "" }),
-    card("Oldest ready", oldest, { href: "#/jobs?state=ready&order=oldest", hint: "waits for" }),
-    figures.totals && card("Done", rate(lately.done), { hint: `${count(figures.totals.done)} in all` }),
-    figures.totals && card("Failed", rate(lately.failed),
-      { tone: lately.failed ? "warn" : "", hint: `${count(figures.totals.failed)} in all` }));
+    card("Oldest ready", age(figures), { href: "#/jobs?state=ready&order=oldest", hint: "waits for" }),
+    totals && card("Done", rate(lately.done), { hint: `${count(totals.done)} in all` }),
+    totals && card("Failed", rate(lately.failed), { tone: lately.failed ? "warn" : "", hint: `${count(totals.failed)} in all` }));
 }
 
 function charts(points, redraw) {
@@ -64,17 +63,20 @@ function charts(points, redraw) {
     draw("Run time", [["run50", "median"], ["run95", "95th percentile"]], duration));
 }
 
+function age({ oldest_ready_seconds: seconds }) {
+  return duration(seconds && Math.max(0, Math.floor(seconds)));
+}
+
 function pair(low, high) {
-  if (low === null || low === undefined) return "–";
+  if (absent(low)) return "–";
   return low === high ? `≤ ${duration(high)}` : `${duration(low)} / ${duration(high)}`;
 }
 
 export function overview({ state, samples, query, actions, redraw }) {
   const name = query.get("entrypoint") || "";
-  const row = name ? state.entrypoints.find((each) => each.name === name) : null;
-  const figures = row || state.figures, chosen = row ? name : "", reasons = state.why_waiting || {};
-  const held = state.entrypoints.reduce((sum, each) => sum + (Object.hasOwn(reasons, each.name) ? each.ready : 0), 0);
-  const choices = state.entrypoints.filter((each) => each.name !== null).slice(0, 200), points = samples.points(chosen);
+  const row = state.rows.find((each) => each.name === name), chosen = row ? name : "";
+  const held = state.rows.reduce((sum, each) => sum + (each.why_waiting ? each.ready : 0), 0);
+  const choices = state.rows.slice(0, 200), points = samples.points(chosen);
   const go = (event) => {
     location.hash = event.target.value ? `#/?${new URLSearchParams({ entrypoint: event.target.value })}` : "#/";
   };
@@ -83,8 +85,8 @@ export function overview({ state, samples, query, actions, redraw }) {
       choices.length > 1 && h("label", { class: "choice" }, "Show ",
         h("select", { onchange: go, value: chosen },
           h("option", { value: "", selected: !chosen }, "all entrypoints"),
-          choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, foreignText(each.name)))))),
-    cards(figures, samples.lately(chosen), state.now, row ? reasons[chosen] : held ? `${count(held)} held up` : null),
+          choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, visible(each.name)))))),
+    cards(row ?? state, row ? row.why_waiting : held ? `${count(held)} held up` : null),
     (!state.still || points.length > 1) && charts(points, redraw),
     h("p", { class: "hint" }, wholeTime(redraw),
       "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
@@ -93,33 +95,28 @@ export function overview({ state, samples, query, actions, redraw }) {
   ];
 }
 
-function foreignText(text) {
-  return foreign(text).textContent;
-}
-
-function rulesOf(row) {
-  return { name: row.name, body: { entrypoint: row.name, seen: row.limits }, values: row.limits };
+function rulesOf({ name, paused, max_running, rate, per }) {
+  const seen = { paused, max_running, rate, per };
+  return { name, body: { entrypoint: name, seen }, values: seen };
 }
 
 function pauseOf(row, actions) {
-  return actions.button(row.limits.paused ? "resume" : "pause", rulesOf(row));
+  return actions.button(row.paused ? "resume" : "pause", rulesOf(row));
 }
 
 function entrypoints(state, samples, actions) {
   const columns = ["Entrypoint", figure("Ready"), figure("Scheduled"), figure("In progress"), figure("Dead"),
     figure("Oldest"), figure("Done"), figure("Failed"), figure("Wait p50/p95"), figure("Run p50/p95"), hidden("Actions")];
-  const rows = state.entrypoints.map((row) => {
-    const lately = row.name === null ? {} : samples.lately(row.name);
-    const why = state.why_waiting?.[row.name] || (row.limits?.paused && "paused");
+  const rows = state.rows.map((row) => {
+    const lately = samples.lately(row.name), rates = row.rates?.last_minute, why = row.why_waiting || (row.paused && "paused");
     const cell = (name) => (row[name] ? link({ state: name, entrypoint: row.name }, count(row[name])) : "0");
     return { key: `e:${row.name}`, cells: [
-      row.name === null ? "others, counted together" : h("span", { class: "named" },
-        link({ entrypoint: row.name }, foreign(row.name)), why && h("span", { class: "badge paused" }, why)),
+      h("span", { class: "named" }, link({ entrypoint: row.name }, foreign(row.name)),
+        why && h("span", { class: "badge paused" }, why)),
       cell("ready"), cell("scheduled"), cell("in_progress"), cell("dead"),
-      row.oldest_ready === null ? "–" : duration(Math.max(0, Math.floor(state.now - row.oldest_ready))),
-      row.totals ? rate(lately.done) : "–", row.totals ? rate(lately.failed) : "–",
+      age(row), rates ? rate(rates.done) : "–", rates ? rate(rates.failed) : "–",
       pair(lately.wait50, lately.wait95), pair(lately.run50, lately.run95),
-      row.limits && pauseOf(row, actions),
+      pauseOf(row, actions),
     ] };
   });
   return table("Entrypoints", columns, rows, "No entrypoints yet: the first job brings one.");
@@ -127,22 +124,22 @@ function entrypoints(state, samples, actions) {
 
 export function workers({ state, actions }) {
   const columns = ["Worker", "Host", figure("Busy"), "Entrypoints", "Started", "Seen", "Version", hidden("Actions")];
-  const known = new Set(state.workers.map((worker) => worker.holder));
-  const rows = state.workers.map((worker) => ({ key: `w:${worker.holder}`, cells: [
+  const rows = state.workers_seen.filter((each) => each.worker).map((worker) => ({ key: `w:${worker.holder}`, cells: [
     foreign(worker.name), [foreign(worker.host), `:${worker.pid}`],
-    link({ holder: worker.holder }, `${worker.busy} of ${worker.slots}`),
+    link({ holder: worker.holder }, `${worker.jobs} of ${worker.slots}`),
     h("span", { class: "list" }, worker.entrypoints.map((name, number) => [number ? ", " : "", foreign(name)])),
-    when(worker.started, state.now), [state.now - worker.at > 120 && "lost, ", when(worker.at, state.now)], foreign(worker.version),
+    when(state.now - worker.runs_seconds, state.now), [worker.lost && "lost, ", when(worker.last_commit_at, state.now)],
+    foreign(worker.version),
     worker.stopping ? h("span", { class: "badge paused" }, "told to stop") : h("span", { class: "row-actions" },
       actions.of("worker").map((name) => actions.button(name, { name: worker.holder, body: { worker: worker.holder } }))),
   ] }));
-  const others = Object.entries(state.holders).filter(([holder]) => !known.has(holder));
+  const others = state.workers_seen.filter((each) => !each.worker);
   return [heading("Workers"),
     h("p", { class: "hint" }, "A worker commits once a minute. One that was not seen for two minutes is lost, and is shown for an hour."),
     table("Workers", columns, rows, "No worker was seen within the last hour."),
     others.length ? [h("h2", {}, "Other holders of jobs"),
-      table("Other holders of jobs", ["Holder", figure("Jobs")], others.map(([holder, number]) =>
-        ({ key: `h:${holder}`, cells: [foreign(holder), link({ holder }, count(number))] })), "")] : null];
+      table("Other holders of jobs", ["Holder", figure("Jobs")], others.map(({ holder, jobs }) =>
+        ({ key: `h:${holder}`, cells: [foreign(holder), link({ holder }, count(jobs))] })), "")] : null];
 }
 
 export function schedules({ state, actions }) {
@@ -155,22 +152,19 @@ export function schedules({ state, actions }) {
       of: entry.entrypoint, body: { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint, entry.priority] },
       values: entry }))),
   ] }));
-  const more = state.schedules_total - state.schedules.length;
   return [heading("Schedules", actions.button("schedule", { body: { seen: null } }, "Add a cron entry…")),
-    table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…)."),
-    more > 0 && h("p", {}, `${counted(more, "more entry is", "more entries are")} not shown.`)];
+    table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…).")];
 }
 
 export function limits({ state, actions }) {
   const columns = ["Entrypoint", figure("In progress"), figure("At most"), figure("Rate"), "Claims", hidden("Actions")];
-  const known = state.entrypoints.filter((row) => row.limits);
-  const rows = known.map((row) => ({ key: `l:${row.name}`, cells: [
-    foreign(row.name), count(row.in_progress), row.limits.running === null ? "no limit" : count(row.limits.running),
-    row.limits.rate === null ? "no limit" : `${count(row.limits.rate)} in ${duration(row.limits.per)}`,
-    row.limits.paused ? h("span", { class: "badge paused" }, "paused") : "open",
+  const rows = state.rows.map((row) => ({ key: `l:${row.name}`, cells: [
+    foreign(row.name), count(row.in_progress), row.max_running === null ? "no limit" : count(row.max_running),
+    row.rate === null ? "no limit" : `${count(row.rate)} in ${duration(row.per)}`,
+    row.paused ? h("span", { class: "badge paused" }, "paused") : "open",
     h("span", { class: "row-actions" }, actions.button("limit", rulesOf(row)), pauseOf(row, actions)),
   ] }));
-  const open = { body: { seen: { paused: false, running: null, rate: null, per: null } } };
+  const open = { body: { seen: { paused: false, max_running: null, rate: null, per: null } } };
   return [heading("Limits", actions.button("limit", open, "Another entrypoint…")),
     table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
 }
@@ -196,7 +190,7 @@ export function dead({ state, groups, query, actions, wrong }) {
       { jobs: groups.total, body: { query: { state: "dead" }, seen_at: groups.now } },
       name === "remove" ? "Remove all…" : "Queue all again…"))),
     h("p", { class: "hint" }, groups.total
-      ? `${inJobs(groups.total)} with ${counted(groups.groups_total, "error", "different errors")}. `
+      ? `${counted(groups.total, "job")} with ${counted(groups.groups_total, "error", "different errors")}. `
         + "Numbers and ids in an error count as the same: #."
       : ""),
     table("Dead letters by error", columns, rows, "No dead letters."),
@@ -206,30 +200,28 @@ export function dead({ state, groups, query, actions, wrong }) {
 }
 
 export function store({ state }) {
-  const { store: facts } = state, { settings } = facts;
-  const say = (seconds, none) => (seconds === null || seconds === undefined ? none : duration(seconds));
-  const share = facts.size_limit ? facts.size / facts.size_limit : 0;
+  const { store: facts, size, size_limit: most } = state;
   const columns = ["Writer", "Last commit", figure("Version"), figure("Commits"), figure("Read and write")];
-  const rows = facts.commits.map((row) => ({ key: `c:${row.writer}`, cells: [
-    h("code", {}, foreign(row.name || row.writer)), when(row.at, state.now), count(row.version), count(row.sequence),
-    duration(row.cycle) ] }));
+  const rows = state.writers.map((row) => ({ key: `c:${row.writer}`, cells: [
+    h("code", {}, foreign(row.name || row.writer)), when(row.last_commit_at, state.now), count(row.version), count(row.commits),
+    duration(row.cycle_seconds) ] }));
   const row = (label, ...value) => [h("dt", {}, label), h("dd", {}, ...value)];
   return [
     heading("Storage and commits"),
-    facts.warnings.map((warning) => h("p", { class: "warning" }, foreign(warning))),
     h("dl", { class: "facts" },
-      row("Object", foreign(state.name)),
-      facts.size_limit ? row("Size", h("meter", { min: 0, max: 1, low: 0.5, high: 0.8, optimum: 0, value: share.toFixed(3),
-        "aria-label": "share of the limit" }), ` ${bytes(facts.size)} of ${bytes(facts.size_limit)}`) : row("Size", bytes(facts.size)),
-      facts.segments ? row("Segments", `${counted(facts.segment_jobs, "job waits", "jobs wait")} in ${counted(facts.segments, "more object")}, ${bytes(facts.segment_bytes)}`) : null,
+      row("Object", foreign(state.queue)),
+      row("Size", most > 0 && h("meter", { min: 0, max: 1, low: 0.5, high: 0.8, optimum: 0, value: (size / most).toFixed(3),
+        "aria-label": "share of the limit" }), most ? ` ${bytes(size)} of ${bytes(most)}` : bytes(size)),
+      state.segments ? row("Segments", `${counted(state.segment_jobs, "job waits", "jobs wait")} in `
+        + `${counted(state.segments, "more object")}, ${bytes(state.segment_bytes)}`) : null,
       state.version ? row("Version", count(state.version)) : null,
-      facts.queue ? row("Queue id", h("code", {}, foreign(facts.queue))) : null,
-      row("Unreadable lines", count(facts.unreadable)),
+      facts.id ? row("Queue id", h("code", {}, foreign(facts.id))) : null,
+      row("Unreadable lines", count(state.unreadable)),
       row("Features", facts.critical.length ? foreign(facts.critical.join(", ")) : "none beyond the basic ones"),
-      row("History", settings.history === null ? "off: queue.configure(history=…) switches it on"
-        : `kept for ${say(settings.history)}, ${counted(facts.history_events, "event")} so far`
+      row("History", facts.history === null ? "off: queue.configure(history=…) switches it on"
+        : `kept for ${duration(facts.history)}, ${counted(facts.history_events, "event")} so far`
           + (facts.history_lost ? `, ${count(facts.history_lost)} lost` : "")),
-      row("Dead jobs are kept", say(settings.dead_retention, "until they are removed")),
+      row("Dead jobs are kept", absent(state.dead_retention) ? "until they are removed" : duration(state.dead_retention)),
       row("Remembered", `${counted(facts.finished, "finished id")}, ${counted(facts.holds, "unique key")}`)),
     h("h2", {}, "Writers"),
     table("Writers and their last commits", columns, rows, "No commit yet."),
