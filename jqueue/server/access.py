@@ -10,7 +10,7 @@ import hashlib
 import hmac
 import os
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,7 +18,6 @@ from pathlib import Path
 from starlette.requests import Request
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.ports.clock import Entropy
 
 
 class Role(StrEnum):
@@ -46,23 +45,28 @@ SHORTEST_TOKEN = 16
 
 
 class Tokens:
-    """Tokens, each with a role. The browser keeps a cookie from which the token cannot be computed.
+    """Tokens, each with a role, for users of the page. The browser keeps a cookie from which no token can be computed.
 
     Args:
-        roles: by token.
+        roles: by token; or the tokens of the broker.
         cookie: name of the cookie. Two pages of one host need different names.
+        secret: makes the value of a cookie, so that it cannot be computed from the hashes in a file of the broker.
     """
 
-    def __init__(self, roles: Mapping[str, Role], cookie: str) -> None:
+    def __init__(
+        self, roles: Mapping[str, Role] | TokenFile, cookie: str, secret: bytes = b"jqueue dashboard session"
+    ) -> None:
         self.cookie = cookie
-        self._roles = {_digest(token): role for token, role in roles.items()}
+        self._secret = secret
+        self._file = roles if isinstance(roles, TokenFile) else None
+        self._roles = [] if isinstance(roles, TokenFile) else [(_hash(token), role) for token, role in roles.items()]
 
     def __repr__(self) -> str:
-        return f"Tokens(<{len(self._roles)} tokens>, {self.cookie!r})"
+        return f"Tokens({self._file or f'<{len(self._roles)} tokens>'}, {self.cookie!r})"
 
     def session(self, token: str) -> str | None:
         """Return the value of the cookie for a token; None if the token is wrong."""
-        value = self._value_of(token)
+        value = self._value(_hash(token))
         return value if self._role(value) is not None else None
 
     def __call__(self, request: Request) -> Role | None:
@@ -71,21 +75,13 @@ class Tokens:
 
     def _role(self, value: str) -> Role | None:
         found = None
-        for known, role in self._known():  # all of them, so that the time tells nothing
-            if hmac.compare_digest(known.encode(), value.encode()):
+        for known, role in self._roles if self._file is None else self._file.roles():  # all, so that time tells nothing
+            if hmac.compare_digest(self._value(known).encode(), value.encode()) and role in OF_THE_PAGE:
                 found = role
         return found
 
-    def _value_of(self, token: str) -> str:
-        return _digest(token)
-
-    def _known(self) -> Iterable[tuple[str, Role]]:
-        """Return the values of all cookies, with their roles."""
-        return self._roles.items()
-
-
-def _digest(token: str) -> str:
-    return hashlib.sha256(b"jqueue dashboard session\0" + token.encode("utf-8", "surrogatepass")).hexdigest()
+    def _value(self, known: str) -> str:
+        return hmac.digest(self._secret, known.encode(), "sha256").hex()
 
 
 Version = tuple[int, ...]
@@ -160,7 +156,7 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_as: tuple[int, ...] | None = None
-        self._callers: list[tuple[bytes, Caller]] = []
+        self._callers: list[tuple[str, Caller]] = []
         self.read()
 
     def __repr__(self) -> str:
@@ -178,7 +174,7 @@ class TokenFile:
                     f"line {number} of the token file is wrong: it needs a role, the SHA-256 of a token and a name. "
                     "`jqueue serve --token-file FILE --new-token ROLE` adds such a line"
                 )
-            callers.append((words[1].encode(), Caller(Role(words[0]), words[2])))
+            callers.append((words[1], Caller(Role(words[0]), words[2])))
         if not callers:
             raise InvalidJobError("the token file has no tokens: `jqueue serve --token-file FILE --new-token ROLE`")
         self._callers, self._read_as = callers, version
@@ -190,13 +186,13 @@ class TokenFile:
             InvalidJobError: the file cannot be read now.
         """
         self.read()
-        value, found = _hash(token).encode(), None
+        value, found = _hash(token), None
         for known, caller in self._callers:  # all of them, so that the time tells nothing
             if hmac.compare_digest(known, value):
                 found = caller
         return found
 
-    def roles(self) -> list[tuple[bytes, Role]]:
+    def roles(self) -> list[tuple[str, Role]]:
         """Return the hash of each token with its role.
 
         Raises:
@@ -217,32 +213,6 @@ class TokenFile:
             os.write(descriptor, f"{role} {_hash(token)} {name}\n".encode())
         finally:
             os.close(descriptor)
-
-
-class FileTokens(Tokens):
-    """The tokens of the broker for users of the page.
-
-    The value of a cookie is made with a secret of this process: it cannot be computed from the file.
-
-    Args:
-        tokens: the tokens.
-        cookie: name of the cookie.
-        entropy: draws the secret.
-    """
-
-    def __init__(self, tokens: TokenFile, cookie: str, entropy: Entropy) -> None:
-        super().__init__({}, cookie)
-        self._tokens = tokens
-        self._secret = (entropy.new_id() + entropy.new_id()).encode()
-
-    def _value_of(self, token: str) -> str:
-        return self._value(_hash(token).encode())
-
-    def _known(self) -> Iterable[tuple[str, Role]]:
-        return [(self._value(known), role) for known, role in self._tokens.roles() if role in OF_THE_PAGE]
-
-    def _value(self, known: bytes) -> str:
-        return hmac.digest(self._secret, known, "sha256").hex()
 
 
 _HASH = re.compile("[0-9a-f]{64}")

@@ -11,7 +11,10 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from jqueue.domain.durations import parse_duration
 from jqueue.domain.errors import (
@@ -24,6 +27,7 @@ from jqueue.domain.errors import (
     WorkerNotFoundError,
     certain,
 )
+from jqueue.domain.fields import LARGEST
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.models import Job
@@ -43,9 +47,6 @@ from jqueue.server.view import View, rules_seen
 CHANGED = (ChangedMeanwhileError, JobNotFoundError, JobStateError, WorkerNotFoundError)
 """Errors of an action on a job or a worker that has changed since the operator saw it."""
 
-LARGEST = 1e15
-"""No number of an action is as large as this."""
-
 SECOND_THOUGHT = 10.0
 """Seconds within which the outcome of an action must be found out if the store has not answered."""
 
@@ -57,6 +58,8 @@ REQUEST_SECONDS = 10.0
 
 Values = Mapping[str, Any]
 """Values that the operator has entered, by the names of the fields."""
+
+_KINDS: Mapping[str, Any] = {"integer": Annotated[int, Meta(ge=-LARGEST, le=LARGEST)], "tick": bool}
 
 
 @dataclass(frozen=True)
@@ -88,32 +91,15 @@ class Field:
             if self.required:
                 raise InvalidJobError(f"the action needs {self.name!r}")
             return None
-        if self.kind == "integer":
-            value = number(body, self.name)
-            if value != int(value):
-                raise InvalidJobError(f"{self.name!r} must be an integer")
-            return int(value)
-        if self.kind == "tick":
-            return value is True
-        if not isinstance(value, str):
-            raise InvalidJobError(f"{self.name!r} must be a text")
+        try:
+            value = msgspec.convert(value, _KINDS.get(self.kind, str))
+        except msgspec.ValidationError:
+            raise InvalidJobError(f"{self.name!r} is of the wrong kind: the action needs a {self.kind}") from None
         if self.kind != "duration":
             return value
         if (seconds := parse_duration(value)) is None:
             raise InvalidJobError(f"{self.name!r} must be a duration such as 90s, 15m, 12h or 7d")
         return seconds
-
-
-def number(body: Values, name: str) -> float:
-    """Return an argument that must be a number.
-
-    Raises:
-        InvalidJobError: it is something else.
-    """
-    value = body.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST:
-        return value
-    raise InvalidJobError(f"the action needs {name!r}, a number")
 
 
 def time(body: Values, name: str) -> datetime:
@@ -123,8 +109,8 @@ def time(body: Values, name: str) -> datetime:
         InvalidJobError: it is something else.
     """
     try:
-        return datetime.fromtimestamp(number(body, name), UTC)
-    except (OverflowError, OSError, ValueError):
+        return datetime.fromtimestamp(msgspec.convert(body.get(name), float), UTC)
+    except (msgspec.ValidationError, OverflowError, OSError, ValueError):
         raise InvalidJobError(f"{name!r} is no time in seconds since 1970") from None
 
 

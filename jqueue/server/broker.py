@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.runtime.system import SystemEntropy
-from jqueue.server.access import FileTokens, Role, TokenFile
+from jqueue.server.access import Role, TokenFile, Tokens
 from jqueue.server.api import Api
 from jqueue.server.app import dashboard
 from jqueue.server.calls import Calls, WholeObject
@@ -47,7 +47,8 @@ def broker(
         *Api(queue, intake).routes(),
     ]
     gate = Gate(Router(routes, redirect_slashes=False), tokens, hosts)
-    authorize = (lambda _: Role.OPERATOR) if tokens is None else FileTokens(tokens, cookie, SystemEntropy())
+    secret = SystemEntropy().new_id() + SystemEntropy().new_id()
+    authorize = (lambda _: Role.OPERATOR) if tokens is None else Tokens(tokens, cookie, secret.encode())
     page = dashboard(queue, authorize=authorize, hosts=hosts)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Mapping, MutableMapping
+from typing import Any, NoReturn
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -31,8 +31,20 @@ from starlette.types import Receive, Scope, Send
 from jqueue.core.blob.codec import encode as encode_blob
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.messages import Batch, Stop
 from jqueue.core.service import read_message
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import OBJECTS
+from jqueue.domain.limits import Limits, check_name
+from jqueue.domain.operations import lookups
+from jqueue.domain.operations.base import JobReference, Operation, Preparation
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack, Sweep
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Attend, Fence
+from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
+from jqueue.domain.operations.rules import SetSchedule
 from jqueue.domain.segments import SEGMENTS
 from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.runtime.threads import in_a_thread
@@ -40,7 +52,6 @@ from jqueue.server.access import Role
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.payloads import without_payloads
 from jqueue.server.problems import Problem
-from jqueue.server.rights import NotAllowedError, check_rights
 from jqueue.server.view import time_of
 
 BEAT = 2.0
@@ -59,6 +70,49 @@ _BESIDE = frozenset((OBJECTS, SEGMENTS))
 """What a client cannot have that reaches no objects beside the queue's. It does not need them to look."""
 
 
+_PRODUCERS = frozenset((Role.PRODUCER, Role.WORKER, Role.OPERATOR))
+_WORKERS = frozenset((Role.WORKER, Role.OPERATOR))
+
+ALLOWED: Mapping[type[Operation], frozenset[Role]] = {
+    **dict.fromkeys(TRAVELLING, frozenset((Role.OPERATOR,))),
+    **dict.fromkeys((Enqueue, AllOrNothing), _PRODUCERS),
+    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Sweep, Attend, Fence), _WORKERS),
+    **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, *lookups.TRAVELLING), _WORKERS),
+    SetSchedule: _WORKERS,  # a worker sets the cron entries of its handlers when it starts
+    Carried: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
+}
+"""The roles that may send each operation that travels."""
+
+
+def _no_claim(reference: JobReference) -> NoReturn:
+    raise InvalidJobError("an enqueue names no claim")
+
+
+def _check(role: Role, operation: Operation, limits: Limits) -> None:
+    """Check an operation that a client sends, with all that it holds.
+
+    Raises:
+        Problem: the client's role does not allow it. The message names the operation.
+        InvalidJobError: a job is larger than the limits, or its values are wrong.
+    """
+    if role not in ALLOWED[type(operation)]:
+        raise _not_allowed(f"a {role} may not do {type(operation).__name__}")
+    inner = (operation.operation,) if isinstance(operation, Guarded) else ()
+    for each in operation.operations if isinstance(operation, AllOrNothing) else inner:
+        _check(role, each, limits)
+    if isinstance(operation, Enqueue) and role is Role.PRODUCER:
+        if operation.payload_object is not None:
+            raise _not_allowed("a producer may not name an object that has a payload: it might be another job's")
+        if operation.enqueue_bytes > limits.enqueue_bytes:
+            raise InvalidJobError(f"enqueue_bytes may be at most {limits.enqueue_bytes}")
+        check_name("id", operation.id, limits)
+        operation.prepared(Preparation(limits, 0.0, str, _no_claim))
+
+
+def _not_allowed(detail: str) -> Problem:
+    return Problem(403, "NotAllowed", detail)
+
+
 class Calls:
     """The endpoint.
 
@@ -70,68 +124,33 @@ class Calls:
     def __init__(self, queue: BlobQueue, intake: Intake) -> None:
         self._queue, self._intake = queue, intake
         self._service = queue.service()
-        self._under_way: set[_Answering] = set()
-        self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a message, as an ASGI application."""
         async with self._intake.body(scope, receive, LARGEST_MESSAGE) as data:
-            message = read_message(data)
-            try:
-                check_rights(caller_of(scope).role, message, self._queue.options.limits)
-            except NotAllowedError as error:
-                raise Problem(403, "NotAllowed", str(error)) from None
+            message, role = read_message(data), caller_of(scope).role
+            if isinstance(message, Stop) and role not in _WORKERS:
+                raise _not_allowed(f"a {role} may not claim jobs")
+            if not isinstance(message, Stop):
+                for operation in message.operations if isinstance(message, Batch) else (message.operation,):
+                    _check(role, operation, self._queue.options.limits)
             work = asyncio.ensure_future(self._service.answer(message))
             gone = asyncio.ensure_future(is_gone(receive))
-            answering = _Answering(send)
-            self._under_way.add(answering)
-            if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(BEAT, self._beat)
-            try:
-                await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-                self._under_way.discard(answering)
-                if not gone.done():
-                    await answering.end(work.result())
-            finally:
-                self._under_way.discard(answering)
-                await end(work, gone, *answering.beats)
-
-    def _beat(self) -> None:
-        """Tell every client that waits that this process is at work. One timer for all is cheap."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(BEAT, self._beat) if self._under_way else None
-        for answering in self._under_way:
-            answering.beat(loop)
-
-
-class _Answering:
-    """An answer under way, and the spaces before it.
-
-    Attributes:
-        beats: the task that sends a space; none before the first one.
-    """
-
-    def __init__(self, send: Send) -> None:
-        self._send, self._started = send, False
-        self.beats: list[asyncio.Task[None]] = []
-
-    def beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Send a space, unless the client has not read the last one."""
-        if not self.beats or self.beats[0].done():
-            self.beats = [loop.create_task(self._say(b" ", more=True))]
-
-    async def end(self, answer: bytes) -> None:
-        """Send the answer, after the space that is being sent."""
-        for beat in self.beats:
-            await beat
-        await self._say(answer, more=False)
-
-    async def _say(self, body: bytes, *, more: bool) -> None:
-        if not self._started:
-            self._started = True
             headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body, "more_body": more})
+            start: list[MutableMapping[str, Any]] = [{"type": "http.response.start", "status": 200, "headers": headers}]
+
+            async def say(body: bytes, *, more: bool) -> None:
+                if start:
+                    await send(start.pop())
+                await send({"type": "http.response.body", "body": body, "more_body": more})
+
+            try:
+                while not (await asyncio.wait({work, gone}, timeout=BEAT, return_when=asyncio.FIRST_COMPLETED))[0]:
+                    await say(b" ", more=True)
+                if not gone.done():
+                    await say(work.result(), more=False)
+            finally:
+                await end(work, gone)
 
 
 class WholeObject:
@@ -154,7 +173,7 @@ class WholeObject:
         """Send the object, as an ASGI application."""
         role = caller_of(scope).role
         if role is Role.PRODUCER:
-            raise Problem(403, "NotAllowed", f"a {role} may not look at the whole queue")
+            raise _not_allowed(f"a {role} may not look at the whole queue")
         async with self._free:
             content, etag = await unless_gone(receive, self._content(role))
             headers = {"Jqueue-Absent": "yes"} if etag is None else {"ETag": json.dumps(etag)}

@@ -20,7 +20,7 @@ from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel
 from jqueue.domain.operations.rules import SetLimits
 from jqueue.server.access import Role
-from jqueue.server.rights import ALLOWED
+from jqueue.server.calls import ALLOWED
 from tests.server.served import TOKENS, serving, token_file
 from tests.two_methods import TwoMethods
 

@@ -82,7 +82,7 @@ def test_the_page_follows_the_queue_pauses_and_limits_an_entrypoint_and_undoes_i
         assert {} == on(path, "read_state").entrypoints
         browser.go("/limits")
         browser.press("Limits", "main")
-        browser.until(lambda: browser.all("#field-running"), "the form")[0].send_keys("3")
+        browser.until(lambda: browser.all("#field-max_running"), "the form")[0].send_keys("3")
         browser.press("Set the limits", "dialog")
         browser.see("New limits", "#notes")
         assert [] == browser.log()
