@@ -428,7 +428,13 @@ class Request:
             except JobsUnreadableError as error:  # all others are changed
                 answer["why"] = str(error)
         else:
-            for job_id, seen in _pairs(self.body.get("jobs")):
+            try:
+                selected = msgspec.convert(self.body.get("jobs"), list[tuple[str, Any]])
+            except msgspec.ValidationError:
+                raise InvalidJobError("the action needs 'id' and 'seen', 'jobs' or 'query'") from None
+            if len(selected) > PAGE:
+                raise InvalidJobError(f"at most {PAGE} jobs can be selected")
+            for job_id, seen in selected:
                 try:
                     jobs.append(await self._seen(job_id, seen))
                 except ChangedMeanwhileError:
@@ -454,10 +460,8 @@ class Request:
 
         Ages and states are those of that moment.
         """
-        query, seen_at = self.body["query"], time(self.body, "seen_at")
-        if not isinstance(query, dict) or not all(isinstance(text, str) for text in query.values()):
-            raise InvalidJobError("'query' must have the filters of a list")
-        async with aclosing(matching(self.view, query_of(query).within(action.states), seen_at)) as jobs:
+        query, seen_at = query_of(self.body["query"]).within(action.states), time(self.body, "seen_at")
+        async with aclosing(matching(self.view, query, seen_at)) as jobs:
             async for job in jobs:
                 moved = job.created_at, job.queued_at, job.claimed_at, job.dead_at
                 made = action.already is not None and action.already(job, values, self.view.now)
@@ -482,12 +486,3 @@ def _undo(action: Action, before: Any, seen: dict[str, Any]) -> dict[str, Any] |
         return None
     name, values = action.undo(before)
     return {"action": name, "body": seen | values}
-
-
-def _pairs(jobs: Any) -> list[tuple[Any, Any]]:
-    """Return the ids of selected jobs, each with what was seen."""
-    if not isinstance(jobs, list) or not all(isinstance(each, list) and len(each) == 2 for each in jobs):
-        raise InvalidJobError("the action needs 'id' and 'seen', 'jobs' or 'query'")
-    if len(jobs) > PAGE:
-        raise InvalidJobError(f"at most {PAGE} jobs can be selected")
-    return [(job_id, seen) for job_id, seen in jobs]

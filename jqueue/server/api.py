@@ -16,7 +16,6 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import (
@@ -316,10 +315,33 @@ class Api:
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
         return [
-            Route(each.path.replace("{id}", "{id:path}"), _Serving(each, self._intake, getattr(self, each.name)),
-                  methods=[each.method])
+            Route(each.path.replace("{id}", "{id:path}"), self._serving(each), methods=[each.method])
             for each in ENDPOINTS
-        ]  # fmt: skip
+        ]
+
+    def _serving(self, endpoint: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+        """Return the function that answers the requests of an endpoint."""
+        verb: Callable[[Call], Awaitable[Any]] = getattr(self, endpoint.name)
+        decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
+
+        async def serve(request: Request) -> Response:
+            role = caller_of(request.scope).role
+            if role not in endpoint.roles:
+                raise Problem(403, "NotAllowed", f"a {role} may not do this: {endpoint.name}")
+            async with self._intake.body(request.scope, request.receive, LARGEST_BODY) as data:
+                try:
+                    query = msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
+                    body = None if decoder is None else decoder.decode(data or b"{}")
+                except (msgspec.ValidationError, OverflowError) as error:
+                    raise InvalidJobError(f"the request is wrong: {error}") from None
+                except (msgspec.DecodeError, ValueError, RecursionError) as error:
+                    raise Problem(400, "NotJSON", f"the body is not JSON: {error}") from None
+                answer = await unless_gone(request.receive, verb(Call(role, body, query, request.path_params)))
+            content = msgspec.json.encode(answer) if endpoint.answers else None
+            status, kind = (200, "application/json") if endpoint.answers else (204, None)
+            return Response(content, status, {"Cache-Control": "no-store"}, kind)
+
+        return serve
 
     async def enqueue(self, call: Call) -> Any:
         """Enqueue a job or several."""
@@ -415,32 +437,3 @@ def _enqueue_of(given: Any) -> Enqueue:
     for name in Payload.__struct_fields__:
         del options[name]
     return Enqueue(options.pop("entrypoint"), given.content(), job_id=options.pop("id"), **options)
-
-
-class _Serving:
-    """An endpoint as an ASGI application."""
-
-    def __init__(self, endpoint: Endpoint, intake: Intake, verb: Callable[[Call], Awaitable[Any]]) -> None:
-        self._endpoint, self._intake, self._verb = endpoint, intake, verb
-        self._decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, as an ASGI application."""
-        endpoint, role = self._endpoint, caller_of(scope).role
-        if role not in endpoint.roles:
-            raise Problem(403, "NotAllowed", f"a {role} may not do this: {endpoint.name}")
-        request = Request(scope)
-        async with self._intake.body(scope, receive, LARGEST_BODY) as data:
-            try:
-                query = msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
-                body = None if self._decoder is None else self._decoder.decode(data or b"{}")
-            except (msgspec.ValidationError, OverflowError) as error:
-                raise InvalidJobError(f"the request is wrong: {error}") from None
-            except (msgspec.DecodeError, ValueError, RecursionError) as error:
-                raise Problem(400, "NotJSON", f"the body is not JSON: {error}") from None
-            answer = await unless_gone(receive, self._verb(Call(role, body, query, request.path_params)))
-        response = Response(status_code=204)
-        if endpoint.answers:
-            response = Response(msgspec.json.encode(answer), media_type="application/json")
-        response.headers["Cache-Control"] = "no-store"
-        await response(scope, receive, send)

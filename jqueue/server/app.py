@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Annotated, Any
 
+import msgspec
+from msgspec import Meta
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -28,9 +29,6 @@ from jqueue.server.past import events_of, timeline
 from jqueue.server.payloads import payload_of, result_of
 from jqueue.server.shield import Shield
 from jqueue.server.view import Viewers, overview
-
-Check = Callable[[Request], Awaitable[object]]
-"""Raises if the user has not the right to ask."""
 
 Answer = Callable[[Request], Awaitable[dict[str, Any]]]
 """Returns the values of an answer."""
@@ -71,7 +69,7 @@ class _Dashboard:
 
     def application(self) -> Starlette:
         """Return the application."""
-        viewer, operator = self._role, self._operator
+        viewer, operator = OF_THE_PAGE, (Role.OPERATOR,)
         values = {
             "GET job": (viewer, self._job),
             "GET job/events": (viewer, self._events),
@@ -84,9 +82,10 @@ class _Dashboard:
             "POST actions/{name}": (operator, self._act),
         }
 
-        def route(request: str, check: Check, answer: Answer) -> Route:
+        def route(request: str, roles: Collection[Role], answer: Answer) -> Route:
             async def checked(asked: Request) -> Response:
-                await check(asked)
+                if await self._role(asked) not in roles:
+                    raise HTTPException(403, "you may look at this queue, but not change it or see payloads")
                 return JSONResponse(await answer(asked))
 
             method, path = request.split()
@@ -97,22 +96,10 @@ class _Dashboard:
                 *(Route(f"/{name}", self._file, methods=["GET"]) for name in ("", *page.files())),
                 Route("/api/session", self._session, methods=["POST"]),
                 Route("/api/overview", self._overview, methods=["GET"]),
-                *(route(request, check, answer) for request, (check, answer) in values.items()),
+                *(route(request, *each) for request, each in values.items()),
             ],
             exception_handlers={HTTPException: _refused, JQueueError: _failed},
-            lifespan=self._lifespan,
         )
-
-    @asynccontextmanager
-    async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        first = asyncio.create_task(self._first_look())
-        yield
-        first.cancel()
-
-    async def _first_look(self) -> None:
-        """Read the queue before the first viewer asks."""
-        with suppress(JQueueError):  # the page says why, as long as it lasts
-            await self._viewers.look()
 
     # The page
 
@@ -146,15 +133,15 @@ class _Dashboard:
         return JSONResponse({"role": role, "actions": table, **overview(self._queue, view)}, headers={"ETag": etag})
 
     async def _jobs(self, request: Request) -> dict[str, Any]:
-        asked: Mapping[str, str] = request.query_params
-        if request.method == "POST":
-            asked = await _body(request)
-            if not all(isinstance(text, str) for text in asked.values()):
-                raise InvalidJobError("the filters must be texts")
-        elif "payload" in asked:
+        asked = dict(request.query_params) if request.method == "GET" else await _body(request)
+        if request.method == "GET" and "payload" in asked:
             raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
-        query, start = query_of(asked), _natural(asked.get("start", "0"))
-        return await job_page(await self._viewers.look(), query, asked.get("order", "served"), start)
+        query, order = query_of(asked), asked.get("order", "served")
+        try:
+            start = msgspec.convert(asked.get("start", 0), Annotated[int, Meta(ge=0, le=10**9)], strict=False)
+        except msgspec.ValidationError:
+            raise InvalidJobError("'start' must be a number of jobs") from None
+        return await job_page(await self._viewers.look(), query, order, start)
 
     async def _dead(self, _: Request) -> dict[str, Any]:
         return await dead_groups(await self._viewers.look())
@@ -212,16 +199,6 @@ class _Dashboard:
         if found not in OF_THE_PAGE:
             raise HTTPException(403, "you may not look at this queue")
         return Role(found)
-
-    async def _operator(self, request: Request) -> None:
-        if await self._role(request) is not Role.OPERATOR:
-            raise HTTPException(403, "you may look at this queue, but not change it or see payloads")
-
-
-def _natural(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
-        raise InvalidJobError("'start' must be a number of jobs")
-    return int(text)
 
 
 async def _body(request: Request) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace as replace_fields
 
 from jqueue.core.shown import ShownLife, instant, job_values
@@ -21,9 +22,6 @@ from jqueue.server.view import View
 
 PAGE = 50
 """Number of jobs in a page of a list."""
-
-LISTS_KEPT = 8
-"""Number of lists that one version of a queue keeps, for other pages and other viewers of the same list."""
 
 FEW = 10_000
 """Number of jobs in segments up to which all of them are looked at."""
@@ -86,12 +84,16 @@ class Query:
         return (self.pattern is None or pattern_of(job) == self.pattern) and self.payload in job.payload.lower()
 
 
-def query_of(asked: Mapping[str, str]) -> Query:
-    """Return the filters in the query of a URL.
+def query_of(filters: Any) -> Query:
+    """Return the filters in the query of a URL, or in a body.
 
     Raises:
-        InvalidJobError: a phase is not known, or an age is not a number.
+        InvalidJobError: they are not texts by their names, a phase is not known, or an age is not a number.
     """
+    try:
+        asked = msgspec.convert(filters, dict[str, str])
+    except msgspec.ValidationError:
+        raise InvalidJobError("the filters of a list must be texts") from None
     try:
         phases = frozenset(Phase(name) for name in asked.get("state", "").split(",") if name)
     except ValueError:
@@ -143,12 +145,7 @@ async def job_page(view: View, query: Query, order: str, start: int) -> dict[str
     """
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
-    asked = query, order, start + PAGE
-    if asked not in view.lists:
-        found = await first_jobs(view, *asked)
-        if len(view.lists) < LISTS_KEPT:
-            view.lists[asked] = found
-    first, beyond, searched = view.lists.get(asked) or found
+    first, beyond, searched = await first_jobs(view, query, order, start + PAGE)
     only = query.selection.text or query.payload or query.pattern is not None or query.selection.older_than is not None
     return {
         "now": view.now.timestamp(),

@@ -10,54 +10,39 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from jqueue.domain.errors import (
-    CASConflictError,
-    ChangedMeanwhileError,
-    ClaimLostError,
-    DuplicateJobError,
-    InvalidJobError,
-    InvalidURLError,
-    JobFailedError,
-    JobNotFoundError,
-    JobStateError,
-    JQueueError,
-    QueueClosedError,
-    QueueFullError,
-    QueueMissingError,
-    ResultNotKeptError,
-    ResultTimeoutError,
-    StorageError,
-    StorageThrottledError,
-    UnknownOutcomeError,
-    WorkerNotFoundError,
-)
+from jqueue.domain import errors
+from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations.codec import refusal_of
 
 MEDIA_TYPE = "application/problem+json"
 
 STATUSES: Mapping[type[JQueueError], int] = {
-    InvalidJobError: 422,
-    InvalidURLError: 422,
-    JobNotFoundError: 404,
-    WorkerNotFoundError: 404,
-    QueueMissingError: 404,
-    ResultNotKeptError: 404,
-    ClaimLostError: 409,
-    JobStateError: 409,
-    JobFailedError: 409,
-    DuplicateJobError: 409,
-    ChangedMeanwhileError: 409,
-    QueueFullError: 429,
-    CASConflictError: 503,
-    QueueClosedError: 503,
-    ResultTimeoutError: 504,
-    UnknownOutcomeError: 504,
-    StorageError: 503,
+    errors.InvalidJobError: 422,
+    errors.InvalidURLError: 422,
+    errors.JobNotFoundError: 404,
+    errors.WorkerNotFoundError: 404,
+    errors.QueueMissingError: 404,
+    errors.ResultNotKeptError: 404,
+    errors.ClaimLostError: 409,
+    errors.JobStateError: 409,
+    errors.JobFailedError: 409,
+    errors.DuplicateJobError: 409,
+    errors.ChangedMeanwhileError: 409,
+    errors.QueueFullError: 429,
+    errors.CASConflictError: 503,
+    errors.QueueClosedError: 503,
+    errors.ResultTimeoutError: 504,
+    errors.UnknownOutcomeError: 504,
+    errors.StorageError: 503,
     JQueueError: 500,
 }
 """The status of each error. A subclass that is not listed has the one of its base."""
 
-LATER: Mapping[type[JQueueError], int] = {QueueFullError: 5, StorageThrottledError: 2, QueueClosedError: 1}
+LATER: Mapping[type[JQueueError], int] = {
+    errors.QueueFullError: 5,
+    errors.StorageThrottledError: 2,
+    errors.QueueClosedError: 1,
+}
 """Seconds after which a request may be sent again, in the header Retry-After."""
 
 

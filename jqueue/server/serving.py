@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import uvicorn
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.ports.clock import Entropy
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemEntropy
 from jqueue.server.access import Role, TokenFile, Tokens
+from jqueue.server.api import Api
 from jqueue.server.app import dashboard
-from jqueue.server.broker import broker
-from jqueue.server.calls import KEEP_ALIVE
-from jqueue.server.intake import PATIENCE
+from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
+from jqueue.server.intake import PATIENCE, Gate, Intake
+from jqueue.server.openapi import openapi
 from jqueue.worker.signals import handle_signals
 
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp
+NAMES = ("", "/{name}")
+"""The beginnings of the paths for clients of jqueue: their URL may name the queue, `jqueue+https://host:8470/queue`."""
 
 LAST_ANSWERS = 3
 """Seconds for requests under way when the dashboard is stopped."""
@@ -62,6 +65,42 @@ class Settings:
     key: Path | None = None
     names: tuple[str, ...] = ()
     patience: float = PATIENCE
+
+
+def broker(
+    queue: BlobQueue,
+    tokens: TokenFile | None = None,
+    hosts: Collection[str] = (),
+    patience: float = PATIENCE,
+    cookie: str = "jqueue-broker",
+) -> ASGIApp:
+    """Return the broker of a queue as an ASGI application, with its dashboard beside it.
+
+    Args:
+        queue: the queue. The caller opens it before the first request, and closes it.
+        tokens: the tokens; None if every caller is an operator.
+        hosts: names of this host that clients may use, besides addresses and `localhost`.
+        patience: seconds in which a client must go on with its request.
+        cookie: name of the cookie of the dashboard.
+    """
+    intake = Intake(patience)
+    calls, whole = Calls(queue, intake), WholeObject(queue)
+    routes = [
+        *(Route(f"{name}/v1/calls", calls, methods=["POST"]) for name in NAMES),
+        *(Route(f"{name}/v1/object", whole, methods=["GET"]) for name in NAMES),
+        Route("/v1/openapi.json", lambda _: Response(openapi(), media_type="application/json"), methods=["GET"]),
+        *Api(queue, intake).routes(),
+    ]
+    gate = Gate(Router(routes, redirect_slashes=False), tokens, hosts)
+    secret = SystemEntropy().new_id() + SystemEntropy().new_id()
+    authorize = (lambda _: Role.OPERATOR) if tokens is None else Tokens(tokens, cookie, secret.encode())
+    page = dashboard(queue, authorize=authorize, hosts=hosts)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        is_call = scope["type"] == "http" and "/v1/" in scope["path"]
+        await (gate if is_call else page)(scope, receive, send)
+
+    return app
 
 
 def is_own_address(host: str) -> bool:
@@ -132,24 +171,20 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve_until_stopped(
-    queue: JobQueue, settings: Settings, show: Callable[[str], None], entropy: Entropy | None = None
-) -> None:
+async def serve_until_stopped(queue: JobQueue, settings: Settings, show: Callable[[str], None]) -> None:
     """Serve the dashboard of a queue until SIGINT or SIGTERM.
 
     Args:
         queue: the queue, which is open.
         settings: where and for whom.
         show: prints the link.
-        entropy: draws the token.
 
     Raises:
         OSError: the address cannot be used.
     """
-    drawn = (entropy or SystemEntropy()).new_id
     with _listening(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
-        token = "".join(drawn() for _ in range(2)).replace("-", "")
+        token = f"{SystemEntropy().new_id()}{SystemEntropy().new_id()}".replace("-", "")
         roles = settings.tokens if settings.tokens is not None else {token: Role.OPERATOR}
         app = dashboard(queue, authorize=Tokens(roles, f"jqueue-{port}"), hosts=settings.names)
         link = _link(settings, port, "" if settings.tokens is not None else f"#token={token}")
@@ -177,22 +212,15 @@ async def broker_until_stopped(
     """
     with _listening(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
-        link, app = (
-            _link(settings, port, ""),
-            broker(queue, tokens, settings.names, settings.patience, f"jqueue-{port}"),
-        )
-        await _run(_config(app, settings, LAST_CALLS), listener, lambda: show(link), leave)
-
-
-async def _nothing() -> None:
-    pass
+        app = broker(queue, tokens, settings.names, settings.patience, f"jqueue-{port}")
+        await _run(_config(app, settings, LAST_CALLS), listener, lambda: show(_link(settings, port, "")), leave)
 
 
 async def _run(
     config: uvicorn.Config,
     listener: socket.socket,
     ready: Callable[[], None],
-    leave: Callable[[], Awaitable[None]] = _nothing,
+    leave: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until a signal comes. Then no connection is accepted, and the answers under way are sent."""
     server, stopped = _Server(config, ready), asyncio.Event()
@@ -202,7 +230,8 @@ async def _run(
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         stopping.cancel()
-        await leave()
+        if leave is not None:
+            await leave()
         await serving
 
 

@@ -6,7 +6,7 @@ The page shows the JSON of `jqueue.core.shown`, as the commands and the HTTP int
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -44,14 +44,12 @@ class View:
         now: the time by the queue's clock when the figures were counted.
         queue: its jobs.
         stats: the figures.
-        lists: the lists of jobs that viewers have asked for, kept by `jqueue.server.jobs`.
     """
 
     number: int
     now: datetime
     queue: QueueView
     stats: QueueStats
-    lists: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def header(self) -> Header:

@@ -13,8 +13,8 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemSto
 from jqueue.domain.operations.codec import TRAVELLING, Carried
 from jqueue.server.access import Role, TokenFile
 from jqueue.server.api import ENDPOINTS
-from jqueue.server.broker import broker
 from jqueue.server.openapi import PROBLEMS
+from jqueue.server.serving import broker
 from tests.property.test_operation_codec import STATE, Drawing
 from tests.server.asgi import request
 from tests.server.served import TOKENS, serving, token_file
