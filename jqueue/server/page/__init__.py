@@ -8,7 +8,7 @@ from importlib.resources import files as files_of
 INDEX, STYLE = "index.html", "style.css"
 
 SHARED = (
-    "dom.js", "format.js", "charts.js", "statistics.js", "actions.js", "views.js", "jobs.js", "app.js",
+    "format.js", "dom.js", "charts.js", "statistics.js", "actions.js", "views.js", "jobs.js", "app.js",
 )  # fmt: skip
 """The scripts of every page. A script stands after the ones that it imports."""
 

@@ -63,14 +63,9 @@ export function note(parts, { undo = null, error = false } = {}) {
   const place = document.getElementById(error ? "alerts" : "notes");
   const box = h("div", { class: error ? "note error" : "note" }, h("span", {}, parts));
   const leave = () => box.remove();
-  if (undo) {
-    const back = () => {
-      leave();
-      undo();
-    };
-    box.append(h("button", { type: "button", onclick: back }, "Undo"));
-  }
-  box.append(h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: leave }, "×"));
+  const back = () => [leave(), undo()];
+  box.append(...(undo ? [h("button", { type: "button", onclick: back }, "Undo")] : []),
+    h("button", { type: "button", class: "quiet", "aria-label": "Dismiss", onclick: leave }, "×"));
   place.append(box);
   while (place.children.length > 4) place.firstChild.remove();
   if (!error) setTimeout(leave, NOTE_SECONDS * 1000);
@@ -97,6 +92,11 @@ export class Actions {
     return Object.keys(this.table).filter((name) => fits(this.table[name]));
   }
 
+  // The buttons of some actions.
+  row(names, target) {
+    return h("span", { class: "row-actions" }, names.map((name) => this.button(name, target)));
+  }
+
   // The button of an action; nothing if the user or the queue does not have it.
   button(name, target, label = this.table[name]?.label) {
     return this.table[name] && h("button", { type: "button", class: this.table[name].danger ? "danger" : null,
@@ -112,9 +112,7 @@ export class Actions {
         jobs !== 1 && h("p", {}, "Jobs that have changed since you looked, or came since, stay as they are.")] },
     async (entered, say) => {
       const error = await this.send(name, { ...body, ...entered }, done, say);
-      if (["invalid", "refused"].includes(error?.kind)) return error.message;
-      if (error) this.tell(error);
-      return null;
+      return ["invalid", "refused"].includes(error?.kind) ? error.message : this.tell(error);
     });
   }
 
@@ -141,11 +139,10 @@ export class Actions {
   }
 
   async undo({ action, body }) {
-    const error = await this.send(action, body, "Undone");
-    if (error) this.tell(error);
+    this.tell(await this.send(action, body, "Undone"));
   }
 
   tell(error) {
-    note([error.kind === "changed" ? "Nothing was done: " : "", foreign(error.message)], { error: true });
+    if (error) note([error.kind === "changed" ? "Nothing was done: " : "", foreign(error.message)], { error: true });
   }
 }

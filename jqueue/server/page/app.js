@@ -202,7 +202,7 @@ export class App {
     const links = VIEWS.filter(([each]) => each !== "/job").map(([each, title]) => {
       const current = each === path || (path === "/job" && each === "/jobs");
       return h("li", {}, h("a", { href: `#${each}`, "aria-current": current ? "page" : null }, title,
-        each === "/dead" && state?.dead ? h("span", { class: "number-badge" }, count(state.dead)) : null));
+        each === "/dead" && state?.dead ? h("span", { class: "badge dead number-badge" }, count(state.dead)) : null));
     });
     patch(document.querySelector("#views ul"), h("ul", {}, links));
     if (!state) {

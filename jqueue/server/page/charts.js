@@ -2,7 +2,7 @@
 // A range is chosen by dragging, or by Shift and the arrow keys and then Enter; Escape shows the whole time again.
 
 import { h, patch, svg } from "./dom.js";
-import { ago, duration } from "./format.js";
+import { absent, ago } from "./format.js";
 
 const WIDTH = 600, HEIGHT = 120;
 const RECENT = 120; // seconds for which a value stands beside the drawing as the last one
@@ -10,17 +10,15 @@ const RECENT = 120; // seconds for which a value stands beside the drawing as th
 let pointed = null; // the chart that is looked at by its title, the time there, and the time at which a range begins
 let range = null; // the range that all charts show, as two times
 
-const known = (value) => value !== null && value !== undefined;
-
 // The lines of a series, and the points without a neighbour, which would be no line.
 function paths(points, name, x, most) {
   let lines = "", dots = "";
   points.forEach((point, number) => {
-    if (!known(point[name])) return;
+    if (absent(point[name])) return;
     const y = HEIGHT - 2 - (point[name] / most) * (HEIGHT - 6);
-    const before = known(points[number - 1]?.[name]), place = `${x(point.at)} ${y.toFixed(1)}`;
-    lines += `${before ? "L" : "M"}${place}`;
-    if (!before && !known(points[number + 1]?.[name])) dots += `M${place}h0`;
+    const alone = absent(points[number - 1]?.[name]), place = `${x(point.at)} ${y.toFixed(1)}`;
+    lines += `${alone ? "M" : "L"}${place}`;
+    if (alone && absent(points[number + 1]?.[name])) dots += `M${place}h0`;
   });
   return [lines, dots];
 }
@@ -43,13 +41,11 @@ export function chart(title, all, series, format, redraw) {
   const span = Math.max(end - start, 1), x = (at) => (((at - start) / span) * WIDTH).toFixed(1);
   const nearest = (at) => points.reduce((a, b) => (Math.abs(b.at - at) < Math.abs(a.at - at) ? b : a));
   const looked = pointed?.title === title && points.length ? pointed : null, here = looked && nearest(looked.at);
-  const last = (name) => points.findLast((point) => point.at > end - RECENT && known(point[name]))?.[name];
-  const shown = series.map(([name, label]) => {
-    const value = here ? here[name] : last(name);
-    return [label, known(value) ? format(value) : "–"];
-  });
+  const last = (name) => points.findLast((point) => point.at > end - RECENT && !absent(point[name]))?.[name];
+  const said = (value) => (absent(value) ? "–" : format(value));
+  const shown = series.map(([name, label]) => [label, said(here ? here[name] : last(name))]);
   const at = here ? ago(here.at, now) : end === now ? "now" : ago(end, now);
-  const from = here && known(looked.from) ? nearest(looked.from).at : null;
+  const from = here && !absent(looked.from) ? nearest(looked.from).at : null;
   const text = `${shown.map(([label, value]) => `${label} ${value}`).join(", ")}; highest: ${format(top)}`;
   const zoom = (a, b) => show(a !== null && a !== b ? [Math.min(a, b), Math.max(a, b)] : range, redraw);
   const look = ({ currentTarget }, found) => {
@@ -72,11 +68,9 @@ export function chart(title, all, series, format, redraw) {
     event.preventDefault();
   };
   return h("figure", { class: "chart" },
-    h("figcaption", {},
-      h("h3", {}, title),
+    h("figcaption", {}, h("h3", {}, title),
       h("ul", { class: "legend" }, shown.map(([label, value], number) =>
-        h("li", {}, h("span", { class: `key key-${number}`, "aria-hidden": "true" }), `${label} `, h("b", {}, value)))),
-    ),
+        h("li", {}, h("span", { class: `key key-${number}`, "aria-hidden": "true" }), `${label} `, h("b", {}, value))))),
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", tabindex: "0", role: "slider", "aria-label": title,
       "aria-valuemin": 0, "aria-valuemax": Math.max(0, points.length - 1), "aria-valuetext": `${at}: ${text}`,
       "aria-valuenow": here ? points.indexOf(here) : Math.max(0, points.length - 1), ...(points.length > 1 && {

@@ -1,5 +1,7 @@
 // Makes and updates elements. Texts become text nodes and attributes; nothing is ever read as markup.
 
+import { absent } from "./format.js";
+
 const SVG = "http://www.w3.org/2000/svg";
 // Control characters, and the characters that reverse or hide text, are shown as escapes.
 const HIDDEN = /[\u0000-\u0009\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
@@ -9,35 +11,24 @@ export function visible(text) {
 }
 
 function fill(node, properties, children) {
-  for (const [name, value] of Object.entries(properties || {})) {
-    if (value === null || value === undefined || value === false) continue;
-    if (name.startsWith("on")) node[name] = value;
-    else if (name === "value") node.value = value;
+  for (const [name, value] of Object.entries(properties)) {
+    if (absent(value) || value === false) continue;
+    if (name.startsWith("on") || name === "value") node[name] = value;
     else node.setAttribute(name, value === true ? "" : String(value));
   }
-  for (const child of children.flat(Infinity)) {
-    if (child === null || child === undefined || child === false) continue;
-    node.append(child instanceof Node ? child : document.createTextNode(String(child)));
-  }
+  node.append(...children.flat(Infinity).filter((child) => !absent(child) && child !== false));
   return node;
 }
 
-export function h(name, properties, ...children) {
-  return fill(document.createElement(name), properties, children);
-}
+export const h = (name, properties, ...children) => fill(document.createElement(name), properties, children);
+export const svg = (name, properties, ...children) => fill(document.createElementNS(SVG, name), properties, children);
 
-export function svg(name, properties, ...children) {
-  return fill(document.createElementNS(SVG, name), properties, children);
-}
+// A text that somebody has written into the queue: made visible, and kept from turning the line around.
+export const foreign = (text, properties = {}) => h("bdi", properties, visible(text));
 
 // The same in a table, cut after some lines; nothing if there is no text.
 export function excerpt(text) {
   return text ? h("span", { class: "error-text", title: visible(text).slice(0, 1000) }, foreign(text)) : null;
-}
-
-// A text that somebody has written into the queue: made visible, and kept from turning the line around.
-export function foreign(text, properties) {
-  return h("bdi", properties, visible(text));
 }
 
 const HANDLERS = ["onclick", "onsubmit", "onchange", "onpointermove", "onpointerleave", "onpointerdown", "onpointerup",
@@ -53,20 +44,11 @@ export function patch(old, made) {
     if (old.data !== made.data) old.data = made.data;
     return;
   }
-  for (const { name } of [...old.attributes]) {
-    const kept = name === "open" && (old.nodeName === "DETAILS" || old.nodeName === "DIALOG");
-    if (!made.hasAttribute(name) && !kept) old.removeAttribute(name);
-  }
+  for (const { name } of [...old.attributes]) if (!made.hasAttribute(name)) old.removeAttribute(name);
   for (const { name, value } of made.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
   for (const name of HANDLERS) if (old[name] !== made[name]) old[name] = made[name];
   if (old.checked !== made.checked) old.checked = made.checked;
-  if (old !== document.activeElement && "value" in old && old.nodeName !== "LI" && old.value !== made.value) {
-    old.value = made.value;
-  }
-  if (old.nodeName !== "TEXTAREA") patchChildren(old, made);
-}
-
-function patchChildren(old, made) {
+  if (old !== document.activeElement && old.value !== made.value) old.value = made.value;
   const keyed = new Map();
   for (const child of old.childNodes) if (child.dataset?.key) keyed.set(child.dataset.key, child);
   let place = old.firstChild;

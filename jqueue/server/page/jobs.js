@@ -2,7 +2,7 @@
 
 import { excerpt, foreign, h, visible } from "./dom.js";
 import { STATES, absent, ago, bytes, count, counted, duration, moment, secondsOf, words } from "./format.js";
-import { figure, heading, hidden, pending, table } from "./views.js";
+import { figure, heading, hidden, link, pending, table, when } from "./views.js";
 
 const ORDERS = [
   ["served", "next to be served"], ["newest", "newest first"], ["oldest", "oldest first"], ["attempts", "most attempts"],
@@ -138,7 +138,7 @@ export function list({ state, page, query, actions, wrong, view, redraw, reveal 
     ...(choosable ? [h("input", { type: "checkbox", checked: view.chosen.has(job.id), onclick: choose(job),
       "aria-label": `Select ${visible(job.id)}` })] : []),
     h("a", { class: "id", href: `#/job?${new URLSearchParams({ id: job.id })}` }, foreign(job.id)),
-    foreign(job.entrypoint), badge(job), h("time", { title: moment(job.since) }, ago(job.since, state.now)),
+    foreign(job.entrypoint), badge(job), when(job.since, state.now),
     attempts(job), job.priority, excerpt(job.holder || job.error || ""),
   ] }));
   return [
@@ -158,8 +158,8 @@ function facts(job) {
   const row = (label, value) => (absent(value) || value === "" ? null : [h("dt", {}, label), h("dd", {}, value)]);
   const running = job.status === "in_progress" ? duration(job.now - secondsOf(job.claimed_at ?? job.since)) : null;
   return h("dl", { class: "facts" },
-    row("Entrypoint", h("a", { href: `#/jobs?${new URLSearchParams({ entrypoint: job.entrypoint })}` }, foreign(job.entrypoint))),
-    row("Holder", job.holder && h("a", { href: `#/jobs?${new URLSearchParams({ holder: job.holder })}` }, foreign(job.holder))),
+    row("Entrypoint", link({ entrypoint: job.entrypoint }, foreign(job.entrypoint))),
+    row("Holder", job.holder && link({ holder: job.holder }, foreign(job.holder))),
     row("Runs for", running),
     TIMES.map(([name, label]) => job[name] && row(label, [moment(job[name]), h("small", {}, ` ${ago(job[name], job.now)}`)])),
     row("Attempts", attempts(job) + (job.max_attempts ? `; dead after ${counted(job.max_attempts, "failure")}` : "")),
@@ -222,8 +222,7 @@ export function one({ job, missing, wrong, events, payload, result, actions, rev
   return [
     back,
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Job ", foreign(job.id, { class: "id" })), badge(job)),
-    h("span", { class: "row-actions" },
-      actions.of("job", [job.cancel_requested ? "" : job.status]).map((name) => actions.button(name, targetOf(job)))),
+    actions.row(actions.of("job", [job.cancel_requested ? "" : job.status]), targetOf(job)),
     facts(job),
     errors(job),
     reveal && secret("Payload", payload, () => reveal("payload")),

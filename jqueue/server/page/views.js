@@ -29,13 +29,8 @@ export function pending(wrong) {
   return wrong ? h("p", { class: "warning", role: "alert" }, foreign(wrong)) : h("p", { class: "empty" }, "Loading…");
 }
 
-export function link(query, ...parts) {
-  return h("a", { href: `#/jobs?${new URLSearchParams(query)}` }, ...parts);
-}
-
-function when(at, now) {
-  return h("time", { title: moment(at) }, ago(at, now));
-}
+export const link = (query, ...parts) => h("a", { href: `#/jobs?${new URLSearchParams(query)}` }, ...parts);
+export const when = (at, now) => h("time", { title: moment(at) }, ago(at, now));
 
 function card(label, value, { href = null, tone = "", hint = null } = {}) {
   const body = [h("span", { class: "label" }, label), h("span", { class: "value" }, value), hint && h("small", {}, hint)];
@@ -63,9 +58,7 @@ function charts(points, redraw) {
     draw("Run time", [["run50", "median"], ["run95", "95th percentile"]], duration));
 }
 
-function age({ oldest_ready_seconds: seconds }) {
-  return duration(seconds && Math.max(0, Math.floor(seconds)));
-}
+const age = ({ oldest_ready_seconds: seconds }) => duration(seconds && Math.floor(seconds));
 
 function pair(low, high) {
   if (absent(low)) return "–";
@@ -100,10 +93,6 @@ function rulesOf({ name, paused, max_running, rate, per }) {
   return { name, body: { entrypoint: name, seen }, values: seen };
 }
 
-function pauseOf(row, actions) {
-  return actions.button(row.paused ? "resume" : "pause", rulesOf(row));
-}
-
 function entrypoints(state, samples, actions) {
   const columns = ["Entrypoint", figure("Ready"), figure("Scheduled"), figure("In progress"), figure("Dead"),
     figure("Oldest"), figure("Done"), figure("Failed"), figure("Wait p50/p95"), figure("Run p50/p95"), hidden("Actions")];
@@ -116,7 +105,7 @@ function entrypoints(state, samples, actions) {
       cell("ready"), cell("scheduled"), cell("in_progress"), cell("dead"),
       age(row), rates ? rate(rates.done) : "–", rates ? rate(rates.failed) : "–",
       pair(lately.wait50, lately.wait95), pair(lately.run50, lately.run95),
-      pauseOf(row, actions),
+      actions.button(row.paused ? "resume" : "pause", rulesOf(row)),
     ] };
   });
   return table("Entrypoints", columns, rows, "No entrypoints yet: the first job brings one.");
@@ -130,8 +119,8 @@ export function workers({ state, actions }) {
     h("span", { class: "list" }, worker.entrypoints.map((name, number) => [number ? ", " : "", foreign(name)])),
     when(state.now - worker.runs_seconds, state.now), [worker.lost && "lost, ", when(worker.last_commit_at, state.now)],
     foreign(worker.version),
-    worker.stopping ? h("span", { class: "badge paused" }, "told to stop") : h("span", { class: "row-actions" },
-      actions.of("worker").map((name) => actions.button(name, { name: worker.holder, body: { worker: worker.holder } }))),
+    worker.stopping ? h("span", { class: "badge paused" }, "told to stop")
+      : actions.row(actions.of("worker"), { name: worker.holder, body: { worker: worker.holder } }),
   ] }));
   const others = state.workers_seen.filter((each) => !each.worker);
   return [heading("Workers"),
@@ -148,9 +137,8 @@ export function schedules({ state, actions }) {
     foreign(entry.name), h("code", {}, foreign(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
     [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)],
-    h("span", { class: "row-actions" }, actions.of("entry").map((name) => actions.button(name, { name: entry.name,
-      of: entry.entrypoint, body: { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint, entry.priority] },
-      values: entry }))),
+    actions.row(actions.of("entry"), { name: entry.name, of: entry.entrypoint, values: entry,
+      body: { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint, entry.priority] } }),
   ] }));
   return [heading("Schedules", actions.button("schedule", { body: { seen: null } }, "Add a cron entry…")),
     table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…).")];
@@ -162,7 +150,7 @@ export function limits({ state, actions }) {
     foreign(row.name), count(row.in_progress), row.max_running === null ? "no limit" : count(row.max_running),
     row.rate === null ? "no limit" : `${count(row.rate)} in ${duration(row.per)}`,
     row.paused ? h("span", { class: "badge paused" }, "paused") : "open",
-    h("span", { class: "row-actions" }, actions.button("limit", rulesOf(row)), pauseOf(row, actions)),
+    actions.row(["limit", row.paused ? "resume" : "pause"], rulesOf(row)),
   ] }));
   const open = { body: { seen: { paused: false, max_running: null, rate: null, per: null } } };
   return [heading("Limits", actions.button("limit", open, "Another entrypoint…")),
@@ -182,7 +170,7 @@ export function dead({ state, groups, query, actions, wrong }) {
       excerpt(pattern) || "no error was kept", foreign(entrypoint), link(filters, count(group.jobs)),
       when(group.first, state.now),
       h("a", { href: `#/job?${new URLSearchParams({ id: group.example })}` }, when(group.last, state.now)),
-      h("span", { class: "row-actions" }, actions.of("job", ["dead"]).map((name) => actions.button(name, target))),
+      actions.row(actions.of("job", ["dead"]), target),
     ] };
   });
   return [
