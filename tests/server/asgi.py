@@ -18,6 +18,13 @@ class Answer:
     def values(self):
         return json.loads(self.body)
 
+    @property
+    def problem(self):
+        """The status and the title of a problem document."""
+        assert self.headers["Content-Type"] == "application/problem+json"
+        assert self.values["type"] == f"urn:jqueue:{self.values['title']}"
+        return self.values["status"], self.values["title"]
+
 
 async def request(app, method, target, *, headers=None, body=b"", host="127.0.0.1:8000", root_path=""):
     """The answer to a request. `target` is a path with its query, and `body` may be a JSON value."""

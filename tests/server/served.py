@@ -11,6 +11,7 @@ import aiohttp
 
 from jqueue.server.access import Role, TokenFile
 from jqueue.server.serving import Settings, broker_until_stopped
+from tests.server.asgi import Answer
 
 TOKENS = {role: f"{role.value}-token-of-the-tests" for role in Role}
 
@@ -21,24 +22,6 @@ def token_file(folder):
     for role, token in TOKENS.items():
         TokenFile.add(path, role, role.value, token)
     return path
-
-
-@dataclass
-class Answer:
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def values(self):
-        return json.loads(self.body)
-
-    @property
-    def problem(self):
-        """The status and the title of a problem document."""
-        assert self.headers["Content-Type"] == "application/problem+json"
-        assert self.values["type"] == f"urn:jqueue:{self.values['title']}"
-        return self.values["status"], self.values["title"]
 
 
 @dataclass
