@@ -144,15 +144,13 @@ class Surroundings(Generic[R_co]):
 
     def move_deadline(self, deadline: datetime | None) -> None:
         """Set the time by which the handler must have ended."""
-        self.deadline = deadline
-        for context in self._contexts:
-            context.deadline = deadline
+        for each in (self, *self._contexts):
+            each.deadline = deadline
 
     def enter_thread(self, loop: asyncio.AbstractEventLoop) -> None:
         """Note that the handler runs in a thread beside this event loop."""
-        self.loop = loop
-        for context in self._contexts:
-            context.loop = loop
+        for each in (self, *self._contexts):
+            each.loop = loop
 
     def _about(self) -> dict[str, Any]:
         """Return the fields of the records of `logger`."""
@@ -298,6 +296,3 @@ class BatchContext(Surroundings[R_co], Sequence[Context[R_co]]):
 
     def _about(self) -> dict[str, Any]:
         return {"entrypoint": self.entrypoint}
-
-    def __repr__(self) -> str:
-        return f"BatchContext(entrypoint={self.entrypoint!r}, jobs={len(self)})"

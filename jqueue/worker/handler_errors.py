@@ -17,22 +17,13 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from jqueue.domain.limits import TRACEBACK_BYTES, cut_error, written_bytes
-from jqueue.worker.payloads import PayloadError, ResultError
-from jqueue.worker.retries import Discard, HandlerTimeout, Retry, Snooze, decisive, error_text, leaves_of, lineage_of
+from jqueue.worker.retries import TEXT_ONLY, Discard, Retry, Snooze, decisive, error_text, leaves_of, lineage_of
 
-_ATTRIBUTES: dict[type[BaseException], tuple[str, ...]] = {
-    Snooze: ("duration",),
-    Retry: ("after", "reason"),
-    Discard: ("reason",),
-    PayloadError: (),
-    ResultError: (),
-    HandlerTimeout: (),
-}
-"""The errors that decide what becomes of a job, and the attributes that they have besides their text."""
+_KNOWN = (Snooze, Retry, Discard, *TEXT_ONLY)
+"""The errors that decide what becomes of a job."""
 
-_TEXT_ONLY = (PayloadError, ResultError, HandlerTimeout)
-"""The errors that are described by their text alone, without the name of their class."""
-
+_CHOICE = ("duration", "after", "reason")
+"""The attributes that they have besides their text."""
 
 _STANDARD = os.path.dirname(os.__file__) + os.sep
 _JQUEUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -150,15 +141,17 @@ def portable(error: BaseException) -> dict[str, Any]:
     error = decisive(error)
     name, module = f"{type(error).__name__}", f"{type(error).__module__}"
     try:
-        known = next((kind for kind in _ATTRIBUTES if isinstance(error, kind)), None)
+        known = next((kind for kind in _KNOWN if isinstance(error, kind)), None)
+        text = error_text(error)
+        message = text if isinstance(error, TEXT_ONLY) else text.removeprefix(f"{name}: ")
         return {
             "name": name,
             "module": module,
             "base": (known or _builtin_of(error)).__name__,
-            "message": _message_of(error),
+            "message": None if message == name else message,
             "frames": frames_of(error),
             "stack": stack_of(error),
-            "attributes": {each: _plain(getattr(error, each)) for each in _ATTRIBUTES[known]} if known else {},
+            "choice": {each: getattr(error, each) for each in _CHOICE if known and hasattr(error, each)},
             "lineages": list(dict.fromkeys(lineage_of(type(leaf)) for leaf in leaves_of(error))),
         }
     except Exception:  # the exception class of a user may raise anything
@@ -173,7 +166,7 @@ def rebuilt(plain: dict[str, Any]) -> BaseException:
     error = _class_of(plain["name"], plain["module"], plain["base"])()
     message, stack = plain.get("message"), [Frame(*frame) for frame in plain.get("stack", ())]
     error.args = () if message is None else (message,)
-    vars(error).update(plain.get("attributes", {}), message=message, frames=plain.get("frames", ""), stack=stack)
+    vars(error).update(plain.get("choice", {}), message=message, frames=plain.get("frames", ""), stack=stack)
     vars(error)["jqueue_lineages"] = plain.get("lineages", ())
     return error
 
@@ -198,20 +191,6 @@ def traceback_of(error: BaseException) -> str:
     return f"Traceback (most recent call last):\n{error.frames}{type(error).__name__}{message}"
 
 
-def _plain(value: Any) -> float | str | None:
-    if value is None:
-        return None
-    return float(value) if isinstance(value, int | float) else f"{value}"
-
-
-def _message_of(error: BaseException) -> str | None:
-    text = error_text(error)
-    if isinstance(error, _TEXT_ONLY):
-        return text
-    name, colon, message = text.partition(": ")
-    return message if colon and name == type(error).__name__ else None
-
-
 def _builtin_of(error: BaseException) -> type[BaseException]:
     """Return the nearest builtin base that can be raised anywhere and made without knowing its arguments."""
     nearest = next(kind for kind in type(error).__mro__ if kind.__module__ == "builtins")
@@ -222,7 +201,7 @@ def _builtin_of(error: BaseException) -> type[BaseException]:
 
 @lru_cache(maxsize=128)
 def _class_of(name: str, module: str, base_name: str) -> type[BaseException]:
-    known = {each.__name__: each for each in _ATTRIBUTES}
+    known = {each.__name__: each for each in _KNOWN}
     base = known.get(base_name) or getattr(builtins, base_name)
     # The new class takes no arguments, whatever its base takes.
     return type(name, (RebuiltError, base), {"__module__": module, "__init__": lambda self: None})

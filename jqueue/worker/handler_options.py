@@ -56,6 +56,27 @@ def seconds_of(what: str, value: Duration | None) -> float | None:
     return None if value is None else to_seconds(what, value)
 
 
+def _check(options: Any, durations: Sequence[str], kinds: Sequence[tuple[str, Any, str]]) -> None:
+    """Check the options that a handler and a worker have alike.
+
+    Args:
+        options: the options.
+        durations: the names of those that are durations.
+        kinds: the names of others, with their type and its description.
+
+    Raises:
+        InvalidJobError: an option has an invalid value.
+    """
+    for name in durations:
+        seconds_of(name, getattr(options, name))
+    for name, kind, words in kinds:
+        value = getattr(options, name)
+        if not isinstance(value, kind):
+            raise InvalidJobError(f"{name} must be {words}, got {type(value).__name__}")
+    if options.retry is not None:
+        check_rule(options.retry)
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """At most `count` claims within any span of `per`.
@@ -97,11 +118,7 @@ class HandlerArguments(OtherArguments, total=False):
     batch: int | None
 
 
-class OperationArguments(PriorityOption, EnqueueOptions, total=False):
-    """Keyword arguments of `Handler.operation`: see `Enqueue`."""
-
-
-class EnqueueArguments(OperationArguments, total=False):
+class EnqueueArguments(PriorityOption, EnqueueOptions, total=False):
     """Keyword arguments of `Handler.enqueue`: those of `Enqueue`, and `deadline`, the time that the call may take."""
 
     deadline: Duration | None
@@ -148,8 +165,8 @@ class HandlerOptions:
         for name in ("max_attempts", "max_running", "concurrency_limit"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1, 2**31)
-        for name in ("timeout", "keep_result", "batch_wait"):
-            seconds_of(name, getattr(self, name))
+        kinds = ("backoff", Backoff, "an Exponential(...)"), ("rate", Rate | None, "a Rate(count, per=seconds)")
+        _check(self, ("timeout", "keep_result", "batch_wait"), kinds)
         if self.batch is not None:
             check_integer("batch", self.batch, 1, MAX_BATCH)
         elif self.batch_wait:
@@ -157,12 +174,6 @@ class HandlerOptions:
         check_priority(self.priority)
         if not isinstance(self.middleware, list | tuple) or not all(map(callable, self.middleware)):
             raise InvalidJobError("middleware must be a list of functions, as in middleware=[timing]")
-        if not isinstance(self.backoff, Backoff):
-            raise InvalidJobError(f"backoff must be an Exponential(...), got {type(self.backoff).__name__}")
-        if self.retry is not None:
-            check_rule(self.retry)
-        if self.rate is not None and not isinstance(self.rate, Rate):
-            raise InvalidJobError(f"rate must be a Rate(count, per=seconds), got {type(self.rate).__name__}")
 
     @property
     def attempts_said(self) -> int | None:
@@ -220,22 +231,17 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         check_integer("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
-        for name in ("grace", "cancel_grace", "claim_timeout", "give_up_after"):
-            seconds = seconds_of(name, getattr(self, name))
-            if name == "claim_timeout" and seconds is not None and seconds < MIN_CLAIM_TIMEOUT:
-                raise InvalidJobError(f"{name} must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats")
-        if self.on_dead is not None and not callable(self.on_dead):
-            raise InvalidJobError(f"on_dead must be a function that takes the job, got {type(self.on_dead).__name__}")
-        if self.retry is not None:
-            check_rule(self.retry)
-        for name, kind, example in (
+        kinds = (
             ("name", str, "a text"),
-            ("health", str, "HOST:PORT, such as 127.0.0.1:8080,"),
-            ("metrics", Exporter, "PrometheusMetrics() or the like"),
-            ("tracing", Tracing, "OpenTelemetryTracing() or the like"),
-        ):
-            value = getattr(self, name)
-            if not isinstance(value, kind) and (value is not None or name == "name"):
-                raise InvalidJobError(f"{name} must be {example}, got {type(value).__name__}")
+            ("on_dead", Callable | None, "a function that takes the job"),
+            ("health", str | None, "HOST:PORT, such as 127.0.0.1:8080"),
+            ("metrics", Exporter | None, "PrometheusMetrics() or the like"),
+            ("tracing", Tracing | None, "OpenTelemetryTracing() or the like"),
+        )
+        _check(self, ("grace", "cancel_grace", "claim_timeout", "give_up_after"), kinds)
+        if self.claim_timeout is not None and to_seconds("claim_timeout", self.claim_timeout) < MIN_CLAIM_TIMEOUT:
+            raise InvalidJobError(
+                f"claim_timeout must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats"
+            )
         if self.health is not None:
             address_of(self.health)

@@ -78,6 +78,10 @@ class HandlerTimeout(TimeoutError):
     """The handler took longer than its timeout."""
 
 
+TEXT_ONLY = (PayloadError, ResultError, HandlerTimeout)
+"""The errors that are described by their text alone, without the name of their class."""
+
+
 Choice = Duration | Retry | Discard | Snooze | type[Retry] | type[Discard] | None
 """What becomes of a job that failed: the time until its next try, `Discard`, `Snooze(...)`, or None for the backoff."""
 
@@ -202,14 +206,9 @@ CANCELLED = Decision("cancelled", error="the job was cancelled while it was in p
 
 def leaves_of(error: BaseException) -> list[BaseException]:
     """Return the errors in an exception group and in the groups inside it; of any other error, the error alone."""
-    leaves, left = [], [error]
-    while left:
-        first = left.pop()
-        if isinstance(first, BaseExceptionGroup):
-            left += reversed(first.exceptions)
-        else:
-            leaves.append(first)
-    return leaves
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for each in error.exceptions for leaf in leaves_of(each)]
+    return [error]
 
 
 def decisive(error: BaseException) -> BaseException:
@@ -218,8 +217,7 @@ def decisive(error: BaseException) -> BaseException:
     A group that holds only `Discard`, `Retry` and `Snooze` acts as one of them: as a `Discard`, or else as the `Retry`
     or the `Snooze` with the longest wait. Any other error is returned as it is.
     """
-    choice = _chosen(error)
-    return error if choice is None else choice
+    return _chosen(error) or error
 
 
 def _weight(error: BaseException) -> tuple[int, float]:
@@ -283,7 +281,7 @@ def error_text(error: BaseException) -> str:
 
     Errors about a payload or a result do not quote it.
     """
-    if isinstance(error, PayloadError | ResultError | HandlerTimeout):
+    if isinstance(error, TEXT_ONLY):
         return str(error)
     if isinstance(error, ValidationError):
         return f"ValidationError: {describe(error)}"

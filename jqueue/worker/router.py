@@ -91,17 +91,16 @@ class Router:
             InvalidJobError: an option has an invalid value, or the entrypoint has a handler already.
             TypeError: the function takes something that a worker cannot give, or an option does not exist.
         """
-        is_name = entrypoint is None or isinstance(entrypoint, str)
-        if not is_name and not callable(entrypoint):
+        if callable(entrypoint):
+            return self._register(self._handler(entrypoint, None, self._options(options), sys._getframe(1).f_locals))
+        if entrypoint is not None and not isinstance(entrypoint, str):
             raise TypeError(f'write @worker.handler or @worker.handler("name"), got {type(entrypoint).__name__}')
-        name, checked = entrypoint if is_name else None, self._options(options)
+        checked = self._options(options)
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
-            return self._register(self._handler(function, name, checked, sys._getframe(1).f_locals))
+            return self._register(self._handler(function, entrypoint, checked, sys._getframe(1).f_locals))
 
-        if is_name:
-            return decorate
-        return self._register(self._handler(entrypoint, None, checked, sys._getframe(1).f_locals))
+        return decorate
 
     def cron(
         self,

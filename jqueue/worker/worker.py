@@ -188,7 +188,3 @@ class Worker(Router):
         if self.settings.tracing is not None:
             wrapped.middlewares = (self.settings.tracing.middleware, *wrapped.middlewares)
         return wrapped
-
-    def __repr__(self) -> str:
-        name, concurrency = self.settings.name, self.settings.concurrency
-        return f"Worker(name={name!r}, concurrency={concurrency}, handlers={sorted(self.handlers)})"
