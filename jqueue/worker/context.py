@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, Protocol, cast, overload
+from typing import Any, Generic, Protocol, TypedDict, Unpack, cast, overload
 
 from typing_extensions import TypeVar
 
@@ -67,6 +67,14 @@ class Pieces:
             asyncio.run_coroutine_threadsafe(on_loop(self.aclose), loop).result()
 
 
+class Around(TypedDict, total=False):
+    """Keyword arguments of a context: the queue, the resources, and the deadline of the handler."""
+
+    queue: JobQueue | None
+    resources: Any
+    deadline: datetime | None
+
+
 class Surroundings(Generic[R_co]):
     """Base of the contexts of a job and of a batch. Its type parameter is the type of `resources`.
 
@@ -80,12 +88,12 @@ class Surroundings(Generic[R_co]):
 
     _contexts: Sequence[Surroundings[R_co]] = ()  # of the jobs of a batch
 
-    def __init__(self, queue: JobQueue | None, resources: Any, deadline: datetime | None) -> None:
-        self.deadline = deadline
+    def __init__(self, **around: Unpack[Around]) -> None:
+        self.deadline = around.get("deadline")
         self.is_cancelled = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._queue = queue
-        self._resources = resources
+        self._queue = around.get("queue")
+        self._resources = around.get("resources")
         self._event: asyncio.Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -167,15 +175,8 @@ class Context(Surroundings[R_co]):
 
     __slots__ = ("companions", "job")
 
-    def __init__(
-        self,
-        job: Job,
-        *,
-        queue: JobQueue | None = None,
-        resources: Any = None,
-        deadline: datetime | None = None,
-    ) -> None:
-        super().__init__(queue, resources, deadline)
+    def __init__(self, job: Job, **around: Unpack[Around]) -> None:
+        super().__init__(**around)
         self.job = job
         self.companions: tuple[Operation, ...] = ()
 
@@ -259,16 +260,8 @@ class BatchContext(Surroundings[R_co], Sequence[Context[R_co]]):
 
     __slots__ = ("_contexts", "entrypoint")
 
-    def __init__(
-        self,
-        entrypoint: str,
-        contexts: Sequence[Context[R_co]],
-        *,
-        queue: JobQueue | None = None,
-        resources: Any = None,
-        deadline: datetime | None = None,
-    ) -> None:
-        super().__init__(queue, resources, deadline)
+    def __init__(self, entrypoint: str, contexts: Sequence[Context[R_co]], **around: Unpack[Around]) -> None:
+        super().__init__(**around)
         self.entrypoint = entrypoint
         self._contexts: Sequence[Context[R_co]] = tuple(contexts)
 

@@ -63,7 +63,7 @@ class Handler(Generic[P, R_co]):
     ) -> None:
         if isinstance(function, Handler):
             function = function.function
-        signature = read_signature(function, local_names, takes_batch=options.batch is not None)
+        self.signature = read_signature(function, local_names, takes_batch=options.batch is not None)
         self.function: Callable[P, R_co] = function
         self.entrypoint = entrypoint
         self.options = options
@@ -72,7 +72,6 @@ class Handler(Generic[P, R_co]):
         self.home = _home_of(function, options)
         self.middlewares: tuple[Middleware, ...] = tuple(filter(is_async, options.middleware))
         self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(is_async, options.middleware))
-        self.signature = signature
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)
         self.__wrapped__ = function

@@ -84,31 +84,15 @@ async def test_the_last_frames_of_a_failure_are_stored_without_the_payload(caplo
     assert SECRET not in job.error + job.traceback + caplog.text
 
 
-def in_a_task_group(*errors) -> Worker:
-    """A worker whose handler raises each error in a child task, one of them in a task group of its own."""
-    worker = Worker()
-
-    async def fail(error):
-        raise error
-
-    async def nest(error):
-        async with asyncio.TaskGroup() as inner:
-            inner.create_task(fail(error))
-
-    @worker.handler("work")
-    async def work() -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for error in errors[1:]:
-                tasks.create_task(fail(error))
-            tasks.create_task(nest(errors[0]))
-
-    return worker
+def nested(first, *errors):
+    """A group of errors, the first of them in a group of its own, as a task group in a task group raises it."""
+    return ExceptionGroup("outer", [*errors, ExceptionGroup("inner", [first])])
 
 
 @in_virtual_time
 async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
     async with broker() as queue:
-        job, report = await once(queue, in_a_task_group(ValueError("no such address"), Discard("gone")))
+        job, report = await once(queue, raising(nested(ValueError("no such address"), Discard("gone"))))
         assert RunReport(failed=1) == report
         assert all(text in job.error for text in ("ExceptionGroup: ", "ValueError: no such address", "Discard: gone"))
 
@@ -125,7 +109,7 @@ async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
 async def test_a_group_of_decisions_alone_acts_as_one_of_them(errors, kind, delay):
     async with broker() as queue:
         began = now()
-        job, report = await once(queue, in_a_task_group(*errors))
+        job, report = await once(queue, raising(nested(*errors)))
         assert RunReport(**{kind: 1}) == report
         assert job.error == (None if kind == "snoozed" else f"{type(errors[0]).__name__}: {errors[0]}")
         if delay is not None:

@@ -14,11 +14,11 @@ AnyRouter: Any = Router
 
 
 def around(name, events):
-    """Middleware that notes its name."""
+    """Middleware that notes its name, and adds it to the result."""
 
     async def noting(ctx, call_next):
         events.append(name)
-        return await call_next()
+        return [*await call_next(), name]
 
     return noting
 
@@ -65,23 +65,23 @@ async def test_middleware_is_around_by_worker_then_router_then_handler_and_touch
     worker.middleware(around("of the worker", events))
     router.middleware(around("of the router too", events))
 
-    @router.handler(middleware=[around("its own", events), around("inner", events)])
-    async def mine() -> None:
+    @router.handler(middleware=[around("its own", events), around("inner", events)], keep_result=60)
+    async def mine() -> list[str]:
         events.append("mine")
+        return []
 
-    @worker.handler(middleware=[around("of the other", events)])
-    async def other() -> None:
-        events.append("other")
+    @worker.handler(middleware=[around("of the other", events)], keep_result=60)
+    async def other() -> list[str]:
+        return []
 
     worker.include(router)
-    for handler in (mine, other):
-        events.clear()
-        async with broker() as queue:
-            await handler.enqueue(queue)
-            assert RunReport(succeeded=1) == await drained(worker, queue)
-        if handler is mine:
-            assert ["of the worker", "of the router", "of the router too", "its own", "inner", "mine"] == events
-    assert ["of the worker", "of the other", "other"] == events
+    async with broker() as queue:
+        jobs = [await mine.enqueue(queue), await other.enqueue(queue, priority=1)]
+        assert RunReport(succeeded=2) == await drained(worker, queue)
+        results = [await queue.result(job) for job in jobs]
+    names = ["of the worker", "of the router", "of the router too", "its own", "inner"]
+    assert [*names, "mine", "of the worker", "of the other"] == events
+    assert [names[::-1], ["of the other", "of the worker"]] == results
 
 
 @in_virtual_time
@@ -92,6 +92,7 @@ async def test_middleware_without_async_runs_in_the_thread_of_its_handler():
         threads.append((ctx.entrypoint, threading.current_thread()))
         return call_next()
 
+    worker.thread_middleware(noting)
     router = Router(middleware=[noting])
 
     @router.handler(middleware=[noting])
@@ -106,11 +107,13 @@ async def test_middleware_without_async_runs_in_the_thread_of_its_handler():
         await work.enqueue(queue)
         await on_the_loop.enqueue(queue)
         assert RunReport(succeeded=2) == await drained(worker, queue)
-    assert 3 == len(threads)
+    assert 4 == len(threads)
     assert 1 == len(set(threads))
     assert threading.current_thread() not in dict(threads).values()
     with pytest.raises(TypeError, match="'on_the_loop' runs in no thread: its middleware 'noting' must be async"):
         Worker().handler(middleware=[noting])(on_the_loop)
+    with pytest.raises(TypeError, match="without async"):
+        worker.thread_middleware(on_the_loop.function)  # type: ignore[type-var]
 
 
 def test_a_name_that_two_routers_have_is_refused_and_both_places_are_named():

@@ -1,11 +1,9 @@
-"""Middleware, the lifespan and context variables of handlers; limits and schedules set when a worker starts."""
+"""The lifespan and context variables of handlers; limits and schedules set when a worker starts."""
 
 import asyncio
 import contextvars
-import threading
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
@@ -15,70 +13,6 @@ from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, working
 
 number = contextvars.ContextVar("number", default=0)
-
-
-@in_virtual_time
-async def test_middleware_wraps_the_handler_with_the_first_one_outermost():
-    worker = Worker()
-    events: list[Any] = []
-
-    @worker.middleware
-    async def outer(ctx, call_next):
-        events.append(("outer", ctx.entrypoint))
-        try:
-            return await call_next()
-        finally:
-            events.append("outer again")
-
-    @worker.middleware
-    async def inner(ctx, call_next):
-        events.append("inner")
-        value = await call_next()
-        events.append(("inner again", value))
-        return value + 1
-
-    @worker.handler("work", keep_result=60)
-    async def work(payload: int) -> int:
-        events.append(("work", payload))
-        return payload * 2
-
-    async with broker() as queue:
-        job = await work.enqueue(queue, 5)
-        await worker.run(queue, drain=True, signals=False)
-        assert 11 == await work.result(queue, job, timeout=1)
-    assert [("outer", "work"), "inner", ("work", 5), ("inner again", 10), "outer again"] == events
-
-
-@in_virtual_time
-async def test_thread_middleware_runs_in_the_thread_of_each_handler_without_async():
-    worker, local = Worker(concurrency=1), threading.local()
-    events: list[Any] = []
-
-    @worker.thread_middleware
-    def fresh(ctx, call_next):
-        local.connection = ctx.entrypoint
-        try:
-            return call_next()
-        finally:
-            events.append("ends")
-
-    @worker.handler("work", keep_result=60, max_attempts=1)
-    def work(number: int) -> float:
-        events.append(local.connection)
-        return 10 / number
-
-    @worker.handler("on_the_loop")
-    async def on_the_loop() -> None:
-        events.append("on the loop")
-
-    async with broker() as queue:
-        jobs = [await work.enqueue(queue, number) for number in (0, 5)]
-        await on_the_loop.enqueue(queue)
-        assert RunReport(succeeded=2, dead=1) == await worker.run(queue, drain=True, signals=False)
-        assert 2 == await work.result(queue, jobs[1], timeout=1)
-    assert ["work", "ends"] * 2 + ["on the loop"] == events
-    with pytest.raises(TypeError, match="without async"):
-        worker.thread_middleware(on_the_loop.function)  # type: ignore[type-var]
 
 
 @pytest.mark.parametrize(("phase", "attempts"), [("opening", [0]), ("closing", [])])
