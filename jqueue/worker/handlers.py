@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
@@ -14,6 +15,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.printable import counted
 from jqueue.ports.queue import Producer
+from jqueue.worker.dependencies import Dependencies, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Middleware, ThreadMiddleware
 from jqueue.worker.payloads import MISSING, parse_result
 from jqueue.worker.signatures import (
@@ -25,7 +27,8 @@ from jqueue.worker.signatures import (
     operation_by_payload,
     read_signature,
     routine_of,
-    with_overrides,
+    step_of,
+    steps_of,
 )
 
 P = ParamSpec("P")
@@ -69,12 +72,18 @@ class Handler(Generic[P, R_co]):
         self.options = options
         self._options: dict[str, Any] = {}
         self.queues: Callable[[], Sequence[Any]] = tuple
-        self.home = _home_of(function, options)
+        self.home: Home = "process" if options.process else "loop" if is_async(function) else "thread"
         self.middlewares: tuple[Middleware, ...] = tuple(filter(is_async, options.middleware))
         self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(is_async, options.middleware))
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)
         self.__wrapped__ = function
+        if self.home == "process" and is_async(function):
+            raise TypeError(f"handler {self.__name__!r}: with process=True it must be a plain function without async")
+        if self.home == "process" and not hasattr(function, "__qualname__"):
+            raise TypeError(
+                f"handler {self.__name__!r}: with process=True it must be a function that can be imported by its name"
+            )
         if self.thread_middlewares and self.home != "thread":
             wrong = name_of(self.thread_middlewares[0])
             raise TypeError(f"handler {self.__name__!r} runs in no thread: its middleware {wrong!r} must be async")
@@ -189,18 +198,26 @@ class Handler(Generic[P, R_co]):
         parse = functools.partial(parse_result, self.signature.returns)
         return parse(ask()) if _blocks(queue) else _awaited(ask, parse)
 
-    def override(self, functions: Mapping[Callable[..., Any], Callable[..., Any]]) -> None:
+    def override(self, functions: Mapping[Function, Function]) -> None:
         """Have other functions called in place of those of dependencies.
 
         Raises:
             InvalidJobError: the handler runs in a process, which knows nothing of them.
+            TypeError: a function takes something that a dependency cannot get.
         """
-        signature = with_overrides(
-            self.signature, f"handler {self.__name__!r}", functions, self.options.batch is not None
-        )
-        if self.home == "process" and signature is not self.signature:
+        call = self.signature.call
+        if not isinstance(call, Dependencies) or functions.keys().isdisjoint(call.steps):
+            return
+        if self.home == "process":
             raise InvalidJobError(f"the handler {self.entrypoint!r} runs in a process, where overrides do not reach it")
-        self.signature = signature
+
+        def read(named: str, function: Function) -> Step:
+            if function not in functions and function in call.steps:
+                return call.steps[function]
+            return step_of(named, functions.get(function, function), None, self.options.batch is not None)
+
+        steps = steps_of(f"handler {self.__name__!r}", call.handler, read)
+        self.signature = replace(self.signature, call=replace(call, steps=steps))
 
     def keep_result_of(self, job: Job) -> Duration | None:
         """Return the time to keep the result of a job: the job's own, else the handler's. None: it is not kept."""
@@ -269,14 +286,3 @@ def _blocks(queue: object) -> bool:
 async def _awaited(call: Callable[[], Awaitable[Any]], parse: Callable[[Any], Any] = lambda value: value) -> Any:
     """Make a call once it is awaited, so that its errors are raised there."""
     return parse(await call())
-
-
-def _home_of(function: Callable[..., Any], options: HandlerOptions) -> Home:
-    if not options.process:
-        return "loop" if is_async(function) else "thread"
-    named = f"handler {name_of(function)!r}"
-    if is_async(function):
-        raise TypeError(f"{named}: with process=True it must be a plain function without async")
-    if not hasattr(function, "__qualname__"):
-        raise TypeError(f"{named}: with process=True it must be a function that can be imported by its name")
-    return "process"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
@@ -82,12 +82,8 @@ class Codec:
             if self._raw is not None:
                 return payload if self._raw is bytes else payload.decode()
             return self._adapter.validate_json(payload) if payload or self.default is MISSING else self.default
-        except UnicodeDecodeError as error:
-            problem = f"byte {error.start} is not UTF-8 text"
-        except ValidationError as error:
-            problem = describe(error, names_of(self._adapter))
         except Exception as error:
-            problem = f"a validator raised {type(error).__name__}"
+            problem = _problem_of(error, self._adapter)
         raise PayloadError(f"the payload does not fit the handler: {problem}")
 
     def encode(self, value: Any) -> bytes:
@@ -110,12 +106,8 @@ class Codec:
                 problem = "it has a secret that pydantic masks in JSON: give the field a serializer"
         except UnicodeEncodeError as error:
             problem = f"{self._name} has a lone surrogate at index {error.start}, which UTF-8 cannot write"
-        except ValidationError as error:
-            problem = describe(error, names_of(self._adapter))
-        except PydanticSerializationError:
-            problem = "it has a value that JSON cannot hold"
         except Exception as error:
-            problem = f"a validator raised {type(error).__name__}"
+            problem = _problem_of(error, self._adapter)
         raise InvalidJobError(f"the payload does not fit the handler: {problem}")
 
 
@@ -161,8 +153,8 @@ def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
     """
     try:
         return adapter.validate_json(to_json(value))
-    except ValidationError as error:
-        problem = describe(error, names_of(adapter))
+    except Exception as error:
+        problem = _problem_of(error, adapter)
     raise ResultError(f"the result does not fit the return type of the handler: {problem}")
 
 
@@ -239,6 +231,17 @@ def _names_in(schema: Any) -> set[str]:
     return names.union(*map(_names_in, schema.values()))
 
 
+def _problem_of(error: Exception, adapter: TypeAdapter[Any]) -> str:
+    """Describe an error of reading or writing a value, without quoting the value."""
+    if isinstance(error, ValidationError):
+        return describe(error, names_of(adapter))
+    if isinstance(error, PydanticSerializationError):
+        return "it has a value that JSON cannot hold"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text"
+    return f"a validator raised {type(error).__name__}"
+
+
 def describe(error: ValidationError, names: Collection[str] = ()) -> str:
     """Describe the problems and their places, without quoting the input.
 
@@ -246,13 +249,11 @@ def describe(error: ValidationError, names: Collection[str] = ()) -> str:
         error: the error of pydantic, whose own text quotes the input.
         names: the field names that may be shown.
     """
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    shown = [_described(problem["loc"], problem["type"], problem["msg"], names) for problem in problems]
+    shown = []
+    for problem in error.errors(include_url=False, include_context=False, include_input=False):
+        kind, text = problem["type"], problem["msg"]
+        where = ".".join(str(part) if isinstance(part, int) or part in names else "…" for part in problem["loc"])
+        what = text if kind in PLAIN else f"refused by a validator ({kind})"
+        shown.append(f"{where}: {what}" if where else what)
     more = len(shown) - PROBLEMS_SHOWN
     return "; ".join(shown[:PROBLEMS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-
-
-def _described(place: Sequence[int | str], kind: str, text: str, names: Collection[str]) -> str:
-    where = ".".join(str(part) if isinstance(part, int) or part in names else "…" for part in place)
-    what = text if kind in PLAIN else f"refused by a validator ({kind})"
-    return f"{where}: {what}" if where else what

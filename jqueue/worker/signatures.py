@@ -122,7 +122,7 @@ def read_signature(
                 " `-> list[int | Exception]`"
             )
     step = replace(step, names=tuple(each.name for each in payload))
-    steps = _steps_of(named, step, lambda named, function: _step_of(named, function, local_names, takes_batch))
+    steps = steps_of(named, step, lambda named, function: step_of(named, function, local_names, takes_batch))
     return Signature(
         step.names,
         len([each for each in payload if each.kind is not each.KEYWORD_ONLY]),
@@ -131,32 +131,6 @@ def read_signature(
         Dependencies(step, is_async(function), steps) if steps else step,
         adapter_of(returned),
     )
-
-
-def with_overrides(
-    signature: Signature, named: str, overrides: Mapping[Function, Function], takes_batch: bool
-) -> Signature:
-    """Return a signature whose dependencies are made by other functions.
-
-    Args:
-        signature: the signature of a handler.
-        named: the handler, for errors.
-        overrides: the function to call in place of each of these.
-        takes_batch: as for `read_signature`.
-
-    Raises:
-        TypeError: a function takes something that a dependency cannot get.
-    """
-    call = signature.call
-    if not isinstance(call, Dependencies) or overrides.keys().isdisjoint(call.steps):
-        return signature
-
-    def read(named: str, function: Function) -> Step:
-        if function not in overrides and function in call.steps:
-            return call.steps[function]
-        return _step_of(named, overrides.get(function, function), None, takes_batch)
-
-    return replace(signature, call=replace(call, steps=_steps_of(named, call.handler, read)))
 
 
 def _read(
@@ -187,8 +161,17 @@ def _read(
     return Step(function, by_position, context, needs), hints, others
 
 
-def _steps_of(named: str, handler: Step, read: Callable[[str, Function], Step]) -> dict[Function, Step]:
-    """Return how to make the dependencies of a handler and what they need, each after what it needs itself."""
+def steps_of(named: str, handler: Step, read: Callable[[str, Function], Step]) -> dict[Function, Step]:
+    """Return how to make the dependencies of a handler and what they need, each after what it needs itself.
+
+    Args:
+        named: the handler, for errors.
+        handler: the call of the handler.
+        read: returns the step of a function. It gets the name of the dependency, for errors, and the function.
+
+    Raises:
+        TypeError: dependencies need each other.
+    """
     steps: dict[Function, Step] = {}
     above: list[Function] = []
 
@@ -210,8 +193,12 @@ def _steps_of(named: str, handler: Step, read: Callable[[str, Function], Step]) 
     return steps
 
 
-def _step_of(named: str, function: Function, local_names: Mapping[str, Any] | None, takes_batch: bool) -> Step:
-    """Return how to call the function of a dependency, which gets a context and dependencies, and nothing else."""
+def step_of(named: str, function: Function, local_names: Mapping[str, Any] | None, takes_batch: bool) -> Step:
+    """Return how to call the function of a dependency, which gets a context and dependencies, and nothing else.
+
+    Raises:
+        TypeError: the function takes something else.
+    """
     step, _, others = _read(named, function, local_names, takes_batch)
     for each in others:
         if each.default is each.empty:
