@@ -140,19 +140,16 @@ async def _made(value: Any, stack: AsyncExitStack, wait: Wait) -> Any:
     """
     if inspect.isgenerator(value):
         manager = contextmanager(lambda: value)()
-
-        async def end(*error: Any) -> None:
-            manager.__exit__(*error)
-
         made = manager.__enter__()
+        stack.push(lambda *error: manager.__exit__(*error) and None)
     elif inspect.isasyncgen(value):
         async_manager = asynccontextmanager(lambda: value)()
+        made = await wait(async_manager.__aenter__())
 
         async def end(*error: Any) -> None:
             await wait(async_manager.__aexit__(*error))
 
-        made = await wait(async_manager.__aenter__())
+        stack.push_async_exit(end)
     else:
         return await wait(value) if inspect.isawaitable(value) else value
-    stack.push_async_exit(end)
     return made

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 from jqueue.domain.limits import TRACEBACK_BYTES, cut_error, written_bytes
 from jqueue.worker.retries import TEXT_ONLY, Discard, Retry, Snooze, decisive, error_text, leaves_of, lineage_of
 
-_KNOWN = (Snooze, Retry, Discard, *TEXT_ONLY)
-"""The errors that decide what becomes of a job."""
+_KNOWN = {kind.__name__: kind for kind in (Snooze, Retry, Discard, *TEXT_ONLY)}
+"""The errors that decide what becomes of a job, by name."""
 
 _CHOICE = ("duration", "after", "reason")
 """The attributes that they have besides their text."""
@@ -102,14 +102,13 @@ def check_awaited(value: Any) -> None:
     """
     if not inspect.isawaitable(value) or (asyncio.isfuture(value) and value.done()):
         return
-    kind = "coroutine" if inspect.iscoroutine(value) else type(value).__name__
     if asyncio.isfuture(value):
         value.cancel()
     elif inspect.iscoroutine(value):
         value.close()
     raise TypeError(
-        f"the handler returned a {kind} that was never awaited, so its work is not done: if a decorator of the handler"
-        " hides that it is async, make the decorator's wrapper async"
+        f"the handler returned a {type(value).__name__} that was never awaited, so its work is not done: if a decorator"
+        " of the handler hides that it is async, make the decorator's wrapper async"
     )
 
 
@@ -141,14 +140,14 @@ def portable(error: BaseException) -> dict[str, Any]:
     error = decisive(error)
     name, module = f"{type(error).__name__}", f"{type(error).__module__}"
     try:
-        known = next((kind for kind in _KNOWN if isinstance(error, kind)), None)
+        known = next((kind for kind in _KNOWN.values() if isinstance(error, kind)), None)
         text = error_text(error)
         message = text if isinstance(error, TEXT_ONLY) else text.removeprefix(f"{name}: ")
         return {
             "name": name,
             "module": module,
             "base": (known or _builtin_of(error)).__name__,
-            "message": None if message == name else message,
+            "message": None if text == name else message,
             "frames": frames_of(error),
             "stack": stack_of(error),
             "choice": {each: getattr(error, each) for each in _CHOICE if known and hasattr(error, each)},
@@ -201,8 +200,7 @@ def _builtin_of(error: BaseException) -> type[BaseException]:
 
 @lru_cache(maxsize=128)
 def _class_of(name: str, module: str, base_name: str) -> type[BaseException]:
-    known = {each.__name__: each for each in _KNOWN}
-    base = known.get(base_name) or getattr(builtins, base_name)
+    base = _KNOWN.get(base_name) or getattr(builtins, base_name)
     # The new class takes no arguments, whatever its base takes.
     return type(name, (RebuiltError, base), {"__module__": module, "__init__": lambda self: None})
 

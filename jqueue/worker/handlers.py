@@ -78,11 +78,10 @@ class Handler(Generic[P, R_co]):
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)
         self.__wrapped__ = function
-        if self.home == "process" and is_async(function):
-            raise TypeError(f"handler {self.__name__!r}: with process=True it must be a plain function without async")
-        if self.home == "process" and not hasattr(function, "__qualname__"):
+        if self.home == "process" and (is_async(function) or not hasattr(function, "__qualname__")):
             raise TypeError(
-                f"handler {self.__name__!r}: with process=True it must be a function that can be imported by its name"
+                f"handler {self.__name__!r}: with process=True it must be a function without async that can be imported"
+                " by its name"
             )
         if self.thread_middlewares and self.home != "thread":
             wrong = name_of(self.thread_middlewares[0])

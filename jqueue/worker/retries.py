@@ -132,22 +132,18 @@ def _chosen(error: BaseException, rule: RetryRule | None = None, failures: int =
 
     A group in which one error asks for nothing asks for nothing.
     """
-    choices = [choice for leaf in leaves_of(error) for choice in _choices(leaf, rule, failures)]
+    choices: list[Retry | Discard | Snooze | None] = []
+    for leaf in leaves_of(error):
+        if isinstance(leaf, Retry | Discard | Snooze):
+            choices.append(leaf)
+        elif isinstance(rule, Mapping):  # a group that was raised in a process has the lineage of each of its errors
+            named = {lineage_of(kind)[0]: choice for kind, choice in rule.items()}
+            lineages: Sequence[Sequence[str]] = getattr(leaf, "jqueue_lineages", ()) or [lineage_of(type(leaf))]
+            choices += [_asked(next((named[name] for name in each if name in named), None)) for each in lineages]
+        else:
+            choices.append(None if rule is None else _asked(rule(leaf, failures)))
     known = [each for each in choices if each is not None]
     return max(known, key=_weight) if len(known) == len(choices) else None
-
-
-def _choices(error: BaseException, rule: RetryRule | None, failures: int) -> Sequence[Retry | Discard | Snooze | None]:
-    """Return what an error asks for. A group that was raised in a process has one choice for each of its errors."""
-    if isinstance(error, Retry | Discard | Snooze):
-        return [error]
-    if rule is None:
-        return [None]
-    if not isinstance(rule, Mapping):
-        return [_asked(rule(error, failures))]
-    named = {lineage_of(kind)[0]: choice for kind, choice in rule.items()}
-    lineages: Sequence[Sequence[str]] = getattr(error, "jqueue_lineages", ()) or [lineage_of(type(error))]
-    return [_asked(next((named[name] for name in lineage if name in named), None)) for lineage in lineages]
 
 
 @runtime_checkable

@@ -125,6 +125,7 @@ class VeryBusy(Busy): ...
 ERRORS: dict[str, Callable[[], Any]] = {
     "unreadable": lambda: ApiError(404, "gone"),
     "unprintable": Unprintable,
+    "its own name": lambda: ValueError("ValueError"),
     "group": lambda: ExceptionGroup("two", [ValueError(), ApiError(1, "x")]),
     "group of decisions": lambda: ExceptionGroup("one", [Discard("never")]),
     "validation": lambda: Numbers.model_validate({"left": "x"}),
