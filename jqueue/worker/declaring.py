@@ -9,13 +9,14 @@ from functools import partial
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
-from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.queue import Operator
 from jqueue.worker.handlers import Handler
-from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures, QueueHealth
+from jqueue.worker.queue_health import RETRIED_ERRORS, QueueHealth
 
 logger = logger_of("jqueue.worker")
+
+CALLS = "setting limits and schedules"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,7 @@ async def declare(
     queue: Operator,
     handlers: Iterable[Handler[..., Any]],
     crons: Iterable[Cron],
-    entropy: Entropy,
-    health: QueueHealth | None = None,
+    health: QueueHealth,
 ) -> None:
     """Set all limits and schedules concurrently, and repeat each call until it succeeds. Equal values change nothing.
 
@@ -52,7 +52,6 @@ async def declare(
         InvalidJobError: the queue does not support limits or schedules, or a value is invalid.
         StorageFatalError: the queue cannot be used.
     """
-    failures = CallFailures("setting limits and schedules", entropy, health)
     calls: list[Callable[[], Awaitable[Any]]] = []
     for handler in handlers:
         options = handler.options
@@ -77,19 +76,19 @@ async def declare(
                 keep_result=options.keep_result,
             )
         )
-    await asyncio.gather(*(_until_done(call, failures) for call in calls))
+    await asyncio.gather(*(_until_done(call, health) for call in calls))
 
 
-async def _until_done(call: Callable[[], Awaitable[Any]], failures: CallFailures) -> None:
+async def _until_done(call: Callable[[], Awaitable[Any]], health: QueueHealth) -> None:
     while True:
         try:
             await call()
         except StorageFatalError:
             raise
         except RETRIED_ERRORS as error:
-            await asyncio.sleep(failures.add(error))
+            await asyncio.sleep(health.failed(CALLS, error))
         else:
-            failures.clear()
+            health.answered(CALLS)
             return
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ class Phase(Enum):
     """Its handler has ended, or is never called."""
 
 
+@dataclass(slots=True, eq=False)
 class Execution:
     """One call of a handler, for one job or for a batch of them. It takes one slot.
 
@@ -46,28 +48,25 @@ class Execution:
             until the outcome is on its way to the queue.
         context: the context of the call; None if neither the handler nor middleware takes one.
         task: the task that runs the handler.
-        began: time at which the handler was called, on the loop's clock; None if it was not.
+        began: time at which the handler was called, on the loop's clock.
         timer: runs until the handler's timeout, or until a handler that was told to stop counts as stuck.
     """
 
-    __slots__ = ("began", "call", "context", "handler", "jobs", "occupants", "phase", "task", "timer", "unstopped")
+    handler: Handler[..., Any]
+    call: Any
+    phase: Phase = Phase.WAITING
+    jobs: list[HeldJob] = field(default_factory=list)
+    unstopped: int = 0
+    occupants: int = 0
+    context: Context | BatchContext | None = None
+    task: asyncio.Task[None] | None = None
+    began: float = 0.0
+    timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, handler: Handler[..., Any], call: Any) -> None:
-        self.handler = handler
-        self.call = call
-        self.phase = Phase.WAITING
-        self.jobs: list[HeldJob] = []
-        self.unstopped = 0
-        self.occupants = 0
-        self.context: Context | BatchContext | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.began: float | None = None
-        self.timer: asyncio.TimerHandle | None = None
-
-    def drop(self, held: HeldJob) -> None:
-        """Remove a job before the call of the handler."""
-        self.jobs.remove(held)
-        self.unstopped -= held.reason is None
+    def cancel_timer(self) -> None:
+        """Forget the timeout."""
+        if self.timer is not None:
+            self.timer.cancel()
 
     @property
     def name(self) -> str:
@@ -85,14 +84,15 @@ class Execution:
         return about(self.jobs[0].job)
 
 
+@dataclass(slots=True, eq=False)
 class HeldJob:
     """One claimed job, until its outcome is in the queue.
 
     Attributes:
         job: the job as it was claimed.
         execution: the call of its handler.
-        context: the context of the job; None if neither the handler nor middleware takes one.
         confirmed: time at which the store last confirmed the claim, on the loop's clock.
+        context: the context of the job; None if neither the handler nor middleware takes one.
         reason: the reason for which its handler must stop the work on it; None if there is none.
         outcome: the field of the report that counts it; None while nothing is decided about it.
         operation: the ack or nack that tells the queue the outcome.
@@ -100,26 +100,17 @@ class HeldJob:
         uncertain: True if its outcome was sent before and may have been done.
     """
 
-    __slots__ = (
-        "companions",
-        "confirmed",
-        "context",
-        "execution",
-        "job",
-        "operation",
-        "outcome",
-        "reason",
-        "uncertain",
-    )
+    job: Job
+    execution: Execution
+    confirmed: float
+    context: Context | None = None
+    reason: Reason | None = None
+    outcome: OutcomeKind | None = None
+    operation: Operation = field(init=False)
+    companions: tuple[Operation, ...] = ()
+    uncertain: bool = False
 
-    operation: Operation
-
-    def __init__(self, job: Job, execution: Execution, confirmed: float) -> None:
-        self.job = job
-        self.execution = execution
-        self.context: Context | None = None
-        self.confirmed = confirmed
-        self.reason: Reason | None = None
-        self.outcome: OutcomeKind | None = None
-        self.companions: tuple[Operation, ...] = ()
-        self.uncertain = False
+    @property
+    def claim_timeout(self) -> float | None:
+        """Seconds that the claim lasts without a heartbeat, if it ends by itself."""
+        return self.job.claim_timeout

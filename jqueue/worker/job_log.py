@@ -7,11 +7,20 @@ from collections.abc import Callable
 from typing import Any
 
 from jqueue.domain.models import Job
+from jqueue.ports.log import logger_of
+
+logger = logger_of("jqueue.worker")
 
 
 def about(job: Job) -> dict[str, Any]:
     """Return the `extra` of a record about a job. It has no payload."""
     return {"job_id": job.id, "entrypoint": job.entrypoint, "attempt": job.tries}
+
+
+def log_about(job: Job, level: int, text: str, *values: Any) -> None:
+    """Log a text that continues the name of a job."""
+    name = job.id, job.entrypoint, job.tries
+    logger.log(level, f"job %s (%s, attempt %d){text}", *name, *values, extra=about(job), stacklevel=2)
 
 
 class Forwarder(logging.Handler):

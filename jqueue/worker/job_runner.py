@@ -8,21 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue.domain.durations import to_seconds
-from jqueue.domain.errors import InvalidJobError, JQueueError
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Lines, logger_of
-from jqueue.ports.queue import Capabilities, JobQueue
 from jqueue.runtime.queue_options import options_of
-from jqueue.worker.calls import Call, ProcessCall
+from jqueue.worker.calls import ProcessCall, call_of
 from jqueue.worker.claims import Claims
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.executions import Execution, HeldJob, Phase, Reason
@@ -36,10 +34,10 @@ from jqueue.worker.handler_errors import (
     tail_of,
     traceback_of,
 )
-from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
-from jqueue.worker.job_log import about
+from jqueue.worker.job_log import log_about
 from jqueue.worker.payloads import PayloadError, ResultError, json_value
+from jqueue.worker.processes import Processes
 from jqueue.worker.retries import (
     CANCELLED,
     HAND_BACK,
@@ -54,6 +52,7 @@ from jqueue.worker.retries import (
     error_text,
 )
 from jqueue.worker.run_state import RunState
+from jqueue.worker.threads import Threads
 
 logger = logger_of("jqueue.worker")
 
@@ -63,56 +62,49 @@ WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, ResultError)
 JOB_TASK = "jqueue-job "
 """Prefix of the name of a job's task. The id of the job follows."""
 
-
 CLAIMS_PER_WAIT = 10
 """Number of claims by which a batch looks for more jobs within its `batch_wait`."""
-
-AnyCall = Call | ProcessCall
-"""The call of a handler of any kind."""
 
 
 class JobRunner:
     """Does the jobs of one run.
 
     Args:
-        queue: the queue of the jobs.
         state: the state of the run.
         claims: the claims of the run.
-        calls: by entrypoint: the handler, its call, and True if it needs a context.
-        settings: the settings of the worker.
+        threads: run the handlers without async.
+        processes: run the handlers in processes.
         resources: the value that the lifespan yielded.
         interrupt: takes a KeyboardInterrupt of a handler, and returns True if the run ends by it.
-        batches_wait: True if batches wait for jobs as their handlers say; False to take only jobs that are ready.
-
-    Attributes:
-        cancel_grace: seconds that a handler gets to end when it is told to stop.
     """
 
     def __init__(
         self,
-        queue: JobQueue,
         state: RunState,
         claims: Claims,
-        calls: Mapping[str, tuple[Handler[..., Any], AnyCall, bool]],
-        settings: WorkerSettings,
-        *,
+        threads: Threads,
+        processes: Processes,
         resources: Any,
         interrupt: Callable[[KeyboardInterrupt], bool],
-        batches_wait: bool,
     ) -> None:
-        self.cancel_grace = to_seconds("cancel_grace", settings.cancel_grace)
-        self._queue = queue
         self._state = state
         self._claims = claims
-        self._calls = calls
-        self._clock, self._entropy = options_of(queue).clock, options_of(queue).entropy
+        self._queue = state.queue
+        self._capabilities = state.queue.capabilities
+        self._clock, self._entropy = options_of(state.queue).clock, options_of(state.queue).entropy
         self._resources = resources
         self._interrupt = interrupt
-        self._batches_wait = batches_wait
-        self._show_errors = settings.show_errors
-        self._loop = asyncio.get_running_loop()
+        self._loop = state.loop
         self._run_task = asyncio.current_task()
-        self._capabilities: Capabilities = queue.capabilities
+        # By entrypoint: the handler, its call, and True if it needs a context.
+        self._calls = {
+            name: (
+                handler,
+                call_of(handler, threads, processes),
+                handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares),
+            )
+            for name, handler in state.handlers.items()
+        }
 
     # Beginning
 
@@ -171,30 +163,28 @@ class JobRunner:
             execution.phase = Phase.ENDED
             self._state.vacate(execution)
             return
-        self._state.running.add(execution)
+        self._state.executions.add(execution)
         name = execution.jobs[0].job.id if execution.jobs else name
         execution.task = self._loop.create_task(self._execute(execution), name=f"{JOB_TASK}{name}")
 
     async def _execute(self, execution: Execution) -> None:
         """Run a handler once, and decide what becomes of its jobs."""
+        results: Sequence[Any] = ()
+        error: BaseException | None = None
         try:
             if execution.phase is not Phase.WAITING:
                 raise asyncio.CancelledError
             execution.phase = Phase.RUNNING
             if execution.handler.options.batch is None:
-                value = await self._call(execution, execution.jobs[0].job)
-                self._check_value(execution, value)
-                results: Sequence[Any] = (value,)
+                results = (await self._call(execution, execution.jobs[0].job),)
+                self._check_value(execution, results[0])
             else:
                 results = await self._do_batch(execution)
-        except BaseException as error:
-            was_stuck = self._state.end(execution)
-            self._raised(execution, decisive(error), was_stuck)
-        else:
-            was_stuck = self._state.end(execution)
-            self._returned(execution, results, was_stuck)
-        if execution.timer is not None:
-            execution.timer.cancel()
+        except BaseException as raised:
+            error = decisive(raised)
+        was_stuck = self._state.end(execution)
+        self._end(execution, results, error, was_stuck)
+        execution.cancel_timer()
         execution.jobs.clear()  # its jobs refer to it: a cycle would be left to the garbage collector
         self._state.vacate(execution)
         if was_stuck:
@@ -229,8 +219,7 @@ class JobRunner:
         def running(begun: bool) -> None:
             if execution.phase is not Phase.RUNNING:
                 return
-            if execution.timer is not None:
-                execution.timer.cancel()
+            execution.cancel_timer()
             seconds = execution.handler.options.seconds
             if begun and seconds is not None:
                 execution.timer = self._loop.call_later(seconds, self.stop, execution, "timeout")
@@ -255,7 +244,9 @@ class JobRunner:
             execution.context = self._batch_context(execution)
         value = await self._call(execution, payloads)
         self._check_value(execution, value)
-        self._note_speed(execution)
+        slots = min(self._state.concurrency, self._state.running)
+        seconds = (self._loop.time() - execution.began) / slots
+        self._claims.note_speed(execution.handler.entrypoint, len(execution.jobs), seconds)
         return results_of(value, len(execution.jobs))
 
     async def _fill(self, execution: Execution) -> None:
@@ -270,7 +261,7 @@ class JobRunner:
         end = self._loop.time() + seconds
         while (room := min(handler.options.batch - len(execution.jobs), self._claims.limit)) > 0:
             try:
-                jobs = await self._claims.claim(handler.entrypoint, room)
+                jobs = await self._claims.claim((handler.entrypoint,), room)
             except Exception as error:  # the claims for free slots meet and report the same trouble
                 logger.debug("a batch of %s stays as it is: %s", handler.entrypoint, type(error).__name__)
                 return
@@ -284,7 +275,7 @@ class JobRunner:
                 await asyncio.sleep(min(end - now, seconds / CLAIMS_PER_WAIT))
 
     def _wait_of(self, handler: Handler[..., Any]) -> float:
-        return handler.options.wait_seconds if self._batches_wait else 0.0
+        return 0.0 if self._state.drain else handler.options.wait_seconds
 
     def _payloads(self, execution: Execution) -> list[Any]:
         """Return the payloads to call a batch handler with.
@@ -293,17 +284,17 @@ class JobRunner:
         """
         payloads = []
         for held in list(execution.jobs):
-            if held.reason is not None:
-                execution.drop(held)
-                if held.outcome is None:
-                    self._decide(held, self._stopped(held))
-                continue
             try:
-                handler = execution.handler
-                payloads.append(None if handler.home == "process" else handler.signature.parse(held.job))
+                if held.reason is None:
+                    handler = execution.handler
+                    payloads.append(None if handler.home == "process" else handler.signature.parse(held.job))
+                    continue
+                if held.outcome is None:
+                    self._give_back(held)
             except Exception as error:
-                execution.drop(held)
-                self._fail(held, error)
+                execution.unstopped -= 1
+                self._fail(held, decisive(error), shows=True)
+            execution.jobs.remove(held)
         return payloads
 
     def _batch_context(self, execution: Execution) -> BatchContext:
@@ -322,8 +313,19 @@ class JobRunner:
         """Tell a handler to stop the work on all of its jobs. If it goes on after `cancel_grace`, it is stuck."""
         for held in execution.jobs:
             if held.outcome is None and held.reason is None:
-                self._mark(held, reason)
-        self._stop_handler(execution)
+                held.reason = reason
+                execution.unstopped -= 1
+                if held.context is not None:
+                    held.context.stop()
+        if execution.phase not in (Phase.WAITING, Phase.RUNNING):
+            return
+        execution.cancel_timer()
+        if execution.context is not None:
+            execution.context.stop()
+        if execution.phase is Phase.RUNNING and execution.task is not None:
+            execution.task.cancel()
+        execution.phase = Phase.STOPPING
+        execution.timer = self._loop.call_later(self._state.cancel_grace, self._stick, execution)
 
     def stop_job(self, held: HeldJob, reason: Reason) -> None:
         """Tell a handler to stop the work on a job. A batch goes on with its other jobs, if there are any.
@@ -331,13 +333,17 @@ class JobRunner:
         The outcome of the job is sent when the handler has ended, as a job counts as running until then.
         """
         if held.outcome is None and held.reason is None:
-            self._mark(held, reason)
+            held.reason = reason
+            held.execution.unstopped -= 1
+            if held.context is not None:
+                held.context.stop()
             if not held.execution.unstopped:
-                self._stop_handler(held.execution)
+                self.stop(held.execution, reason)
 
-    def lose(self, held: HeldJob) -> None:
+    def lose(self, held: HeldJob, why: str) -> None:
         """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
         if held.outcome is None:
+            log_about(held.job, logging.WARNING, " is lost: %s", why)
             self._claims.lose(held.job)
             self.stop_job(held, "lost")
             held.outcome = "lost"
@@ -345,41 +351,22 @@ class JobRunner:
             self._state.finish(held)
             self._state.wake_waiting()
 
-    def _mark(self, held: HeldJob, reason: Reason) -> None:
-        held.reason = reason
-        held.execution.unstopped -= 1
-        if held.context is not None:
-            held.context.stop()
-
-    def _stop_handler(self, execution: Execution) -> None:
-        if execution.phase not in (Phase.WAITING, Phase.RUNNING):
-            return
-        if execution.timer is not None:
-            execution.timer.cancel()
-        if execution.context is not None:
-            execution.context.stop()
-        if execution.phase is Phase.RUNNING and execution.task is not None:
-            execution.task.cancel()
-        execution.phase = Phase.STOPPING
-        execution.timer = self._loop.call_later(self.cancel_grace, self._stick, execution)
-
     def _stick(self, execution: Execution) -> None:
         """Note that a handler does not stop. The claims that are not lost and its slot are kept until it ends."""
-        if execution in self._state.running:
+        if execution in self._state.executions:
             logger.warning(
                 "%s: its handler still runs although it was told to stop; its %s kept until the handler ends",
                 execution.name,
                 "slot is" if all(held.outcome is not None for held in execution.jobs) else "claim and its slot are",
                 extra=execution.about,
             )
-            self._state.stick(execution, self._loop.time())
+            self._state.stick(execution)
 
     def abandon(self, execution: Execution) -> None:
         """Give back the jobs of a handler that does not stop, as the worker ends. It is not waited for."""
-        if execution.timer is not None:
-            execution.timer.cancel()
-        if execution in self._state.running:
-            self._state.stick(execution, self._loop.time())
+        execution.cancel_timer()
+        if execution in self._state.executions:
+            self._state.stick(execution)
         if execution.phase is Phase.STUCK:
             logger.warning(
                 "%s: its handler still runs although it was told to stop; the worker ends without waiting for it",
@@ -388,77 +375,56 @@ class JobRunner:
             )
         for held in execution.jobs:
             if held.outcome is None:
-                self._decide(held, self._stopped(held, was_stuck=True))
+                self._give_back(held, was_stuck=True)
         if execution.task is not None and execution.handler.home != "thread":  # the task of a thread ends with it
             execution.task.cancel()
 
     # Outcomes
 
-    def _returned(self, execution: Execution, results: Sequence[Any], was_stuck: bool) -> None:
-        """Decide about the jobs of a handler that returned."""
-        for held, result in zip(execution.jobs, results, strict=True):
-            if held.outcome is not None:
-                continue
-            if held.reason is not None:
-                self._decide(held, self._stopped(held, was_stuck))
-                continue
-            error = None if execution.handler.options.batch is None else error_in(result)
-            if error is None:
-                try:
-                    held.operation = self._ack(held, result)
-                except Exception as failure:  # the result cannot be kept
-                    error = failure
-            if error is None:
-                held.outcome = "succeeded"
-                if held.context is not None:
-                    held.companions = held.context.companions
-                self._state.add_outcome(held)
-            else:
-                self._fail(held, error)
+    def _end(self, execution: Execution, results: Sequence[Any], error: BaseException | None, was_stuck: bool) -> None:
+        """Decide about the jobs of a handler that returned, or raised an error, or was stopped.
 
-    def _ack(self, held: HeldJob, value: Any) -> Ack:
-        """Return the ack of a job that succeeded.
-
-        Raises:
-            ResultError: its result must be kept, and cannot be.
+        A batch handler that returns, or is stopped, has done only jobs on which it was not told to stop the work.
         """
-        job, handler = held.job, held.execution.handler
-        keep_result = handler.keep_result_of(job) if self._capabilities.results else None
-        if keep_result is None:
-            return Ack(job)
-        in_json = handler.home == "process"  # its process has converted the value already
-        return Ack(job, value if in_json else json_value(handler.signature.returns, value), keep_result)
-
-    def _raised(self, execution: Execution, error: BaseException, was_stuck: bool) -> None:
-        """Decide about the jobs of a handler that raised an error or was stopped."""
         is_stopped, told_all = isinstance(error, asyncio.CancelledError), not execution.unstopped
-        program_ends = (isinstance(error, KeyboardInterrupt) and self._interrupt(error)) or (
-            is_stopped and self._program_ends()
-        )
-        failed: HeldJob | None = None
-        for held in execution.jobs:
+        ends_run = (isinstance(error, KeyboardInterrupt) and self._interrupt(error)) or (
+            is_stopped and self._run_task is not None and self._run_task.cancelling() > 0
+        )  # a program that ends cancels all of its tasks, handlers too
+        is_shown = False
+        for place, held in enumerate(execution.jobs):
             if held.outcome is not None:
                 continue
-            told = held.reason is not None
-            if program_ends or (told and (is_stopped or not told_all)):
-                self._decide(held, self._stopped(held, was_stuck))
+            if ends_run or (held.reason is not None and (error is None or is_stopped or not told_all)):
+                self._give_back(held, was_stuck)
+            elif error is None:
+                self._finish(held, results[place])
             else:
-                self._decide(held, self._failure(held, error))
-                failed = failed or held
-        if failed is not None:
-            self._show(failed, error)
+                self._fail(held, error, shows=not is_shown)
+                is_shown = True
 
-    def _program_ends(self) -> bool:
-        """True if the worker itself is cancelled: a program that ends cancels all of its tasks, handlers too."""
-        return self._run_task is not None and self._run_task.cancelling() > 0
+    def _finish(self, held: HeldJob, result: Any) -> None:
+        """Ack a job that succeeded. It fails if a batch has an error in the place of its result, or if that is bad."""
+        job, handler = held.job, held.execution.handler
+        error = None if handler.options.batch is None else error_in(result)
+        if error is None:
+            try:
+                keep_result = handler.keep_result_of(job) if self._capabilities.results else None
+                if keep_result is None:
+                    held.operation = Ack(job)
+                else:  # the process of a handler has converted the value already
+                    value = result if handler.home == "process" else json_value(handler.signature.returns, result)
+                    held.operation = Ack(job, value, keep_result)
+            except Exception as failure:
+                error = failure
+        if error is not None:
+            self._fail(held, decisive(error), shows=True)
+            return
+        held.outcome = "succeeded"
+        if held.context is not None:
+            held.companions = held.context.companions
+        self._state.add_outcome(held)
 
-    def _note_speed(self, execution: Execution) -> None:
-        if execution.began is not None:
-            slots = min(self._state.concurrency, len(self._state.running))
-            seconds = (self._loop.time() - execution.began) / slots
-            self._claims.note_speed(execution.handler.entrypoint, len(execution.jobs), seconds)
-
-    def refuse(self, held: HeldJob, error: JQueueError | asyncio.CancelledError) -> None:
+    def refuse(self, held: HeldJob, error: BaseException) -> None:
         """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit.
 
         If the sending of its ack was cancelled, the job is handed back.
@@ -467,71 +433,67 @@ class JobRunner:
         if isinstance(error, asyncio.CancelledError):
             self._decide(held, HAND_BACK)
         elif isinstance(error, InvalidJobError):
-            logger.warning("job %s (%s) is dead: %s", held.job.id, held.job.entrypoint, error, extra=about(held.job))
+            log_about(held.job, logging.WARNING, " is dead: %s", error)
             self._decide(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
         else:
-            self._decide(held, self._failure(held, error))
+            self._fail(held, error)
 
-    def _stopped(self, held: HeldJob, was_stuck: bool = False) -> Decision:
+    def _give_back(self, held: HeldJob, was_stuck: bool = False) -> None:
         """Decide about a job whose handler was told to stop. `was_stuck`: it did not stop within `cancel_grace`."""
-        if held.reason == "cancelled":
-            return CANCELLED
         if held.reason == "timeout":
             seconds = held.execution.handler.options.seconds
             how = ", and still ran after it was told to stop" if was_stuck else ""
-            return self._failure(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
-        return HAND_BACK
-
-    def _fail(self, held: HeldJob, error: BaseException) -> None:
-        """Decide about a job that failed alone."""
-        error = decisive(error)
-        self._decide(held, self._failure(held, error))
-        self._show(held, error)
+            self._fail(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
+        else:
+            self._decide(held, CANCELLED if held.reason == "cancelled" else HAND_BACK)
 
     def _decide(self, held: HeldJob, decision: Decision) -> None:
-        """Set the outcome of a job, to be sent to the queue."""
+        """Set the outcome of a job, to be sent to the queue as far as the queue supports it."""
         held.outcome, held.companions = decision.kind, ()
-        held.operation = nack_of(held.job, decision, self._capabilities)
+        able = self._capabilities
+        if decision.dead and not able.dead_letters:
+            held.operation = Ack(held.job)  # after a nack it would come back for ever
+        else:
+            held.operation = Nack(
+                held.job,
+                delay=decision.delay if able.delay else None,
+                error=decision.error if able.errors else None,
+                traceback=decision.traceback if able.errors else None,
+                dead=decision.dead,
+                charge=decision.charge or not able.uncharged,
+            )
         self._state.add_outcome(held)
 
-    def _show(self, held: HeldJob, error: BaseException) -> None:
-        """Log an error in full, if that is asked for."""
-        if self._show_errors and not isinstance(error, Snooze):
-            text = error_text(error) if isinstance(error, WITHOUT_TRACEBACK) else traceback_of(error)
-            logger.warning("job %s (%s): %s", held.job.id, held.job.entrypoint, Lines(text), extra=about(held.job))
-        elif error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
-            frames = Lines(frames_of(error))
-            logger.debug(
-                "job %s: %s was raised here:\n%s", held.job.id, type(error).__name__, frames, extra=about(held.job)
-            )
-
-    def _failure(self, held: HeldJob, error: BaseException) -> Decision:
-        """Decide about a job that failed, and log it."""
-        options = held.execution.handler.options
-        decision = decide(error, held.job, options.max_attempts, options.backoff, self._entropy.jitter, options.retry)
-        job = held.job
+    def _fail(self, held: HeldJob, error: BaseException, *, shows: bool = False) -> None:
+        """Decide about a job that failed, and log it; its error in full if `shows`, and if that is asked for."""
+        job, options = held.job, held.execution.handler.options
+        decision = decide(error, job, options.max_attempts, options.backoff, self._entropy.jitter, options.retry)
         if decision.kind == "snoozed":
-            logger.debug("job %s (%s) is snoozed for %g s", job.id, job.entrypoint, decision.delay, extra=about(job))
-            return decision
-        attempts, stack = attempts_of(job, options.max_attempts), stack_of(error)
-        place = place_of(stack)
-        if place is not None and not isinstance(error, WITHOUT_TRACEBACK):
-            where = f" ({place.file}:{place.line})"
-            text = cut_error(f"{decision.error}".rstrip(), ERROR_BYTES - len(where.encode())) + where
-            decision = replace(decision, error=text, traceback=tail_of(stack))
-        logger.warning(
-            "job %s (%s, attempt %d) failed: %s%s; %s (failure %d%s)",
-            job.id,
-            job.entrypoint,
-            job.tries,
-            type(error).__name__,
-            "" if place is None else f" at {place}",
-            "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
-            job.failures,
-            "" if attempts == math.inf else f" of {attempts}",
-            extra=about(job),
-        )
-        return decision
+            log_about(job, logging.DEBUG, " is snoozed for %g s", decision.delay)
+        else:
+            attempts, stack = attempts_of(job, options.max_attempts), stack_of(error)
+            place = place_of(stack)
+            if place is not None and not isinstance(error, WITHOUT_TRACEBACK):
+                where = f" ({place.file}:{place.line})"
+                text = cut_error(f"{decision.error}".rstrip(), ERROR_BYTES - len(where.encode())) + where
+                decision = replace(decision, error=text, traceback=tail_of(stack))
+            log_about(
+                job,
+                logging.WARNING,
+                " failed: %s%s; %s (failure %d%s)",
+                type(error).__name__,
+                "" if place is None else f" at {place}",
+                "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
+                job.failures,
+                "" if attempts == math.inf else f" of {attempts}",
+            )
+        self._decide(held, decision)
+        if shows and self._state.settings.show_errors and not isinstance(error, Snooze):
+            text = error_text(error) if isinstance(error, WITHOUT_TRACEBACK) else traceback_of(error)
+            log_about(job, logging.WARNING, ": %s", Lines(text))
+        elif shows and error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
+            name, frames = type(error).__name__, Lines(frames_of(error))
+            log_about(job, logging.DEBUG, ": %s was raised here:\n%s", name, frames)
 
     def _context(self, job: Job, deadline: datetime | None) -> Context:
         return Context(job, queue=self._queue, resources=self._resources, deadline=deadline)
@@ -539,17 +501,3 @@ class JobRunner:
     def _deadline(self, handler: Handler[..., Any]) -> datetime | None:
         seconds = handler.options.seconds
         return None if seconds is None else self._clock.now() + timedelta(seconds=seconds)
-
-
-def nack_of(job: Job, decision: Decision, capabilities: Capabilities) -> Ack | Nack:
-    """Return the operation that tells a queue the decision, as far as the queue supports it."""
-    if decision.dead and not capabilities.dead_letters:
-        return Ack(job)  # after a nack it would come back for ever
-    return Nack(
-        job,
-        delay=decision.delay if capabilities.delay else None,
-        error=decision.error if capabilities.errors else None,
-        traceback=decision.traceback if capabilities.errors else None,
-        dead=decision.dead,
-        charge=decision.charge or not capabilities.uncharged,
-    )

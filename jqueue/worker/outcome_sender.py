@@ -7,6 +7,7 @@ meanwhile make the next one, so a slow store gets few and large commits.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 
 from jqueue.domain.errors import (
@@ -16,41 +17,41 @@ from jqueue.domain.errors import (
     JobNotFoundError,
     JQueueError,
     QueueClosedError,
+    SegmentDamagedError,
     UnknownOutcomeError,
 )
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.printable import counted
-from jqueue.ports.log import logger_of
-from jqueue.worker.claims import Claims
+from jqueue.worker.claims import Claims, Range
 from jqueue.worker.executions import HeldJob
-from jqueue.worker.job_log import about
+from jqueue.worker.job_log import log_about
 from jqueue.worker.job_runner import JobRunner
-from jqueue.worker.queue_health import RETRIED_ERRORS, CallFailures
+from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
-
-logger = logger_of("jqueue.worker")
 
 MAX_BATCH = 1000
 """Largest number of outcomes in one call, unless the queue takes fewer."""
+
+RESOLVE_TIMEOUT = 300.0
+"""Seconds to find out if an outcome that must not be done twice was done, if its claim has no timeout."""
+
+CALLS = "sending outcomes of jobs"
 
 
 class OutcomeSender:
     """Sends the outcomes of a run.
 
     Args:
-        claims: the claims that they end.
         state: the state of the run, with the outcomes.
+        claims: the claims that they end.
         job_runner: decides again what becomes of a job whose outcome was refused.
-        failures: the failed calls that send outcomes.
     """
 
-    def __init__(self, claims: Claims, state: RunState, job_runner: JobRunner, failures: CallFailures) -> None:
-        self._claims = claims
+    def __init__(self, state: RunState, claims: Claims, job_runner: JobRunner) -> None:
         self._state = state
+        self._claims = claims
         self._job_runner = job_runner
-        self._batch_limit = min(MAX_BATCH, claims.limit)
-        self._failures = failures
         self._own_tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -58,145 +59,162 @@ class OutcomeSender:
         state = self._state
         try:
             while True:
-                while not state.outcomes:
+                while not state.unsent and not self._claims.due:
                     await state.has_outcomes.wait()
                     if isinstance(state.failure, QueueClosedError):
                         raise state.failure
-                taken = [held for held in state.take_outcomes() if not self._claims.collect(held)]
+                plain = self._take()
                 try:
-                    again, error = await self._send(taken)
+                    again, error = await self._send(plain, min(MAX_BATCH, self._claims.limit))
                 except BaseException:  # cancelled by a program that ends: the next call of `run` sends them again
-                    self._take_back(taken)
+                    for held in plain:
+                        held.uncertain = True
+                    state.sending -= len(plain)
+                    state.put_back([held for held in plain if held in state.held])
                     raise
-                if again:
-                    state.put_back(again)
+                state.sending -= len(plain)
+                state.put_back(again)
                 state.wake_waiting()
-                if error is None:
-                    self._failures.clear()
-                else:
-                    await asyncio.sleep(self._failures.add(error))
+                if error is not None:
+                    await asyncio.sleep(state.health.failed(CALLS, error))
+                elif plain:
+                    state.health.answered(CALLS)
         finally:
             for task in self._own_tasks:
                 task.cancel()
 
-    def _take_back(self, taken: Sequence[HeldJob]) -> None:
-        """Take back outcomes that were on their way. It is unknown if they have arrived."""
-        plain = [held for held in taken if not held.companions]
-        self._state.sending -= len(plain)
-        unsettled = [held for held in plain if held in self._state.held]
-        for held in unsettled:
-            held.uncertain = True
-        self._state.put_back(unsettled)
+    def _take(self) -> list[HeldJob]:
+        """Take all outcomes. Return those to send together; begin to send each of the others in a task of its own."""
+        plain: list[HeldJob] = []
+        for held in self._state.take_outcomes():
+            if self._claims.collect(held):
+                self._state.sending -= 1
+            elif held.companions:
+                self._send_apart(held)
+            else:
+                plain.append(held)
+        due, self._claims.due = self._claims.due, []
+        for each in due:
+            self._send_apart(each)
+        return plain
 
-    async def _send(self, taken: list[HeldJob]) -> tuple[list[HeldJob], Exception | None]:
-        """Send outcomes. Return the ones to send again, and the reason."""
-        plain = [held for held in taken if not held.companions]
-        if len(plain) < len(taken):
-            for held in taken:
-                if held.companions:
-                    self._send_apart(held)
-        again, error = await self._send_by(self._batch_limit, plain)
-        self._state.sending -= len(plain)
-        return again, error
-
-    def _send_apart(self, held: HeldJob) -> None:
-        """Send an outcome with companions in a task of its own.
-
-        It must not be done twice, so it may take long to find out if it was done.
-        """
-        task = asyncio.create_task(self._send_until_answered(held), name="jqueue-worker-outcome")
+    def _send_apart(self, end: HeldJob | Range) -> None:
+        task = asyncio.create_task(self._send_once(end), name="jqueue-worker-outcome")
         self._own_tasks.add(task)
         task.add_done_callback(self._own_tasks.discard)
 
-    async def _send_until_answered(self, held: HeldJob) -> None:
+    async def _send_once(self, end: HeldJob | Range) -> None:
+        """Send an outcome with companions, or the end of a range. It may take long to find out if it was done."""
         state = self._state
         try:
-            dropped = await self._claims.commit_once(held, held.job.claim_timeout)
+            answer = await self._commit_once(end)
         except QueueClosedError as error:
             state.fail(error)
-        except JQueueError as error:
-            self._refused(held, error)
         except asyncio.CancelledError as error:  # by a program that ends
-            held.uncertain = True
-            self._job_runner.refuse(held, error)
+            end.uncertain = True
+            self._refused(end, error)
             raise
-        except Exception as error:  # raised by an operation or a queue of a user
-            self._refused(held, JQueueError(f"the queue raised {type(error).__name__}"))
+        except Exception as error:
+            is_known = isinstance(error, JQueueError)  # others are raised by an operation or a queue of a user
+            self._refused(end, error if is_known else JQueueError(f"the queue raised {type(error).__name__}"))
         else:
-            self._done(held, dropped)
+            state.health.answered(CALLS)
+            self._done(end, answer)
         finally:
-            state.sending -= 1
+            state.sending -= isinstance(end, HeldJob)
             state.wake_waiting()
 
-    async def _send_by(self, size: int, outcomes: Sequence[HeldJob]) -> tuple[list[HeldJob], Exception | None]:
+    async def _commit_once(self, end: HeldJob | Range) -> object:
+        """Have an end and its companions done in one commit, and not twice. Return the answer to the end.
+
+        Raises:
+            UnknownOutcomeError: it cannot be found out if they were done, and sent again they could be done twice. The
+                caller sends a nack instead, which finds the claim lost if they were done.
+            JQueueError: the queue refused them.
+        """
+        loop = self._state.loop
+        until = loop.time() + (end.claim_timeout or RESOLVE_TIMEOUT)
+        unknown: UnknownOutcomeError | None = None
+        while True:
+            last_error: Exception
+            try:
+                if unknown is None:
+                    results = await self._state.queue.apply(*end.companions, end.operation)
+                else:
+                    results = await unknown.resolve()
+                return results[-1]
+            except UnknownOutcomeError as error:
+                end.uncertain = True
+                if loop.time() >= until:
+                    raise
+                last_error = unknown = error
+            except RETRIED_ERRORS as error:  # it was certainly not done
+                if isinstance(error, SegmentDamagedError) and error.lasts:
+                    raise
+                last_error, unknown = error, None
+            await asyncio.sleep(self._state.health.failed(CALLS, last_error))
+
+    async def _send(self, outcomes: Sequence[HeldJob], size: int) -> tuple[list[HeldJob], Exception | None]:
         """Send outcomes without companions, `size` in a call. Return the ones to send again, and the reason."""
         again: list[HeldJob] = []
-        last_error = None
-        for start in range(0, len(outcomes), size):
-            unsent, error = await self._send_each(outcomes[start : start + size])
-            again += unsent
-            last_error = error or last_error
-        return again, last_error
-
-    async def _send_each(self, outcomes: Sequence[HeldJob]) -> tuple[Sequence[HeldJob], Exception | None]:
-        """Send outcomes without companions in one call. Return the ones to send again, and the reason."""
-        try:
-            results = await self._claims.queue.apply_each(*[held.operation for held in outcomes])
-        except RETRIED_ERRORS as error:
-            if isinstance(error, UnknownOutcomeError):
-                for held in outcomes:
-                    held.uncertain = True
-            return outcomes, error
-        except InvalidJobError as error:
-            if len(outcomes) > 1:  # an outcome that cannot be sent must not hold up the others
-                return await self._send_by(1, outcomes)
-            results = [error]
-        again: list[HeldJob] = []
         last_error: Exception | None = None
-        for held, result in zip(outcomes, results, strict=True):
-            if not isinstance(result, JQueueError):
-                self._done(held, result)
-            elif isinstance(result, RETRIED_ERRORS):
-                again.append(held)
-                last_error = result
-            else:
-                self._refused(held, result)
+        for start in range(0, len(outcomes), size):
+            several = outcomes[start : start + size]
+            results: Sequence[object]
+            try:
+                results = await self._state.queue.apply_each(*[held.operation for held in several])
+            except RETRIED_ERRORS as error:
+                for held in several:
+                    held.uncertain = held.uncertain or isinstance(error, UnknownOutcomeError)
+                results = [error] * len(several)
+            except InvalidJobError as error:
+                if len(several) > 1:  # an outcome that cannot be sent must not hold up the others
+                    unsent, error_of_one = await self._send(several, 1)
+                    again += unsent
+                    last_error = error_of_one or last_error
+                    continue
+                results = [error]
+            for held, result in zip(several, results, strict=True):
+                if not isinstance(result, JQueueError):
+                    self._done(held, result)
+                elif isinstance(result, RETRIED_ERRORS):
+                    again.append(held)
+                    last_error = result
+                else:
+                    self._refused(held, result)
         return again, last_error
 
-    def _done(self, held: HeldJob, dropped: object) -> None:
+    def _done(self, end: HeldJob | Range, dropped: object) -> None:
         """Note that an outcome is in the queue, which answers with the number of bytes that it had no room for."""
+        if isinstance(end, Range):
+            self._claims.ended(end)
+            return
         if isinstance(dropped, int) and dropped:
-            logger.warning(
-                "job %s (%s): the queue was full and dropped %s of its %s: raise its size limit with "
-                "configure(blob_bytes=...)",
-                held.job.id,
-                held.job.entrypoint,
+            log_about(
+                end.job,
+                logging.WARNING,
+                ": the queue was full and dropped %s of its %s: raise its size limit with configure(blob_bytes=...)",
                 counted(dropped, "byte"),
-                "result" if isinstance(held.operation, Ack) else "error",
-                extra=about(held.job),
+                "result" if isinstance(end.operation, Ack) else "error",
             )
-        self._state.finish(held, is_certain=True)
+        self._state.finish(end, is_certain=True)
 
-    def _refused(self, held: HeldJob, error: JQueueError) -> None:
-        """Handle an outcome that the queue refused."""
-        job = held.job
-        if _is_lost(job, error):
-            if not held.uncertain:
-                logger.warning(
-                    "job %s (%s, attempt %d) is no longer claimed here: another worker has it, or it was removed",
-                    job.id,
-                    job.entrypoint,
-                    job.tries,
-                    extra=about(job),
-                )
-                held.outcome = "lost"
-            self._state.finish(held)
-        elif isinstance(held.operation, Ack):
-            self._job_runner.refuse(held, error)
+    def _refused(self, end: HeldJob | Range, error: BaseException) -> None:
+        """Handle an outcome that the queue refused, or whose sending was cancelled."""
+        if isinstance(end, Range):
+            self._claims.refused(end, error)
+        elif isinstance(error, JQueueError) and _is_lost(end.job, error):
+            if not end.uncertain:
+                text = " is no longer claimed here: another worker has it, or it was removed"
+                log_about(end.job, logging.WARNING, text)
+                end.outcome = "lost"
+            self._state.finish(end)
+        elif isinstance(end.operation, Ack):
+            self._job_runner.refuse(end, error)
         else:
-            logger.error("job %s (%s) cannot be handed back: %s", job.id, job.entrypoint, error, extra=about(job))
-            held.outcome = "lost"
-            self._state.finish(held)
+            log_about(end.job, logging.ERROR, " cannot be handed back: %s", error)
+            end.outcome = "lost"
+            self._state.finish(end)
 
 
 def _is_lost(job: Job, error: JQueueError) -> bool:

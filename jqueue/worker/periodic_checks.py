@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
 
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations.lookups import CountQueued
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import SupportsApply
-from jqueue.worker.queue_health import QueueHealth, all_slots_stuck
 from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")
@@ -28,81 +25,49 @@ MAX_NAMED = 10
 """Largest number of handlers or entrypoints that one check names."""
 
 
-class PeriodicChecks:
-    """Checks each minute for handlers and jobs to warn about.
-
-    Args:
-        queue: the queue to check.
-        state: the state of the run.
-        health: is told when all slots are taken by handlers that do not stop.
-        handled: the entrypoints that have handlers here; None to skip the check for jobs without a handler.
-    """
-
-    def __init__(
-        self, queue: SupportsApply, state: RunState, health: QueueHealth, handled: Container[str] | None
-    ) -> None:
-        self._queue = queue
-        self._state = state
-        self._health = health
-        self._handled = handled
-        self._waiting_before: set[str] = set()
-        self._warned: dict[str, int] = {}
-        self._checks = self._next_look = 0
-        self._skipped = 1
-        state.stuck_changed = self._note_stuck
-
-    async def run(self) -> None:
-        """Check until cancelled."""
-        while True:
-            await asyncio.sleep(CHECK_EVERY)
-            self._checks += 1
-            self._warn_of_stuck()
-            if self._handled is not None and self._checks >= self._next_look:
-                await self._warn_of_unhandled(self._handled)
-
-    def _note_stuck(self) -> None:
-        if len(self._state.stuck) >= self._state.concurrency:
-            self._health.block("slots", all_slots_stuck(self._state.concurrency))
-        else:
-            self._health.unblock("slots")
-
-    def _warn_of_stuck(self) -> None:
-        """Log the handlers that were told to stop and go on, the oldest first."""
-        state, now = self._state, asyncio.get_running_loop().time()
-        for work, since in list(state.stuck.items())[:MAX_NAMED]:
+async def check_regularly(state: RunState) -> None:
+    """Check each minute for handlers and jobs to warn about, until cancelled. A drain ignores jobs of others."""
+    checks, next_look, skipped = 0, 0, 1
+    waiting: dict[str, int] = {}  # at the last look: entrypoints without a handler here, and their number of jobs
+    warned: dict[str, int] = {}  # the check from which an entrypoint that was named is named again
+    while True:
+        await asyncio.sleep(CHECK_EVERY)
+        checks += 1
+        _warn_of_stuck(state)
+        if state.drain or checks < next_look or (counts := await _count_queued(state)) is None:
+            continue
+        before, waiting = waiting, {name: count for name, count in counts.items() if name not in state.handlers}
+        skipped = 1 if waiting else min(MOST_SKIPPED, 2 * skipped)
+        next_look = checks + skipped
+        warned = {name: check for name, check in warned.items() if name in waiting}
+        due = [name for name in sorted(waiting) if name in before and checks >= warned.get(name, checks)]
+        if due:
+            warned.update(dict.fromkeys(due, checks + WARN_AGAIN_AFTER))
             logger.warning(
-                "%s: its handler still runs, %.0f s after it should have stopped; such handlers take %d of %d slots",
-                work.name,
-                now - since,
-                len(state.stuck),
-                state.concurrency,
-                extra=work.about,
+                "this worker has no handler for waiting jobs of %s%s. Start a worker that has one, or they wait"
+                " forever",
+                ", ".join(f"{name} ({waiting[name]})" for name in due[:MAX_NAMED]),
+                f" and {len(due) - MAX_NAMED} more" if len(due) > MAX_NAMED else "",
             )
 
-    async def _warn_of_unhandled(self, handled: Container[str]) -> None:
-        """Log, now and then, the entrypoints without a handler here that had waiting jobs at the last check too."""
-        try:
-            [found] = await self._queue.apply_each(CountQueued())
-        except JQueueError:  # the claimer logs such failures
-            return
-        if not isinstance(found, dict):  # the queue cannot count its jobs
-            return
-        others = {name: count for name, count in found.items() if name not in handled}
-        self._skipped = 1 if others else min(MOST_SKIPPED, 2 * self._skipped)
-        self._next_look = self._checks + self._skipped
-        due = [name for name in sorted(others) if name in self._waiting_before and self._is_due(name)]
-        self._waiting_before = set(others)
-        self._warned = {name: check for name, check in self._warned.items() if name in others}
-        if not due:
-            return
-        self._warned.update(dict.fromkeys(due, self._checks))
-        more = f" and {len(due) - MAX_NAMED} more" if len(due) > MAX_NAMED else ""
-        logger.warning(
-            "this worker has no handler for waiting jobs of %s%s. Start a worker that has one, or they wait forever",
-            ", ".join(f"{name} ({others[name]})" for name in due[:MAX_NAMED]),
-            more,
-        )
 
-    def _is_due(self, name: str) -> bool:
-        check = self._warned.get(name)
-        return check is None or self._checks - check >= WARN_AGAIN_AFTER
+async def _count_queued(state: RunState) -> dict[str, int] | None:
+    """Return the number of waiting jobs by entrypoint; None if the queue cannot tell."""
+    try:
+        [counts] = await state.queue.apply_each(CountQueued())
+    except JQueueError:  # the claimer logs such failures
+        return None
+    return counts if isinstance(counts, dict) else None
+
+
+def _warn_of_stuck(state: RunState) -> None:
+    """Log the handlers that were told to stop and go on, the oldest first."""
+    for execution, since in list(state.stuck.items())[:MAX_NAMED]:
+        logger.warning(
+            "%s: its handler still runs, %.0f s after it should have stopped; such handlers take %d of %d slots",
+            execution.name,
+            state.loop.time() - since,
+            len(state.stuck),
+            state.concurrency,
+            extra=execution.about,
+        )

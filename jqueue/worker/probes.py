@@ -10,15 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.log import logger_of
 from jqueue.ports.observer import Observer
-from jqueue.telemetry.exporters import Exporter, kind_of, place_name
+from jqueue.telemetry.exporters import Exporter, kind_of, observed, place_name
 from jqueue.telemetry.listener import Listener, Page
-from jqueue.worker.queue_health import QueueHealth
 from jqueue.worker.run_state import RunState
 
 logger = logger_of("jqueue.worker")
@@ -28,21 +27,13 @@ class Probes(Observer):
     """Makes the pages of the probes. It observes the calls to the store, as a long poll hides failures for a while.
 
     Args:
-        name: name of the worker.
-        queue: its queue.
-        phase: returns the phase of the run: "opening", "working", "stopping" or "closing".
         state: the state of the run.
-        health: the state of its calls to the queue.
+        phase: returns the phase of the run.
     """
 
-    def __init__(
-        self, name: str, queue: object, phase: Callable[[], str], state: RunState, health: QueueHealth
-    ) -> None:
-        self._name = name
-        self._queue = place_name(queue)
-        self._phase = phase
+    def __init__(self, state: RunState, phase: Callable[[], str]) -> None:
         self._state = state
-        self._health = health
+        self._phase = phase
         self._failure: str | None = None
 
     def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
@@ -52,16 +43,16 @@ class Probes(Observer):
 
     async def healthz(self) -> Page:
         """Return the page of the liveness probe."""
-        over = self._health.given_up
+        over = self._state.health.given_up
         return self._page(not over, "gave up" if over else "alive")
 
     async def readyz(self) -> Page:
         """Return the page of the readiness probe."""
         if self._phase() != "working":
             return self._page(False, self._phase())
-        if not self._health.has_answered:
+        if not self._state.health.has_answered:
             return self._page(False, "the queue has not answered yet")
-        trouble = self._health.trouble
+        trouble = self._state.health.trouble
         if self._failure is not None:
             trouble.append(self._failure)
         return self._page(not trouble, "; ".join(trouble) or "ready")
@@ -69,38 +60,38 @@ class Probes(Observer):
     def _page(self, ok: bool, status: str) -> Page:
         facts: dict[str, Any] = {
             "status": status,
-            "worker": self._name,
-            "queue": self._queue,
+            "worker": self._state.name,
+            "queue": place_name(self._state.queue),
             "phase": self._phase(),
-            "running": len(self._state.running),
+            "running": self._state.running,
             "slots": self._state.concurrency,
         }
         return Page(json.dumps(facts).encode() + b"\n", 200 if ok else 503, "application/json")
 
 
-def exporter_for(metrics: Exporter | None) -> Exporter | None:
-    """Return the exporter of a worker with probes: its own, or one for the probes if its library is there."""
-    if metrics is not None:
-        return metrics
-    try:
-        from jqueue.telemetry.prometheus import PrometheusMetrics
-    except ImportError:
-        return None
-    return PrometheusMetrics(every=None)
-
-
-async def open_probes(stack: AsyncExitStack, address: str, probes: Probes, exporter: Exporter | None) -> None:
-    """Serve the probes until the stack is closed.
+async def open_probes(
+    stack: AsyncExitStack, address: str, state: RunState, phase: Callable[[], str]
+) -> Exporter | None:
+    """Serve the probes until the stack is closed, with the metrics if their library is there.
 
     Args:
         stack: closes the listener.
         address: such as "127.0.0.1:8080".
-        probes: make the pages.
-        exporter: makes the page of the metrics; None: there is none.
+        state: the state of the run.
+        phase: returns the phase of the run: "opening", "working", "stopping" or "closing".
+
+    Returns:
+        The exporter of the metrics; None: there is none.
 
     Raises:
         InvalidJobError: the address cannot be listened on.
     """
+    probes, exporter = Probes(state, phase), state.settings.metrics
+    if exporter is None:
+        with suppress(ImportError):
+            from jqueue.telemetry.prometheus import PrometheusMetrics
+
+            exporter = PrometheusMetrics(every=None)
     pages: dict[str, Callable[[], Awaitable[Page]]] = {"/healthz": probes.healthz, "/readyz": probes.readyz}
     if exporter is not None:
 
@@ -110,3 +101,5 @@ async def open_probes(stack: AsyncExitStack, address: str, probes: Probes, expor
         pages["/metrics"] = metrics
     listener = await stack.enter_async_context(Listener(address, pages))
     logger.info("probes at http://%s: %s", listener.address, ", ".join(pages))
+    stack.enter_context(observed(state.queue, probes))
+    return exporter

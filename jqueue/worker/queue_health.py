@@ -8,12 +8,13 @@ for some minutes, as an operator may be restoring it. Then the worker ends with 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from jqueue.domain.durations import exponential_bound
-from jqueue.domain.errors import JQueueError, QueueClosedError, QueueFullError, StorageError, StorageFatalError
+from jqueue.domain.errors import QueueClosedError, QueueFullError, StorageError, StorageFatalError
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import logger_of
@@ -35,11 +36,16 @@ LOG_EVERY = 60.0
 """Seconds between two log lines about calls that still fail."""
 
 
+SLOTS = "slots"
+"""The reason for which a worker is blocked whose slots are all taken by handlers that do not stop."""
+
+
 class QueueHealth:
     """State of a worker's calls to its queue. It logs failures, and decides when the worker gives up.
 
     Args:
         name: name of the queue in the log.
+        entropy: draws the pauses after failures.
         give_up_after: seconds for which a worker that can do nothing goes on; None: for ever.
         end_run: ends the run of the worker by an error, when it gives up.
 
@@ -49,16 +55,20 @@ class QueueHealth:
     """
 
     def __init__(
-        self, name: str, give_up_after: float | None, end_run: Callable[[Exception], None] = lambda error: None
+        self,
+        name: str,
+        entropy: Entropy,
+        give_up_after: float | None = None,
+        end_run: Callable[[Exception], None] = lambda error: None,
     ) -> None:
         self._name = name
-        self._end_run = end_run
+        self._entropy = entropy
         self._give_up_after = give_up_after
+        self._end_run = end_run
         self._loop = asyncio.get_running_loop()
-        self._failing: dict[str, bool] = {}
+        self._failures: dict[str, int] = {}  # by kind of call: number of failures in a row
         self._fatal: dict[str, Exception] = {}
-        self._since = 0.0
-        self._logged_at = 0.0
+        self._since = self._logged_at = 0.0
         self._give_up_timers: dict[str, asyncio.TimerHandle] = {}
         self._silence: asyncio.TimerHandle | None = None
         self.given_up = False
@@ -67,52 +77,55 @@ class QueueHealth:
     @property
     def trouble(self) -> list[str]:
         """The reasons for which the worker cannot do its work now."""
-        return [f"{what} fails" for what in self._failing] + ["no slot is free"] * ("slots" in self._give_up_timers)
+        return [f"{what} fails" for what in self._failures] + ["no slot is free"] * (SLOTS in self._give_up_timers)
 
     def expect_answer(self) -> None:
         """Note that the first call to the store begins. If no answer comes soon, that is logged."""
         self._silence = self._loop.call_later(SILENCE_LIMIT, log_silence, self._name)
 
-    def failed(self, what: str, error: Exception) -> None:
-        """Note that a call failed. Logged when calls of its kind begin to fail, and each minute while they do."""
+    def failed(self, what: str, error: Exception) -> float:
+        """Note that a call failed. Return the seconds to wait before the next one of its kind.
+
+        The failure is logged when calls of its kind begin to fail, and each minute while they do.
+        """
         now = self._loop.time()
         self._end_silence()
-        if not self._failing:
+        if not self._failures:
             self._since = now
-        fatal = _fatal_in(error)
-        if fatal is not None:
+        is_news = what not in self._failures
+        if (fatal := _fatal_in(error)) is not None:
+            is_news = is_news or what not in self._fatal
             self._fatal[what] = fatal
             self.block(what, fatal)
-        is_fatal = fatal is not None
-        if self._failing.get(what) is not is_fatal or now - self._logged_at >= LOG_EVERY:
+        if is_news or now - self._logged_at >= LOG_EVERY:
             self._logged_at = now
-            self._log(what, fatal or error, now - self._since)
-        self._failing[what] = is_fatal
+            self._log(what, self._fatal.get(what, error), now - self._since)
+        self._failures[what] = failures = self._failures.get(what, 0) + 1
+        bound = exponential_bound(failures, FIRST_PAUSE, LONGEST_PAUSE)
+        return bound / 2 + self._entropy.jitter(bound / 2)
 
     def _log(self, what: str, error: Exception, seconds: float) -> None:
         lasting = f" for {seconds:.0f} s" if seconds >= 1 else ""
+        level, state = logging.WARNING, "does not answer"
         if isinstance(error, StorageFatalError):
-            logger.error("%s cannot be used%s: %s fails and is retried: %s", self._name, lasting, what, error)
+            level, state = logging.ERROR, "cannot be used"
         elif isinstance(error, QueueFullError):
-            logger.warning("%s is full%s: %s fails and is retried: %s", self._name, lasting, what, error)
-        else:
-            logger.warning("%s does not answer%s: %s fails and is retried: %s", self._name, lasting, what, error)
+            state = "is full"
+        logger.log(level, "%s %s%s: %s fails and is retried: %s", self._name, state, lasting, what, error)
 
-    def answered(self, what: str, failures: int) -> None:
-        """Note that a call succeeded, after this number of failures of its kind."""
+    def answered(self, what: str) -> None:
+        """Note that a call succeeded."""
         self.has_answered = True
         self._end_silence()
-        self.unblock(what)
-        self._fatal.pop(what, None)
-        if failures:
-            self._failing.pop(what, None)
+        if failures := self._failures.get(what):
+            self.forget(what)
             logger.info("%s answers again: %s succeeded after %s", self._name, what, counted(failures, "failure"))
 
     def forget(self, what: str) -> None:
         """Note that no more calls of a kind are made, so that its failures tell nothing about the queue now."""
-        self.unblock(what)
-        self._fatal.pop(what, None)
-        self._failing.pop(what, None)
+        if self._failures.pop(what, None):
+            self._fatal.pop(what, None)
+            self.unblock(what)
 
     def block(self, why: str, error: Exception) -> None:
         """Note that the worker can do nothing. Unless that ends in time, it gives up with this error."""
@@ -121,13 +134,11 @@ class QueueHealth:
 
     def unblock(self, why: str) -> None:
         """Note that `why` no longer keeps the worker from its work."""
-        timer = self._give_up_timers.pop(why, None)
-        if timer is not None:
+        if (timer := self._give_up_timers.pop(why, None)) is not None:
             timer.cancel()
 
     def _give_up(self, error: Exception) -> None:
         if not self.given_up:
-            assert self._give_up_after is not None
             logger.error("the worker gives up: for %g s it could do nothing", self._give_up_after)
             self.given_up = True
             self._end_run(error)
@@ -155,48 +166,6 @@ def _fatal_in(error: BaseException | None) -> StorageFatalError | None:
 def log_silence(name: str) -> None:
     """Log that the first answer of a queue's store takes long."""
     logger.warning("%s has not answered within %g s, still trying", name, SILENCE_LIMIT)
-
-
-class CallFailures:
-    """Failures in a row of one kind of call to the queue.
-
-    Args:
-        what: name of the calls in the log.
-        entropy: draws the pauses.
-        health: is told of failures and answers.
-    """
-
-    def __init__(self, what: str, entropy: Entropy, health: QueueHealth | None = None) -> None:
-        self._what = what
-        self._entropy = entropy
-        self._health = QueueHealth("the queue", None) if health is None else health
-        self._count = 0
-
-    def add(self, error: Exception) -> float:
-        """Note that a call failed. Return the seconds to wait before the next one."""
-        self._count += 1
-        self._health.failed(self._what, error)
-        bound = exponential_bound(self._count, FIRST_PAUSE, LONGEST_PAUSE)
-        return bound / 2 + self._entropy.jitter(bound / 2)
-
-    def clear(self) -> None:
-        """Note that a call was answered."""
-        self._health.answered(self._what, self._count)
-        self._count = 0
-
-    def forget(self) -> None:
-        """Note that there is nothing more to call for."""
-        if self._count:
-            self._health.forget(self._what)
-            self._count = 0
-
-
-def all_slots_stuck(slots: int) -> JQueueError:
-    """Return the error of a worker whose slots are all taken by handlers that do not stop."""
-    return JQueueError(
-        f"all {slots} slots of the worker are taken by handlers that still run although they were told to stop: set"
-        " timeouts on the calls that they make"
-    )
 
 
 PROBE_DEADLINE = 0.001

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Literal
+from typing import Any
 
 from jqueue._version import __version__
 from jqueue.domain.durations import to_seconds
@@ -22,21 +22,20 @@ from jqueue.ports.log import logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
-from jqueue.telemetry.exporters import Exporter, observed
-from jqueue.worker.calls import call_of
+from jqueue.telemetry.exporters import observed
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.claims import Claims
 from jqueue.worker.deaths import Deaths
 from jqueue.worker.declaring import Cron, declare, warn_of_unhandled_crons
-from jqueue.worker.handler_options import WorkerSettings, seconds_of
+from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
-from jqueue.worker.heartbeats import Heartbeats
-from jqueue.worker.job_runner import AnyCall, JobRunner
+from jqueue.worker.heartbeats import send_heartbeats
+from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.outcome_sender import OutcomeSender
-from jqueue.worker.periodic_checks import PeriodicChecks
+from jqueue.worker.periodic_checks import check_regularly
 from jqueue.worker.processes import Processes
-from jqueue.worker.queue_health import CallFailures, QueueHealth, check_writable, name_of, open_queue
-from jqueue.worker.run_state import Figures, RunReport, RunState, report_of
+from jqueue.worker.queue_health import check_writable, open_queue
+from jqueue.worker.run_state import RunReport, RunState, report_of
 from jqueue.worker.signals import handle_signals
 from jqueue.worker.threads import Threads
 
@@ -72,21 +71,13 @@ class Run:
         signals: bool,
     ) -> None:
         self._settings = settings
-        self._handlers = handlers
         self._crons = crons
         self._queue = queue
-        self._drain = drain
         self._signals = signals
         self._loop = asyncio.get_running_loop()
-        self._state = RunState(settings.concurrency)
-        self._claim_timeout = seconds_of("claim_timeout", settings.claim_timeout)
-        give_up_after = seconds_of("give_up_after", settings.give_up_after)
-        self._health = QueueHealth(name_of(queue), give_up_after, self._state.fail)
-        self._was_told = False
-        self._hurried = False
-        self._has_ended = False
-        self._phase: Literal["opening", "working", "closing"] = "opening"
-
+        self._state = RunState(settings, handlers, queue, drain=drain)
+        self._stops = 0  # 1: it was told to stop; 2: at once
+        self._phase = "opening"  # then "working", "closing"
         self._deaths: Deaths | None = None
         if settings.on_dead is not None:
             self._deaths = Deaths(settings.on_dead, settings.show_errors, self._state.progress.set)
@@ -104,7 +95,7 @@ class Run:
     @property
     def phase(self) -> str:
         """The phase of the run, in one word."""
-        return "stopping" if self._phase == "working" and self._was_told else self._phase
+        return "stopping" if self._phase == "working" and self._stops else self._phase
 
     @property
     def queue_here(self) -> JobQueue | None:
@@ -113,16 +104,20 @@ class Run:
 
     def stop(self) -> None:
         """Stop in order. A second call stops at once."""
-        self._hurried, self._was_told = self._was_told, True
+        self._stops += 1
         self._state.end_run()
         task = self._task_of_all
-        hangs = self._phase == "opening" or (self._phase == "closing" and self._hurried)
+        hangs = self._phase == "opening" or (self._phase == "closing" and self._is_hurried)
         if task is not None and hangs and not task.cancelling():
             task.cancel()  # a lifespan or a queue may hang while it is opened or closed
 
+    @property
+    def _is_hurried(self) -> bool:
+        return self._stops > 1
+
     def _obey(self) -> None:
         """Stop in order, as an operator has told this worker to, unless it is stopping."""
-        if not self._was_told:
+        if not self._stops:
             logger.info("%s stops: an operator has told it to", self._settings.name)
             self.stop()
 
@@ -139,7 +134,7 @@ class Run:
         if self._handles_signals or threading.current_thread() is not threading.main_thread():
             return False
         self._interrupt = error
-        self._hurried = self._was_told = True
+        self._stops = 2
         self._state.end_run()
         return True
 
@@ -154,7 +149,7 @@ class Run:
             try:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
-                self._hurried, cancelled = True, error
+                self._stops, cancelled = 2, error
                 self._state.progress.set()
                 if not task.cancelling():
                     task.cancel()
@@ -162,156 +157,104 @@ class Run:
             raise self._interrupt from None if task.cancelled() else task.exception()
         if cancelled is not None and (task.cancelled() or task.exception() is None):
             raise cancelled
-        if task.cancelled() and self._was_told:
+        if task.cancelled() and self._stops:
             return self._report()
         return task.result()
-
-    async def _perform(self) -> RunReport:
-        """Open everything, work, end in order, and log the report."""
-        self._health.expect_answer()
-        try:
-            await self._open_and_work()
-        finally:
-            failing = self._health.close()
-        report = self._report()
-        logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", self._settings.name, report, failing)
-        return report
 
     def _report(self) -> RunReport:
         return report_of(self._state.counts, len(self._state.stuck))
 
-    async def _open_and_work(self) -> None:
-        """Open everything, work, and close everything."""
-        async with AsyncExitStack() as stack:
-            if self._signals:
-                self._handles_signals = stack.enter_context(handle_signals(self.stop))
-            exporter = await self._open_probes(stack)
-            await open_queue(self._queue, stack, tuple(self._handlers))
-            await check_writable(self._queue)
-            if self._settings.tracing is not None:
-                self._settings.tracing.instrument(self._queue)
-            if (deaths := self._deaths) is not None:
-                stack.callback(deaths.close)
-                self._state.died = deaths.failed_here
-                for queue in getattr(self._queue, "queues", (self._queue,)):
-                    stack.enter_context(observed(queue, deaths))
-            if exporter is not None:
-                await stack.enter_async_context(exporter.watch(self._queue, Figures(self._settings.name, self._state)))
-            resources = None
-            if self._settings.lifespan is not None:
-                resources = await stack.enter_async_context(self._settings.lifespan())
-            threads, processes = Threads(self._settings.concurrency), Processes(self._settings.concurrency)
-            stack.push_async_callback(processes.close)
-            stack.callback(threads.shutdown)
-            if not self._was_told:
-                self._phase = "working"
-                await self._work(resources, threads, processes)
-            self._phase = "closing"
+    async def _perform(self) -> RunReport:
+        """Open everything, work, end in order, close everything, and log the report."""
+        self._state.health.expect_answer()
+        try:
+            async with AsyncExitStack() as stack:
+                await self._open(stack)
+                resources = None
+                if self._settings.lifespan is not None:
+                    resources = await stack.enter_async_context(self._settings.lifespan())
+                threads, processes = Threads(self._settings.concurrency), Processes(self._settings.concurrency)
+                stack.push_async_callback(processes.close)
+                stack.callback(threads.shutdown)
+                if not self._stops:
+                    self._phase = "working"
+                    claims = Claims(self._state)
+                    runner = JobRunner(self._state, claims, threads, processes, resources, self.interrupt)
+                    await self._work(claims, runner)
+                self._phase = "closing"
+        finally:
+            failing = self._state.health.close()
+        report = self._report()
+        logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", self._settings.name, report, failing)
+        return report
 
-    async def _open_probes(self, stack: AsyncExitStack) -> Exporter | None:
-        """Serve the probes, if there is an address for them. Return what exports the metrics of this run, if any."""
-        settings = self._settings
-        if settings.health is None:
-            return settings.metrics
-        from jqueue.worker.probes import Probes, exporter_for, open_probes  # loads an HTTP server
+    async def _open(self, stack: AsyncExitStack) -> None:
+        """Handle signals, serve the probes, and open and observe the queue."""
+        queue, settings, state = self._queue, self._settings, self._state
+        if self._signals:
+            self._handles_signals = stack.enter_context(handle_signals(self.stop))
+        exporter = settings.metrics
+        if settings.health is not None:
+            from jqueue.worker.probes import open_probes  # loads an HTTP server
 
-        exporter = exporter_for(settings.metrics)
-        probes = Probes(self._settings.name, self._queue, lambda: self.phase, self._state, self._health)
-        await open_probes(stack, settings.health, probes, exporter)
-        stack.enter_context(observed(self._queue, probes))
-        return exporter
+            exporter = await open_probes(stack, settings.health, state, lambda: self.phase)
+        await open_queue(queue, stack, tuple(state.handlers))
+        await check_writable(queue)
+        if settings.tracing is not None:
+            settings.tracing.instrument(queue)
+        if (deaths := self._deaths) is not None:
+            stack.callback(deaths.close)
+            state.died = deaths.failed_here
+            for each in getattr(queue, "queues", (queue,)):
+                stack.enter_context(observed(each, deaths))
+        if exporter is not None:
+            await stack.enter_async_context(exporter.watch(queue, state))
 
-    async def _work(self, resources: Any, threads: Threads, processes: Processes) -> None:
+    async def _work(self, claims: Claims, job_runner: JobRunner) -> None:
         """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
-        queue, state, health = self._queue, self._state, self._health
-        entropy = options_of(queue).entropy
-        failures = CallFailures("sending outcomes of jobs", entropy, health)
-        claims = Claims(queue, self._claim_timeout, self._settings.name, self._handlers, state, failures)
-        calls: dict[str, tuple[Handler[..., Any], AnyCall, bool]] = {
-            name: (
-                handler,
-                call_of(handler, threads, processes),
-                handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares),
-            )
-            for name, handler in self._handlers.items()
-        }
-        job_runner = JobRunner(
-            queue,
-            state,
-            claims,
-            calls,
-            self._settings,
-            resources=resources,
-            interrupt=self.interrupt,
-            batches_wait=not self._drain,
-        )
-        batches = {name: handler.options.batch for name, handler in self._handlers.items()}
-        claimer = Claimer(claims, state, job_runner.begin, batches, entropy=entropy, health=health, drain=self._drain)
+        queue, state = self._queue, self._state
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record, self._obey)
         if isinstance(queue, SupportsOffering):
             queue.offer()
-        sender = OutcomeSender(claims, state, job_runner, failures)
-        checks = PeriodicChecks(queue, state, health, None if self._drain else self._handlers)
         logger.info(
             "%s started: up to %s at a time of %s",
-            self._settings.name,
-            counted(self._settings.concurrency, "job"),
-            ", ".join(self._handlers),
+            state.name,
+            counted(state.concurrency, "job"),
+            ", ".join(state.handlers),
         )
+        claimer, sender = Claimer(state, claims, job_runner.begin), OutcomeSender(state, claims, job_runner)
+        failure: Exception | None = None
+        cancelled: asyncio.CancelledError | None = None
         async with asyncio.TaskGroup() as group:  # no part fails in it: see `_part`
-            claiming = group.create_task(self._part(lambda: self._claim(claimer)), name="jqueue-worker-claims")
-            sending = group.create_task(self._part(sender.run, is_last=True), name="jqueue-worker-outcomes")
-            parts = [sending, group.create_task(self._part(checks.run), name="jqueue-worker-checks")]
+
+            def begin(work: Callable[[], Awaitable[None]], name: str, *, is_last: bool = False) -> asyncio.Task[None]:
+                return group.create_task(self._part(work, is_last), name=f"jqueue-worker-{name}")
+
+            claiming = begin(lambda: self._claim(claimer), "claims")
+            parts = [begin(sender.run, "outcomes", is_last=True), begin(lambda: check_regularly(state), "checks")]
             if queue.capabilities.heartbeat:
-                heartbeats = Heartbeats(claims, state, job_runner, entropy, health)
-                parts.append(group.create_task(self._part(heartbeats.run), name="jqueue-worker-heartbeats"))
-            cancelled: asyncio.CancelledError | None = None
-            failure: Exception | None = None
+                parts.append(begin(lambda: send_heartbeats(state, claims, job_runner), "heartbeats"))
             try:
                 while True:
                     try:
                         await state.must_end.wait()
                         failure = failure if cancelled else state.failure
-                        self._hurried = self._hurried or state.failure is not None
-                        await self._end(group, claiming, sending, claims, job_runner)
+                        self._stops = 2 if state.failure else self._stops
+                        await self._end(group, claiming, parts[0], claims, job_runner)
                         break
                     except asyncio.CancelledError as error:  # the end is begun anew, and hurries
-                        self._hurried, cancelled = True, error
+                        self._stops, cancelled = 2, error
                         state.end_run()
             finally:
-                self._has_ended = True
-                claims.abandon()
+                self._phase = "closing"
                 for part in parts:
                     part.cancel()
-            if cancelled is not None and failure is None:
-                raise cancelled
-        if failure is not None:
-            raise failure
+        end = failure or cancelled
+        if end is not None:
+            raise end
 
-    async def _end(
-        self,
-        group: asyncio.TaskGroup,
-        claiming: asyncio.Task[None],
-        sending: asyncio.Task[None],
-        claims: Claims,
-        job_runner: JobRunner,
-    ) -> None:
-        """End the work in order. Only the claims are over before the handlers, and heartbeats go on until the end."""
-        queue, grace_ends = self._queue, self._loop.time() + to_seconds("grace", self._settings.grace)
-        await self._end_claims(claiming, claims, job_runner)
-        settling = group.create_task(self._settle(claims, claiming), name="jqueue-worker-last-claim")
-        await self._end_handlers(job_runner)
-        if isinstance(queue, SupportsWorkers):
-            queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
-        await self._end_outcomes(sending)
-        await self._remove_record()
-        if (deaths := self._deaths) is not None:
-            left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
-            await self._wait_until(lambda: not deaths.calls or self._hurried, left)
-        await asyncio.wait([settling])
-
-    async def _part(self, work: Callable[[], Awaitable[None]], *, is_last: bool = False) -> None:
+    async def _part(self, work: Callable[[], Awaitable[None]], is_last: bool) -> None:
         """Do a part of the run until it is cancelled. If it returns or fails, the run must end.
 
         Args:
@@ -323,13 +266,19 @@ class Run:
             try:
                 await work()
             except asyncio.CancelledError:
-                if is_last and not self._has_ended:
+                if is_last and self._phase == "working":
                     continue
                 raise
             except Exception as error:
                 self._state.fail(error)
             self._state.end_run()
             return
+
+    async def _claim(self, claimer: Claimer) -> None:
+        """Set the limits and schedules that the handlers declare, then claim."""
+        await declare(self._queue, self._state.handlers.values(), self._crons, self._state.health)
+        await warn_of_unhandled_crons(self._queue, self._state.handlers)
+        await claimer.run()
 
     def _record(self, at: float) -> WorkerRecord:
         """Return the record of this worker at a time, in seconds since 1970."""
@@ -341,79 +290,88 @@ class Run:
             started=round(self._started, 3),
             at=round(at, 3),
             slots=self._settings.concurrency,
-            entrypoints=tuple(self._handlers)[:ENTRYPOINTS_SHOWN],
+            entrypoints=tuple(self._state.handlers)[:ENTRYPOINTS_SHOWN],
             version=__version__,
         )
 
-    async def _claim(self, claimer: Claimer) -> None:
-        """Set the limits and schedules that the handlers declare, then claim."""
-        await declare(self._queue, self._handlers.values(), self._crons, options_of(self._queue).entropy, self._health)
-        await warn_of_unhandled_crons(self._queue, self._handlers)
-        await claimer.run()
+    # The end
 
-    async def _end_claims(self, claiming: asyncio.Task[None], claims: Claims, job_runner: JobRunner) -> None:
-        """Claim no more jobs, and give back batches whose handlers have not begun because they wait for more."""
-        self._state.wake_claimer = _do_nothing
+    async def _end(
+        self,
+        group: asyncio.TaskGroup,
+        claiming: asyncio.Task[None],
+        sending: asyncio.Task[None],
+        claims: Claims,
+        job_runner: JobRunner,
+    ) -> None:
+        """End the work in order. Only the claims are over before the handlers, and heartbeats go on until the end."""
+        queue, state, grace = self._queue, self._state, to_seconds("grace", self._settings.grace)
+        grace_ends = self._loop.time() + grace
         claiming.cancel()
         await asyncio.wait([claiming])
-        for execution in list(self._state.filling.values()):
+        for execution in list(state.filling.values()):  # it waits for more jobs, and its handler has not begun
             job_runner.stop(execution, "stop")
         claims.close()
-
-    async def _settle(self, claims: Claims, claiming: asyncio.Task[None]) -> None:
-        """Wait for jobs that the last claim may still make, and that the queue then hands back."""
-        if claiming.cancelled():
-            await claims.settle(tuple(self._handlers), HURRIED_SETTLE)
-
-    async def _end_handlers(self, job_runner: JobRunner) -> None:
-        """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run.
-
-        Stuck handlers are not waited for: they have had their time.
-        """
-        state, grace = self._state, to_seconds("grace", self._settings.grace)
-        if state.running and not self._hurried:
-            jobs = counted(sum(len(execution.jobs) for execution in state.running), "job")
-            logger.info("%s is stopping: waiting for %s, up to %g s", self._settings.name, jobs, grace)
-        await self._wait_until(lambda: not state.running or self._hurried, grace)
-        if not state.running and not state.stuck:
-            return
-        for execution in list(state.running):
-            job_runner.stop(execution, "stop")
-        if not self._hurried:
-            await self._wait_until(lambda: not state.running or self._hurried, job_runner.cancel_grace)
-        for _ in range(3):
-            await asyncio.sleep(0)  # lets cancelled handlers end
-        for execution in {held.execution for held in state.held}:
-            job_runner.abandon(execution)
-
-    async def _end_outcomes(self, sending: asyncio.Task[None]) -> None:
-        """Wait until all outcomes are in the queue, or until the time for that is over."""
-        state = self._state
-        await self._wait_until(lambda: state.is_idle or sending.done() or self._hurried, SETTLE)
-        if self._hurried:
+        settling = group.create_task(self._settle(claiming), name="jqueue-worker-last-claim")
+        await self._end_handlers(job_runner, grace)
+        if isinstance(queue, SupportsWorkers):
+            queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
+        await self._wait_until(lambda: state.is_idle or sending.done() or self._is_hurried, SETTLE)
+        if self._is_hurried:
             await self._wait_until(lambda: state.is_idle or sending.done(), HURRIED_SETTLE)
         if not state.is_idle:
             logger.error(
                 "%s ends, and the queue has not confirmed the outcomes of %s: unless they arrived, the claims become"
                 " stale and run again",
-                self._settings.name,
+                state.name,
                 counted(len(state.held), "job"),
             )
+        if isinstance(queue, SupportsWorkers) and not self._is_hurried and not state.health.trouble:
+            with suppress(JQueueError):  # without an answer, the worker is shown as lost for an hour
+                await queue.remove_left(HURRIED_SETTLE)
+        if (deaths := self._deaths) is not None:
+            left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
+            await self._wait_until(lambda: not deaths.calls or self._is_hurried, left)
+        await asyncio.wait([settling])
 
-    async def _remove_record(self) -> None:
-        """Remove the record of this worker, if the store answers. Otherwise the worker is shown as lost for an hour."""
-        if isinstance(self._queue, SupportsWorkers) and not self._hurried and not self._health.trouble:
-            with suppress(JQueueError):
-                await self._queue.remove_left(HURRIED_SETTLE)
+    async def _settle(self, claiming: asyncio.Task[None]) -> None:
+        """Wait until the jobs that a cancelled call may have claimed are handed back.
+
+        A queue hands them back behind the calls that it has when the cancelled call ends. The first call here waits for
+        that end, and the second one for the jobs.
+        """
+        if not claiming.cancelled():
+            return
+        names, seconds = tuple(self._state.handlers), HURRIED_SETTLE
+        try:
+            async with asyncio.timeout(seconds):
+                for _ in range(2):
+                    await self._queue.dequeue(names, batch_size=0, deadline=seconds)
+        except Exception as error:
+            logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
+
+    async def _end_handlers(self, job_runner: JobRunner, grace: float) -> None:
+        """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run.
+
+        Stuck handlers are not waited for: they have had their time.
+        """
+        state = self._state
+        if state.executions and not self._is_hurried:
+            jobs = counted(sum(len(execution.jobs) for execution in state.executions), "job")
+            logger.info("%s is stopping: waiting for %s, up to %g s", self._settings.name, jobs, grace)
+        await self._wait_until(lambda: not state.executions or self._is_hurried, grace)
+        if not state.executions and not state.stuck:
+            return
+        for execution in list(state.executions):
+            job_runner.stop(execution, "stop")
+        await self._wait_until(lambda: not state.executions or self._is_hurried, state.cancel_grace)
+        for _ in range(3):
+            await asyncio.sleep(0)  # lets cancelled handlers end
+        for execution in {held.execution for held in state.held}:
+            job_runner.abandon(execution)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not condition():
                     await self._state.progress.wait()
-        except TimeoutError:
-            return
-
-
-def _do_nothing() -> None:
-    """Do nothing: claiming has ended."""

@@ -4,29 +4,57 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import get_args
+from typing import Any, Literal, get_args
 
+from jqueue.domain.durations import to_seconds
+from jqueue.domain.errors import JQueueError
+from jqueue.ports.queue import JobQueue
+from jqueue.runtime.queue_options import options_of
 from jqueue.worker.executions import Execution, HeldJob, Phase
+from jqueue.worker.handler_options import WorkerSettings, seconds_of
+from jqueue.worker.handlers import Handler
+from jqueue.worker.queue_health import SLOTS, QueueHealth, name_of
 from jqueue.worker.retries import OutcomeKind
+
+
+class Signal(asyncio.Event):
+    """An event that is cleared by the end of a wait for it."""
+
+    async def wait(self) -> Literal[True]:
+        """Wait until the signal is set, and clear it."""
+        await super().wait()
+        self.clear()
+        return True
 
 
 class RunState:
     """State shared by the parts of one run. Each part changes it in one go, with no await in between.
 
+    It is also the `WorkerFigures` of the run.
+
     Args:
-        concurrency: number of slots.
+        settings: the settings of the worker.
+        handlers: its handlers, by entrypoint.
+        queue: the queue whose jobs it does.
+        drain: True to end when nothing is left to do.
 
     Attributes:
+        name: name of the worker.
+        concurrency: number of slots.
+        cancel_grace: seconds that a handler gets to end when it is told to stop.
+        claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
+        loop: the event loop of the run.
+        health: the state of the calls to the queue.
         free: number of slots to claim jobs for. A job or a batch takes a slot from its claim until its handler has
             ended and its outcomes are sent. Below zero while outcomes that were sent must be sent again.
         held: jobs whose claims are kept alive, until their outcome is in the queue.
-        running: calls of handlers, until they end or are stuck.
+        executions: calls of handlers, until they end or are stuck.
         filling: by entrypoint: the batch that claims more jobs by itself.
         open_claims: number of claims whose jobs are handed out, and ended, bit by bit.
         counts: number of jobs so far, by kind of outcome.
-        outcomes: jobs whose outcomes are not on their way yet.
+        unsent: jobs whose outcomes are not on their way yet.
         sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
         must_end: set when the run must end: it was told to stop, is drained, or has failed.
@@ -34,42 +62,61 @@ class RunState:
         claimed: set when jobs were claimed.
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their slots and claims are kept.
-        stuck_changed: called when a call is added to `stuck` or removed from it.
         died: called with each job whose last attempt has certainly failed here.
         progress: set when a handler has ended or outcomes have arrived.
-        wake_claimer: called to tell the claimer that more slots are free, or that nothing is left to do.
+        more: set when more slots are free, or nothing is left to do.
     """
 
-    def __init__(self, concurrency: int) -> None:
-        self.concurrency = concurrency
-        self.free = concurrency
+    def __init__(
+        self, settings: WorkerSettings, handlers: Mapping[str, Handler[..., Any]], queue: JobQueue, *, drain: bool
+    ) -> None:
+        self.settings = settings
+        self.handlers = handlers
+        self.queue = queue
+        self.drain = drain
+        self.name = settings.name
+        self.concurrency = self.free = settings.concurrency
+        self.cancel_grace = to_seconds("cancel_grace", settings.cancel_grace)
+        self.claim_timeout = seconds_of("claim_timeout", settings.claim_timeout)
+        self.loop = asyncio.get_running_loop()
+        give_up_after = seconds_of("give_up_after", settings.give_up_after)
+        self.health = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, self.fail)
         self.held: set[HeldJob] = set()
-        self.running: set[Execution] = set()
+        self.executions: set[Execution] = set()
         self.filling: dict[str, Execution] = {}
         self.open_claims = 0
         self.counts: Counter[OutcomeKind] = Counter()
-        self.outcomes: list[HeldJob] = []
+        self.unsent: list[HeldJob] = []
         self.sending = 0
         self.stuck: dict[Execution, float] = {}
-        self.stuck_changed: Callable[[], None] = _do_nothing
         self.has_outcomes = Signal()
         self.must_end = asyncio.Event()
         self.failure: Exception | None = None
         self.died: Callable[[HeldJob], None] = lambda held: None
         self.claimed = Signal()
         self.progress = Signal()
-        self.wake_claimer: Callable[[], None] = _do_nothing
+        self.more = Signal()
+
+    @property
+    def running(self) -> int:
+        """Number of handlers that run."""
+        return len(self.executions)
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Number of jobs so far, by outcome."""
+        return {kind: self.counts[kind] for kind in get_args(OutcomeKind)}
 
     @property
     def is_idle(self) -> bool:
         """True if all outcomes are in the queue and no handler runs, stuck ones aside."""
-        return not self.running and not self.outcomes and not self.sending and not self.open_claims
+        return not self.executions and not self.unsent and not self.sending and not self.open_claims
 
     def add_outcome(self, held: HeldJob) -> None:
         """Add a job whose outcome must be sent to the queue."""
-        self.outcomes.append(held)
+        self.unsent.append(held)
         self.has_outcomes.set()
-        if not self.running:
+        if not self.executions:
             self.progress.set()
 
     def fail(self, error: Exception) -> None:
@@ -94,25 +141,21 @@ class RunState:
         execution.occupants -= 1
         if not execution.occupants:
             self.free += 1
-            self.wake_claimer()
+            self.more.set()
 
     def take_outcomes(self) -> list[HeldJob]:
         """Take all outcomes to send them now. They end claims, so the slots of handlers that have ended are free."""
-        taken, self.outcomes = self.outcomes, []
+        taken, self.unsent = self.unsent, []
         self.sending += len(taken)
-        free = self.free
         for held in taken:
-            held.execution.occupants -= 1
-            self.free += not held.execution.occupants
-        if self.free > free:
-            self.wake_claimer()
+            self.vacate(held.execution)
         return taken
 
     def put_back(self, outcomes: Sequence[HeldJob]) -> None:
         """Take outcomes back to send them again: their claims have not ended, or that is unknown."""
         for held in outcomes:
             self.occupy(held.execution)
-        self.outcomes[:0] = outcomes
+        self.unsent[:0] = outcomes
 
     def finish(self, held: HeldJob, *, is_certain: bool = False) -> None:
         """Count a job and drop it: its outcome is certainly in the queue, or probably, or will never be sent."""
@@ -126,25 +169,30 @@ class RunState:
         """Note that a batch claims no more jobs for itself."""
         if self.filling.get(execution.handler.entrypoint) is execution:
             del self.filling[execution.handler.entrypoint]
-            self.wake_claimer()
+            self.more.set()
 
-    def stick(self, execution: Execution, now: float) -> None:
+    def stick(self, execution: Execution) -> None:
         """Note that a handler goes on although it was told to stop. It keeps its slot and its claims."""
         execution.phase = Phase.STUCK
-        self.running.discard(execution)
-        self.stuck[execution] = now
-        self.stuck_changed()
+        self.executions.discard(execution)
+        self.stuck[execution] = self.loop.time()
+        if len(self.stuck) >= self.concurrency:
+            text = (
+                f"all {self.concurrency} slots of the worker are taken by handlers that still run although they were"
+                " told to stop: set timeouts on the calls that they make"
+            )
+            self.health.block(SLOTS, JQueueError(text))
         self.wake_waiting()
 
     def end(self, execution: Execution) -> bool:
         """Note that a handler has ended. Return True if it was stuck."""
         was_stuck, execution.phase = execution.phase is Phase.STUCK, Phase.ENDED
-        self.running.discard(execution)
+        self.executions.discard(execution)
         self.filled(execution)
         if was_stuck:
             del self.stuck[execution]
-            self.stuck_changed()
-        if not self.running:
+            self.health.unblock(SLOTS)
+        if not self.executions:
             self.progress.set()
         return was_stuck
 
@@ -152,39 +200,7 @@ class RunState:
         """Wake the tasks that wait for the end: a handler has ended, or outcomes have arrived."""
         self.progress.set()
         if self.is_idle:
-            self.wake_claimer()
-
-
-def _do_nothing() -> None:
-    """Do nothing: no callback is set yet."""
-
-
-class Signal:
-    """Wakes one waiting task. If none waits, the next wait returns at once. Cheaper than an asyncio.Event."""
-
-    __slots__ = ("_is_set", "_waiter")
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._waiter: asyncio.Future[None] | None = None
-
-    def set(self) -> None:
-        """Wake the waiting task, or let the next wait return at once."""
-        if self._waiter is None:
-            self._is_set = True
-        elif not self._waiter.done():
-            self._waiter.set_result(None)
-
-    async def wait(self) -> None:
-        """Wait until the signal is set, and clear it."""
-        if self._is_set:
-            self._is_set = False
-            return
-        self._waiter = asyncio.get_running_loop().create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
+            self.more.set()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,26 +241,3 @@ class RunReport:
 def report_of(counts: Counter[OutcomeKind], stuck: int = 0) -> RunReport:
     """Return the report of these counts, with the number of handlers that go on."""
     return RunReport(**{str(kind): count for kind, count in counts.items()}, stuck=stuck)
-
-
-class Figures:
-    """The figures of one run of a worker, for its metrics.
-
-    Args:
-        name: name of the worker.
-        state: the state of the run.
-    """
-
-    def __init__(self, name: str, state: RunState) -> None:
-        self.name = name
-        self._state = state
-
-    @property
-    def running(self) -> int:
-        """Number of handlers that run."""
-        return len(self._state.running)
-
-    @property
-    def outcomes(self) -> dict[str, int]:
-        """Number of jobs so far, by outcome."""
-        return {kind: self._state.counts[kind] for kind in get_args(OutcomeKind)}

@@ -249,7 +249,7 @@ async def test_messages_and_tracebacks_are_logged_only_with_show_errors(log, sho
         assert [] == [line for line in log() if "such card" in line]
         return
     [traceback] = [line.splitlines() for line in log("WARNING") if "Traceback" in line]
-    assert f"job {job.id} (fails): Traceback (most recent call last):" == traceback[0]
+    assert f"job {job.id} (fails, attempt 1): Traceback (most recent call last):" == traceback[0]
     assert ["ValueError: no\\x1b", "such card"] == traceback[-2:]
 
 

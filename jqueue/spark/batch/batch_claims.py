@@ -34,7 +34,7 @@ from jqueue.domain.segments import CHUNK_ROWS, RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
-from jqueue.worker.queue_health import CallFailures
+from jqueue.worker.queue_health import QueueHealth
 
 logger = logger_of("jqueue.spark")
 
@@ -115,7 +115,7 @@ class BatchClaims:
         """Set the limits and schedules that the handlers declare, claim jobs, and keep the claims alive from now on."""
         handlers = [worker.handlers[name] for name in self._names]
         crons = [cron for cron in worker.crons if cron.handler.entrypoint in self._names]
-        await declare(self.queue, handlers, crons, self.queue.options.entropy)
+        await declare(self.queue, handlers, crons, QueueHealth("the queue", self.queue.options.entropy))
         left = self._claim.batch_size
         if self._parts and (ready := await self._jobs_of_a_deep_queue()):
             left = await self._claim_ranges(worker, left, rows_of_range(min(left, ready), self._parts))
@@ -191,7 +191,7 @@ class BatchClaims:
             StorageError: the queue could not be written.
         """
         self._ends, queue = True, self.queue
-        clock, failures = queue.options.clock, CallFailures("sending outcomes of jobs", queue.options.entropy)
+        clock, health = queue.options.clock, QueueHealth("the queue", queue.options.entropy)
         until = clock.monotonic() + self._patience
         unknown: UnknownOutcomeError | None = None
         while True:
@@ -209,7 +209,7 @@ class BatchClaims:
                 failure, unknown = error, None
             if clock.monotonic() >= until:
                 raise failure
-            await asyncio.sleep(failures.add(failure))
+            await asyncio.sleep(health.failed("sending outcomes of jobs", failure))
 
     async def close(self) -> None:
         """Hand back the jobs if their claims were not ended, and close the queue."""
