@@ -11,6 +11,7 @@ import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
 from jqueue.domain.errors import InvalidJobError
@@ -20,7 +21,7 @@ from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Lines, logger_of
 from jqueue.runtime.queue_options import options_of
-from jqueue.worker.calls import ProcessCall, call_of
+from jqueue.worker.calls import around, call_of
 from jqueue.worker.claims import Claims
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.executions import Execution, HeldJob, Phase, Reason
@@ -92,6 +93,7 @@ class JobRunner:
         self._queue = state.queue
         self._capabilities = state.queue.capabilities
         self._clock, self._entropy = options_of(state.queue).clock, options_of(state.queue).entropy
+        self._processes = processes
         self._resources = resources
         self._interrupt = interrupt
         self._loop = state.loop
@@ -100,7 +102,7 @@ class JobRunner:
         self._calls = {
             name: (
                 handler,
-                call_of(handler, threads, processes),
+                call_of(handler, threads),
                 handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares),
             )
             for name, handler in state.handlers.items()
@@ -193,8 +195,8 @@ class JobRunner:
     def _call(self, execution: Execution, payload: Any) -> Awaitable[Any]:
         """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
         call, execution.began = execution.call, self._loop.time()
-        if isinstance(call, ProcessCall):
-            return self._in_process(execution, call)
+        if execution.handler.home == "process":
+            return self._in_process(execution)
         seconds = execution.handler.options.seconds
         if seconds is not None:
             execution.timer = self._loop.call_later(seconds, self.stop, execution, "timeout")
@@ -213,22 +215,24 @@ class JobRunner:
         if execution.phase is not Phase.RUNNING:
             raise asyncio.CancelledError
 
-    async def _in_process(self, execution: Execution, call: ProcessCall) -> Any:
+    async def _in_process(self, execution: Execution) -> Any:
         """Call a handler in a process. Its timeout begins with its turn, and anew once a process has begun with it."""
+        handler = execution.handler
 
         def running(begun: bool) -> None:
             if execution.phase is not Phase.RUNNING:
                 return
             execution.cancel_timer()
-            seconds = execution.handler.options.seconds
+            seconds = handler.options.seconds
             if begun and seconds is not None:
                 execution.timer = self._loop.call_later(seconds, self.stop, execution, "timeout")
                 if execution.context is not None:
-                    execution.context.move_deadline(self._deadline(execution.handler))
+                    execution.context.move_deadline(self._deadline(handler))
 
-        async with call.turn:
+        async with self._processes.turn:
             running(True)  # starts the timeout for middleware
-            return await call([held.job for held in execution.jobs], execution.context, running)
+            call = partial(self._processes.call, handler, [held.job for held in execution.jobs], running)
+            return await around(handler.middlewares, execution.context, call)
 
     # Batches
 

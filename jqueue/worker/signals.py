@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import os
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -23,47 +22,11 @@ _before: dict[int, Any] = {}
 """The signal handlers from before the first `handle_signals` block."""
 
 
-class _WakeUp:
-    """Wakes an event loop at a signal, whichever thread the system gives it to.
+WAKE_EVERY = 0.25
+"""Seconds between two wake-ups of an idle event loop, so that it notices a signal that another thread got.
 
-    Python runs a signal's handler in the main thread, as soon as that runs Python code. An idle event loop runs none:
-    without this, a signal that comes right before its wait, or in another thread, has no effect until the next event.
-
-    Args:
-        loop: the event loop. If the program or asyncio wakes it at signals already, nothing is changed.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._sockets = socket.socketpair()
-        for each in self._sockets:
-            each.setblocking(False)
-        self._descriptor = self._sockets[1].fileno()
-        before = signal.set_wakeup_fd(self._descriptor, warn_on_full_buffer=False)
-        if before != _NONE:
-            signal.set_wakeup_fd(before)
-        loop.add_reader(self._sockets[0], self._drain)
-
-    def _drain(self) -> None:
-        with suppress(BlockingIOError):
-            self._sockets[0].recv(4096)
-
-    def close(self) -> None:
-        """Let signals wake the loop no longer, unless the program sees to that itself."""
-        now = signal.set_wakeup_fd(_NONE)
-        if now != self._descriptor:
-            signal.set_wakeup_fd(now)
-        if not self._loop.is_closed():
-            self._loop.remove_reader(self._sockets[0])
-        for each in self._sockets:
-            each.close()
-
-
-_NONE = -1
-"""The descriptor that means that no wake-up is set."""
-
-_wake_ups: list[_WakeUp] = []
-"""The wake-up of the first `handle_signals` block, until the last one ends."""
+Python runs a signal's handler in the main thread, as soon as that runs Python code. An idle event loop runs none:
+without this, a signal that comes right before its wait, or in another thread, has no effect until the next event."""
 
 
 @contextmanager
@@ -79,18 +42,23 @@ def handle_signals(stop: Callable[[], None]) -> Iterator[bool]:
     if threading.current_thread() is not threading.main_thread():
         yield False
         return
-    entry = asyncio.get_running_loop(), stop
+    loop = asyncio.get_running_loop()
     if not _stops:
-        if sys.platform != "win32":  # the event loop of Windows sees to that itself
-            _wake_ups.append(_WakeUp(entry[0]))
         _before.update({number: signal.signal(number, _on_signal) for number in _handled()})
+    entry = loop, stop
     _stops.append(entry)
+    timer: asyncio.TimerHandle
+
+    def wake() -> None:
+        nonlocal timer
+        timer = loop.call_later(WAKE_EVERY, wake)
+
+    wake()
     try:
         yield True
     finally:
+        timer.cancel()
         _stops.remove(entry)
-        while not _stops and _wake_ups:
-            _wake_ups.pop().close()
         while not _stops and _before:
             number, handler = _before.popitem()
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
