@@ -18,6 +18,7 @@ from tests.worker.scenes import (
     QUEUED,
     FailingQueue,
     broker,
+    cancel_tasks,
     direct,
     drained,
     until,
@@ -403,9 +404,7 @@ async def test_a_range_is_ended_even_if_all_tasks_of_the_program_are_cancelled_m
         others = asyncio.all_tasks()
         task = asyncio.create_task(worker.run(queue, signals=False))
         await until(lambda: queue.ends)
-        for other in asyncio.all_tasks() - others:
-            if other.get_name() != "jqueue-writer":
-                other.cancel()
+        cancel_tasks(others)
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (len(seen), NUMBER - len(seen), 0, 0, 0) == await counts(queue)

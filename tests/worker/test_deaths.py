@@ -124,21 +124,6 @@ async def test_a_worker_whose_process_commits_for_others_is_told_of_their_lost_j
         assert [[], ["work"]] == [[job.entrypoint for job in told] for told in (told_first, told_second)]
 
 
-@in_virtual_time
-async def test_a_job_of_a_range_that_fails_for_the_last_time_is_told_of_alone():
-    worker, told = Worker(), list[Job]()
-    worker.on_dead(told.append)
-
-    @worker.handler("work", batch=100, max_attempts=1)
-    async def work(numbers: list[int]) -> list[Exception | None]:
-        return [ValueError("bad") if number == 1234 else None for number in numbers]
-
-    async with broker(limits=LIMITS) as queue:
-        await queue.enqueue_many(Enqueue("work", b"%d" % place) for place in range(3000))
-        assert 1 == (await drained(worker, queue)).dead
-    assert [b"1234"] == [job.payload for job in told]
-
-
 class LateAnswers(BrokerQueue):
     """A queue that answers `apply` late: that what was sent was done is only found out afterwards."""
 
@@ -151,8 +136,9 @@ class LateAnswers(BrokerQueue):
         raise UnknownOutcomeError("the operations were sent", resolver=found)
 
 
+@pytest.mark.parametrize("kind", [BrokerQueue, LateAnswers])
 @in_virtual_time
-async def test_a_dead_job_of_a_range_is_told_of_if_a_lost_answer_to_its_end_is_found():
+async def test_a_dead_job_of_a_range_is_told_of_alone_even_if_the_answer_to_its_end_is_found_late(kind):
     worker, told = Worker(), list[Job]()
     worker.on_dead(told.append)
 
@@ -160,7 +146,7 @@ async def test_a_dead_job_of_a_range_is_told_of_if_a_lost_answer_to_its_end_is_f
     async def work(numbers: list[int]) -> list[Exception | None]:
         return [ValueError("bad") if number == 1234 else None for number in numbers]
 
-    async with broker(kind=LateAnswers, limits=LIMITS) as queue:
+    async with broker(kind=kind, limits=LIMITS) as queue:
         await queue.enqueue_many(Enqueue("work", b"%d" % place) for place in range(3000))
         assert 1 == (await drained(worker, queue)).dead
     assert [b"1234"] == [job.payload for job in told]

@@ -15,8 +15,20 @@ from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
+from jqueue.worker.signals import handle_signals
 from tests.virtual_world import in_virtual_time, now
-from tests.worker.scenes import QUEUED, CountingStorage, broker, direct, drained, only_job, stubborn, until, working
+from tests.worker.scenes import (
+    QUEUED,
+    CountingStorage,
+    broker,
+    cancel_tasks,
+    direct,
+    drained,
+    only_job,
+    stubborn,
+    until,
+    working,
+)
 
 
 def sleeper(seconds, **options):
@@ -155,9 +167,7 @@ async def test_a_job_is_handed_back_unharmed_if_all_tasks_are_cancelled_before_i
         others = asyncio.all_tasks()
         task = asyncio.create_task(worker.run(queue, signals=False))
         await until(lambda: acked)
-        for other in asyncio.all_tasks() - others:
-            if other.get_name() != "jqueue-writer":
-                other.cancel()
+        cancel_tasks(others)
         with pytest.raises(asyncio.CancelledError):
             await task
         job = await only_job(queue)
@@ -175,9 +185,7 @@ async def test_a_worker_ends_even_if_all_tasks_of_its_program_are_cancelled_agai
         await until(lambda: begun)
         storage.on_write(*[Fault.LOST_REQUEST] * 1000)
         for _ in range(3):
-            for other in asyncio.all_tasks() - others:
-                if other.get_name() != "jqueue-writer":
-                    other.cancel()
+            cancel_tasks(others)
             await asyncio.sleep(0.1)
         async with asyncio.timeout(60):
             with pytest.raises(asyncio.CancelledError):
@@ -235,24 +243,15 @@ def own_handler(number):
         signal.signal(number, before)
 
 
-def send_in_a_thread(number):
-    """Send a signal to a thread: the system does so at times, and does not interrupt the main thread then."""
-    thread = threading.Thread(target=lambda: signal.pthread_kill(threading.get_ident(), number))
-    thread.start()
-    thread.join()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_stops_all_workers_of_a_program_even_if_another_thread_gets_it(number):
-    begun, go_on, usr1 = asyncio.Semaphore(0), asyncio.Event(), asyncio.Event()
+async def test_a_signal_stops_all_workers_of_a_program(number):
+    begun, go_on = asyncio.Semaphore(0), asyncio.Event()
     workers = [Worker(), Worker()]
 
     async def work() -> None:
         begun.release()
         await go_on.wait()
 
-    loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGUSR1, usr1.set)  # the program's own, which goes on working
     with own_handler(number):
         async with broker() as first, broker() as second, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             runs = []
@@ -260,31 +259,19 @@ async def test_a_signal_stops_all_workers_of_a_program_even_if_another_thread_ge
                 await worker.handler("work")(work).enqueue(queue)
                 runs.append(tasks.create_task(worker.run(queue)))
                 await begun.acquire()
-            await asyncio.to_thread(send_in_a_thread, number)
-            os.kill(os.getpid(), signal.SIGUSR1)
-            await usr1.wait()
+            os.kill(os.getpid(), number)
             go_on.set()
         assert [RunReport(succeeded=1)] * 2 == [run.result() for run in runs]
-    loop.remove_signal_handler(signal.SIGUSR1)
-    assert -1 == signal.set_wakeup_fd(-1)
 
 
-async def test_a_second_signal_hands_jobs_back_at_once():
-    worker, begun = Worker(grace=1000), asyncio.Event()
-
-    @worker.handler("work")
-    async def work() -> None:
-        begun.set()
-        await asyncio.sleep(1000)
-
-    async with broker() as queue, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        await work.enqueue(queue)
-        run = tasks.create_task(worker.run(queue))
-        await begun.wait()
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.sleep(0)
-        os.kill(os.getpid(), signal.SIGINT)
-        assert RunReport(handed_back=1) == await run
+async def test_a_signal_that_another_thread_gets_wakes_an_idle_event_loop():
+    stopped = asyncio.Event()
+    with handle_signals(stopped.set):
+        thread = threading.Timer(0.1, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+        thread.start()
+        async with asyncio.timeout(60):
+            await stopped.wait()
+    thread.join()
 
 
 def test_a_worker_in_another_thread_leaves_signals_alone_and_is_stopped_from_any_thread():
