@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from jqueue.worker.retries import OutcomeKind
-from jqueue.worker.run_state import RunReport, report_of
+from jqueue.worker.run_state import RunReport
 
 
 class RecordedError(Exception):
@@ -52,7 +52,7 @@ class WorkReport:
     @property
     def counts(self) -> RunReport:
         """Number of runs for each outcome."""
-        return report_of(Counter(ran.outcome for ran in self.ran))
+        return RunReport(**Counter[str](ran.outcome for ran in self.ran))
 
     @property
     def outcomes(self) -> list[OutcomeKind]:

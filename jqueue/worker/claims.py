@@ -208,7 +208,8 @@ class Claims:
             self._lose(found[0], "a claim on one of them is lost")
 
     def _lose(self, lost: Range, why: str) -> None:
-        logger.warning("%s of %s are no longer claimed here: %s", *lost.about, why)
+        count, entrypoint = counted(lost.claim.rows, "job"), lost.claim.entrypoint
+        logger.warning("%s of %s are no longer claimed here: %s", count, entrypoint, why)
         if not lost.uncertain:
             for held in lost.outcomes.values():
                 held.outcome = "lost"
@@ -358,8 +359,3 @@ class Range:
             return RangeFailure(end.error, end.delay, end.dead, end.charge, end.traceback)
         is_refused = self.refused is not None and held.companions
         return RangeFailure(self.refused, charge=False) if is_refused else None
-
-    @property
-    def about(self) -> tuple[str, str]:
-        """The number of its jobs and their entrypoint, for the log."""
-        return counted(self.claim.rows, "job"), self.claim.entrypoint

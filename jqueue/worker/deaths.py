@@ -63,11 +63,8 @@ class Deaths(Observer):
     def _begin(self, job: Job) -> None:
         task = asyncio.get_running_loop().create_task(self._call(job), name=f"on_dead of job {job.id}")
         self.calls.add(task)
-        task.add_done_callback(self._end)
-
-    def _end(self, task: asyncio.Task[None]) -> None:
-        self.calls.discard(task)
-        self._ended()
+        task.add_done_callback(self.calls.discard)
+        task.add_done_callback(lambda _: self._ended())
 
     async def _call(self, job: Job) -> None:
         """Call the hook. Its errors are logged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Literal
@@ -10,10 +11,13 @@ from typing import Any, Literal
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.printable import counted
+from jqueue.ports.log import logger_of
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handlers import Handler
-from jqueue.worker.job_log import about
+from jqueue.worker.job_log import log_about
 from jqueue.worker.retries import OutcomeKind
+
+logger = logger_of("jqueue.worker")
 
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""
@@ -68,20 +72,13 @@ class Execution:
         if self.timer is not None:
             self.timer.cancel()
 
-    @property
-    def name(self) -> str:
-        """The job, or the number of jobs, for the log."""
-        if self.handler.options.batch is not None:
-            return f"a batch of {counted(len(self.jobs), 'job')} ({self.handler.entrypoint})"
-        job = self.jobs[0].job
-        return f"job {job.id} ({job.entrypoint}, attempt {job.tries})"
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """The `extra` of a record of the log about this call."""
-        if self.handler.options.batch is not None:
-            return {"entrypoint": self.handler.entrypoint}
-        return about(self.jobs[0].job)
+    def warn(self, text: str, *values: Any) -> None:
+        """Log a warning that continues the name of the job, or the number of jobs."""
+        if self.handler.options.batch is None:
+            log_about(self.jobs[0].job, logging.WARNING, text, *values)
+            return
+        entrypoint, jobs = self.handler.entrypoint, counted(len(self.jobs), "job")
+        logger.warning(f"a batch of %s (%s){text}", jobs, entrypoint, *values, extra={"entrypoint": entrypoint})
 
 
 @dataclass(slots=True, eq=False)

@@ -358,11 +358,10 @@ class JobRunner:
     def _stick(self, execution: Execution) -> None:
         """Note that a handler does not stop. The claims that are not lost and its slot are kept until it ends."""
         if execution in self._state.executions:
-            logger.warning(
-                "%s: its handler still runs although it was told to stop; its %s kept until the handler ends",
-                execution.name,
-                "slot is" if all(held.outcome is not None for held in execution.jobs) else "claim and its slot are",
-                extra=execution.about,
+            is_lost = all(held.outcome is not None for held in execution.jobs)
+            execution.warn(
+                ": its handler still runs although it was told to stop; its %s kept until the handler ends",
+                "slot is" if is_lost else "claim and its slot are",
             )
             self._state.stick(execution)
 
@@ -372,10 +371,8 @@ class JobRunner:
         if execution in self._state.executions:
             self._state.stick(execution)
         if execution.phase is Phase.STUCK:
-            logger.warning(
-                "%s: its handler still runs although it was told to stop; the worker ends without waiting for it",
-                execution.name,
-                extra=execution.about,
+            execution.warn(
+                ": its handler still runs although it was told to stop; the worker ends without waiting for it"
             )
         for held in execution.jobs:
             if held.outcome is None:

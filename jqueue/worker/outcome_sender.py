@@ -86,22 +86,21 @@ class OutcomeSender:
     def _take(self) -> list[HeldJob]:
         """Take all outcomes. Return those to send together; begin to send each of the others in a task of its own."""
         plain: list[HeldJob] = []
+        apart: list[HeldJob | Range] = []
         for held in self._state.take_outcomes():
             if self._claims.collect(held):
                 self._state.sending -= 1
             elif held.companions:
-                self._send_apart(held)
+                apart.append(held)
             else:
                 plain.append(held)
-        due, self._claims.due = self._claims.due, []
-        for each in due:
-            self._send_apart(each)
+        apart += self._claims.due
+        self._claims.due.clear()
+        for end in apart:
+            task = asyncio.create_task(self._send_once(end), name="jqueue-worker-outcome")
+            self._own_tasks.add(task)
+            task.add_done_callback(self._own_tasks.discard)
         return plain
-
-    def _send_apart(self, end: HeldJob | Range) -> None:
-        task = asyncio.create_task(self._send_once(end), name="jqueue-worker-outcome")
-        self._own_tasks.add(task)
-        task.add_done_callback(self._own_tasks.discard)
 
     async def _send_once(self, end: HeldJob | Range) -> None:
         """Send an outcome with companions, or the end of a range. It may take long to find out if it was done."""

@@ -63,11 +63,9 @@ async def _count_queued(state: RunState) -> dict[str, int] | None:
 def _warn_of_stuck(state: RunState) -> None:
     """Log the handlers that were told to stop and go on, the oldest first."""
     for execution, since in list(state.stuck.items())[:MAX_NAMED]:
-        logger.warning(
-            "%s: its handler still runs, %.0f s after it should have stopped; such handlers take %d of %d slots",
-            execution.name,
+        execution.warn(
+            ": its handler still runs, %.0f s after it should have stopped; such handlers take %d of %d slots",
             state.loop.time() - since,
             len(state.stuck),
             state.concurrency,
-            extra=execution.about,
         )

@@ -35,7 +35,7 @@ from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import check_regularly
 from jqueue.worker.processes import Processes
 from jqueue.worker.queue_health import check_writable, open_queue
-from jqueue.worker.run_state import RunReport, RunState, report_of
+from jqueue.worker.run_state import RunReport, RunState
 from jqueue.worker.signals import handle_signals
 from jqueue.worker.threads import Threads
 
@@ -162,7 +162,7 @@ class Run:
         return task.result()
 
     def _report(self) -> RunReport:
-        return report_of(self._state.counts, len(self._state.stuck))
+        return RunReport(**self._state.outcomes, stuck=len(self._state.stuck))
 
     async def _perform(self) -> RunReport:
         """Open everything, work, end in order, close everything, and log the report."""

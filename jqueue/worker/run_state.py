@@ -236,8 +236,3 @@ class RunReport:
     def __str__(self) -> str:
         counts = {field.name: getattr(self, field.name) for field in fields(self)}
         return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"
-
-
-def report_of(counts: Counter[OutcomeKind], stuck: int = 0) -> RunReport:
-    """Return the report of these counts, with the number of handlers that go on."""
-    return RunReport(**{str(kind): count for kind, count in counts.items()}, stuck=stuck)

@@ -188,31 +188,21 @@ async def test_an_error_of_the_function_is_logged_and_harms_nothing(caplog, show
     assert show_errors == (SECRET in caplog.text)
 
 
-@in_virtual_time
-async def test_a_function_without_async_is_called_in_a_thread():
-    worker, threads = Worker(), []
-    worker.on_dead(lambda job: threads.append(threading.current_thread() is threading.main_thread()))
-    worker.handler("work", max_attempts=1)(fail)
-    queue = direct()
-    await queue.enqueue("work", b"")
-    assert RunReport(dead=1) == await drained(worker, queue)
-    assert [False] == threads
-
-
 @pytest.mark.parametrize("error", [StopIteration(), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError()])
 @in_virtual_time
-async def test_any_error_of_a_function_in_a_thread_ends_its_call_and_is_logged(error, caplog):
-    worker = Worker()
+async def test_a_function_without_async_is_called_in_a_thread_and_any_error_of_it_is_logged(error, caplog):
+    worker, threads = Worker(), []
 
     @worker.on_dead
     def tell(job):
+        threads.append(threading.current_thread() is threading.main_thread())
         raise error
 
     worker.handler("work", max_attempts=1)(fail)
     queue, before = direct(), now()
     await queue.enqueue("work", b"")
     assert RunReport(dead=1) == await drained(worker, queue)
-    assert now() - before < 5
+    assert ([False], True) == (threads, now() - before < 5)
     assert f"): {type(error).__name__} at " in caplog.text
 
 
