@@ -13,7 +13,7 @@ import typer
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, OpenedQueue, on_queue
 from jqueue.cli.parameters import option
-from jqueue.cli.printing import note, refusal
+from jqueue.cli.printing import note
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
@@ -74,7 +74,9 @@ def dashboard(
     """
     _check_packages("dashboard")
     if static:
-        typer.echo(on_queue(url, _snapshot))
+        from jqueue.server.snapshot import snapshot
+
+        typer.echo(on_queue(url, lambda opened: snapshot(opened.queue)))
         return
     from jqueue.server.access import read_tokens
     from jqueue.server.serving import Settings, serve_until_stopped
@@ -83,7 +85,7 @@ def dashboard(
     try:
         tokens = None if token_file is None else read_tokens(token_file)
     except InvalidJobError as error:
-        raise refusal(str(error)) from None
+        raise RefusedError(str(error)) from None
     settings = Settings(
         host=host, port=port, tokens=tokens, certificate=certificate, key=key, names=tuple(allow_host or ())
     )
@@ -98,26 +100,20 @@ def dashboard(
     on_queue(url, show)
 
 
-async def _snapshot(opened: OpenedQueue) -> str:
-    from jqueue.server.snapshot import snapshot
-
-    return await snapshot(opened.queue)
-
-
 def _check_address(host: str, certificate: Path | None, key: Path | None, *, has_tokens: bool, insecure: bool) -> None:
     """Refuse an address that would show the queue to strangers, and files of TLS that are not there."""
     from jqueue.server.serving import is_own_address
 
     if (certificate is None) != (key is None):
-        raise refusal("give both --tls-cert and --tls-key")
+        raise RefusedError("give both --tls-cert and --tls-key")
     for path in (certificate, key):
         if path is not None and not path.is_file():
-            raise refusal(f"there is no file {path}")
+            raise RefusedError(f"there is no file {path}")
     if not is_own_address(host):
         if not has_tokens:
-            raise refusal("another address than this machine's own needs --token-file")
+            raise RefusedError("another address than this machine's own needs --token-file")
         if certificate is None and not insecure:
-            raise refusal(
+            raise RefusedError(
                 "another address than this machine's own needs --tls-cert and --tls-key: without TLS, everyone on the "
                 "network can read tokens and jobs. --insecure allows it"
             )
@@ -171,7 +167,7 @@ def serve(
         typer.echo(_new_token(new_token, token_name, token_file))
         return
     if not url:
-        raise refusal("give the URL of the queue")
+        raise RefusedError("give the URL of the queue")
     from jqueue.server.access import TokenFile
     from jqueue.server.serving import Settings
     from jqueue.telemetry.exporters import address_of
@@ -182,16 +178,16 @@ def serve(
         tokens = None if token_file is None else TokenFile(token_file)
         queue = connect_queue(url, create=create, insecure=insecure)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
-        raise refusal(str(error)) from None
+        raise RefusedError(str(error)) from None
     if not isinstance(queue, BrokerQueue):
-        raise refusal("the format of this queue cannot be served: `jqueue migrate` moves its jobs to a queue that can")
+        raise RefusedError("this queue has a format that cannot be served: `jqueue migrate` moves its jobs to another")
     settings = Settings(host=address, port=port, certificate=certificate, key=key, names=tuple(host or ()))
     try:
         asyncio.run(_serve(queue, settings, tokens, public_url))
     except OSError as error:
-        raise refusal(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
+        raise RefusedError(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
-        raise refusal(str(error)) from None
+        raise RefusedError(str(error)) from None
 
 
 def _check_packages(what: str) -> None:
@@ -199,7 +195,7 @@ def _check_packages(what: str) -> None:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
-        raise refusal(f'the {what} needs more packages: pip install "jqueue[dashboard]"') from None
+        raise RefusedError(f'the {what} needs more packages: pip install "jqueue[dashboard]"') from None
 
 
 async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None, public_url: str | None) -> None:
@@ -236,15 +232,15 @@ def _new_token(role: str, name: str, path: Path | None) -> str:
     from jqueue.server.access import Role, TokenFile
 
     if path is None:
-        raise refusal("--new-token needs --token-file: the file gets the hash of the token")
+        raise RefusedError("--new-token needs --token-file: the file gets the hash of the token")
     if role not in list(Role):
-        raise refusal(f"--new-token takes a role: {', '.join(Role)}")
+        raise RefusedError(f"--new-token takes a role: {', '.join(Role)}")
     if not name.isprintable() or len(name.split()) != 1:
-        raise refusal("--token-name takes one word")
+        raise RefusedError("--token-name takes one word")
     entropy = SystemEntropy()
     token = (entropy.new_id() + entropy.new_id()).replace("-", "")
     try:
         TokenFile.add(path, Role(role), name, token)
     except OSError as error:
-        raise refusal(f"the token file cannot be written: {error.strerror}") from None
+        raise RefusedError(f"the token file cannot be written: {error.strerror}") from None
     return token

@@ -21,7 +21,8 @@ from typing import Any
 
 import typer
 
-from jqueue.cli.printing import UNUSABLE, refusal
+from jqueue.cli.help import RefusedError
+from jqueue.cli.printing import UNUSABLE, note
 from jqueue.domain.printable import counted, printable
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
@@ -198,6 +199,9 @@ def _child(run: Callable[[int, Callable[[], object]], int], number: int, usable:
     threading.Thread(target=_stop_with_parent, name="jqueue-parent", daemon=True).start()
     try:
         status = run(number, lambda: setattr(usable, "value", True))
+    except RefusedError as error:
+        note(str(error))
+        status = UNUSABLE
     except typer.Exit as error:  # it has printed why
         status = error.exit_code
     sys.exit(status)
@@ -214,17 +218,16 @@ def changes_in(folder: Path) -> Iterator[Collection[str]]:
     """Yield the Python files that have changed below a folder; none of them after a moment without changes.
 
     Raises:
-        typer.Exit: watchfiles is missing, or while the changes are read: the folder cannot be watched. The reason has
-            been printed.
+        RefusedError: watchfiles is missing, or the folder cannot be watched.
     """
     try:
         import watchfiles
     except ImportError:
-        raise refusal('--reload needs watchfiles: pip install "jqueue[reload]"') from None
+        raise RefusedError('--reload needs watchfiles: pip install "jqueue[reload]"') from None
     options: dict[str, Any] = {"rust_timeout": int(TICK * 1000), "yield_on_timeout": True, "raise_interrupt": False}
     try:
         for files in watchfiles.watch(folder, watch_filter=watchfiles.PythonFilter(), **options):
             yield [path for _, path in files]
     except (OSError, RuntimeError) as error:
         polling = "with WATCHFILES_FORCE_POLLING=1 in the environment, its files are read again and again instead"
-        raise refusal(f"--reload cannot watch this folder: {error}; {polling}") from None
+        raise RefusedError(f"--reload cannot watch this folder: {error}; {polling}") from None

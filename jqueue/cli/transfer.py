@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TextIO
+from typing import IO, Annotated, Any
 
 import typer
 from msgspec import to_builtins
@@ -27,7 +27,7 @@ from jqueue.cli.on_queue import (
 )
 from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import jobs, show_json, tell
+from jqueue.cli.printing import jobs, note, tell
 from jqueue.cli.progress import jobs_counted, reading
 from jqueue.connect import connect_queue
 from jqueue.core.blob.lines import export_line, import_line
@@ -44,9 +44,6 @@ from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import Selection
 from jqueue.ports.queue import payload_of
 from jqueue.ports.storage import describe
-
-ONLY_OURS = 0o600
-"""Permissions of the file: it holds payloads."""
 
 
 @selecting()
@@ -69,7 +66,9 @@ def export(
 
     async def write(opened: OpenedQueue) -> int:
         with ExitStack() as closing:
-            out: TextIO = sys.stdout if output is None else closing.enter_context(_new_file(output))
+            out = sys.stdout
+            if output is not None:
+                out = closing.enter_context(_file(output, "x", "made", encoding="ascii", opener=_only_ours))
             count, shown = 0, output is not None or not sys.stdout.isatty()
             view, _ = closing.enter_context(reading(opened.view, "exporting", selection, shown=shown))
             async for job in view.jobs(opened.now(), selection, in_order=True):
@@ -86,18 +85,23 @@ def export(
         tell({"exported": count}, f"{jobs(count)} exported", as_json=as_json)
 
 
-def _new_file(path: Path) -> TextIO:
-    """Open a file that does not exist yet.
+def _file(path: Path, mode: str, task: str, **options: Any) -> IO[Any]:
+    """Open a file.
 
     Raises:
-        RefusedError: it exists, or cannot be made.
+        RefusedError: it cannot be opened, or exists but must be new.
     """
     try:
-        return open(path, "x", encoding="ascii", opener=lambda name, flags: os.open(name, flags, ONLY_OURS))
+        return open(path, mode, **options)
     except FileExistsError:
         raise RefusedError(f"the file {str(path)!r} exists already: choose another name, or remove it") from None
     except OSError as error:
-        raise RefusedError(f"the file {str(path)!r} cannot be made: {error.strerror}") from None
+        raise RefusedError(f"the file {str(path)!r} cannot be {task}: {error.strerror}") from None
+
+
+def _only_ours(name: str, flags: int) -> int:
+    """Open a file that only its owner may read: it holds payloads."""
+    return os.open(name, flags, 0o600)
 
 
 BATCH = 2000
@@ -117,6 +121,7 @@ LEFT_OUT = {
     "there": "left alone: jobs with these ids are in the queue",
     "finished": "left alone: jobs with these ids have finished in the queue",
     "completed": "left out: they were completed",
+    "refused": "refused",
 }
 """Counts of jobs that an import did not add, and why."""
 
@@ -143,10 +148,10 @@ def import_(
             raise RefusedError(f"there is no queue at {opened.name}: check the URL, or add --create to make the queue")
         try:
             with ExitStack() as closing:
-                lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_opened(file))
+                lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_file(file, "rb", "read"))
                 progress = closing.enter_context(jobs_counted("checking" if dry_run else "importing"))
                 done = 0
-                for batch in _batches(_jobs(lines, counts, wrong)):
+                for batch in _batches(lines, counts, wrong):
                     done += len(batch)
                     looks = [Find(job.id) for _, job in batch]
                     new = _unknown(await opened.queue.apply_each(*looks), batch, counts, wrong)
@@ -160,35 +165,31 @@ def import_(
             raise RefusedError(f"{error}. {jobs(counts['added'])} added before: repeat the import") from error
 
     on_queue(url, add, create=True)
-    if as_json:
-        refused = [{"line": number, "reason": printable(reason)} for number, reason in wrong]
-        show_json({**{name: counts[name] for name in ("added", *LEFT_OUT)}, "refused": refused, "dry_run": dry_run})
-    else:
-        typer.echo(f"{jobs(counts['added'])} {'would be added' if dry_run else 'added'}")
-        for name, words in {**LEFT_OUT, "refused": "refused"}.items():
-            if number := len(wrong) if name == "refused" else counts[name]:
-                typer.echo(f"{jobs(number)} {words}")
+    refused = [{"line": number, "reason": printable(reason)} for number, reason in wrong]
+    values = {
+        **{name: counts[name] for name in ("added", "there", "finished", "completed")},
+        "refused": refused,
+        "dry_run": dry_run,
+    }
+    counts["refused"] = len(wrong)
+    others = [f"{jobs(counts[name])} {words}" for name, words in LEFT_OUT.items() if counts[name]]
+    tell(values, f"{jobs(counts['added'])} {'would be added' if dry_run else 'added'}", *others, as_json=as_json)
+    if not as_json:
         for number, reason in wrong[:NAMED]:
-            typer.echo(f"jqueue: line {number}: {printable(reason)}", err=True)
+            note(f"line {number}: {reason}")
         if len(wrong) > NAMED:
-            typer.echo(f"jqueue: and {len(wrong) - NAMED:,} more; --json lists them all", err=True)
+            note(f"and {len(wrong) - NAMED:,} more; --json lists them all")
     if wrong:
         raise typer.Exit(NOT_ALL)
-
-
-def _opened(path: Path) -> BinaryIO:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise RefusedError(f"the file {str(path)!r} cannot be read: {error.strerror}") from None
 
 
 Numbered = tuple[int, Job]
 """A job, with the number of its line."""
 
 
-def _jobs(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[int, str]]) -> Iterator[Numbered]:
-    """Yield the jobs of the lines that have not completed. The others are counted, or noted as wrong."""
+def _batches(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[int, str]]) -> Iterator[list[Numbered]]:
+    """Yield the jobs of the lines that have not completed, in batches. The others are counted, or noted as wrong."""
+    batch, size = list[Numbered](), 0
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -199,16 +200,9 @@ def _jobs(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[int, s
             continue
         if job.status is JobStatus.COMPLETED:
             counts["completed"] += 1
-        else:
-            yield number, job
-
-
-def _batches(found: Iterable[Numbered]) -> Iterator[list[Numbered]]:
-    batch: list[Numbered] = []
-    size = 0
-    for each in found:
-        batch.append(each)
-        size += len(each[1].payload)
+            continue
+        batch.append((number, job))
+        size += len(job.payload)
         if len(batch) == BATCH or size > BATCH_BYTES:
             yield batch
             batch, size = [], 0

@@ -29,9 +29,10 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from jqueue.adapters.storage.memory import InMemoryStorage
+from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, Create, place_of
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import UNUSABLE, refusal
+from jqueue.cli.printing import UNUSABLE, note
 from jqueue.cli.supervisor import Supervisor, changes_in
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
@@ -59,13 +60,14 @@ def find_worker(target: str) -> Worker:
     """Return the worker that MODULE:NAME means. Modules of the current folder count, as for `python -m`.
 
     Raises:
-        typer.Exit: there is none, or it has no handlers. The reason has been printed.
+        RefusedError: there is none, or it has no handlers.
+        typer.Exit: the module cannot be imported. The error has been printed.
     """
     module_name, colon, name = target.partition(":")
     if not colon or not module_name or not name:
-        raise refusal("give the worker as MODULE:NAME; app:worker means `worker` in app.py")
+        raise RefusedError("give the worker as MODULE:NAME; app:worker means `worker` in app.py")
     if module_name.endswith(".py") or "/" in module_name:
-        raise refusal("give the module, not its file: app:worker means `worker` in app.py in this folder")
+        raise RefusedError("give the module, not its file: app:worker means `worker` in app.py in this folder")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -73,7 +75,7 @@ def find_worker(target: str) -> Worker:
     except Exception as error:
         missing = error.name if isinstance(error, ModuleNotFoundError) else None
         if missing is not None and (module_name == missing or module_name.startswith(f"{missing}.")):
-            raise refusal(f"the module {module_name!r} is neither in this folder nor installed") from None
+            raise RefusedError(f"the module {module_name!r} is neither in this folder nor installed") from None
         typer.echo(f"jqueue: the module {module_name!r} could not be imported:", err=True)
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename.startswith(NOT_THE_PROGRAM):
@@ -84,9 +86,9 @@ def find_worker(target: str) -> Worker:
         value = getattr(value, part, None)
     if not isinstance(value, Worker):
         what = f"has no {name!r}" if value is None else f"has a {name!r} of type {type(value).__name__}"
-        raise refusal(f"the module {module_name} {what}: a jqueue.worker.Worker is needed")
+        raise RefusedError(f"the module {module_name} {what}: a jqueue.worker.Worker is needed")
     if not value.handlers:
-        raise refusal(f'{target} has no handlers: register one with @{name}.handler("name")')
+        raise RefusedError(f'{target} has no handlers: register one with @{name}.handler("name")')
     return value
 
 
@@ -258,7 +260,7 @@ def worker(
     if not processes and not reload:
         status = run()
     elif count > 1 and url.lower().startswith("memory:"):
-        raise refusal("an in-memory queue is visible only to its own process: --processes needs a file or a store")
+        raise RefusedError("an in-memory queue is visible only to its own process: --processes needs a file or a store")
     else:
         with log_to_stderr(log_level, "", log_format):
             pass
@@ -278,7 +280,8 @@ def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[],
         usable: called once the worker is there, and its queue is not one that can never be used.
 
     Raises:
-        typer.Exit: the worker cannot be run. The reason has been printed.
+        RefusedError: the worker cannot be run.
+        typer.Exit: its module cannot be imported. The error has been printed.
     """
     given = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is a value
     as_json = options["log_format"] is LogFormat.JSON
@@ -297,11 +300,11 @@ def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[],
             options["url"], **{name: given[name] for name in given.keys() & {"create", "poll_interval"}}
         )
     except (InvalidURLError, InvalidJobError, ImportError) as error:
-        raise refusal(str(error)) from None
+        raise RefusedError(str(error)) from None
     if isinstance(formatter, JSONFormatter):
         formatter.worker = f"{worker.settings.name}@{process_name()}"
     gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
-    fail: Callable[[str], object] = partial(logger.error, "%s") if as_json else refusal
+    fail: Callable[[str], object] = partial(logger.error, "%s") if as_json else note
     return asyncio.run(_run(worker, queue, fail, usable, drain=options["drain"]))
 
 

@@ -18,9 +18,10 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli import options
 from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
+from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import IN_MEMORY, URL, Create, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import age, instant, jobs, show, show_json
+from jqueue.cli.printing import age, instant, jobs, show, show_json, tell
 from jqueue.cli.progress import jobs_counted
 from jqueue.cli.spark.session import (
     OnSpark,
@@ -99,16 +100,12 @@ def enqueue(
     The columns are entrypoint and payload, and optionally {optional}.
     Without a payload column, all other columns of a row become its payload, as one JSON object.
     """
-    given = {
-        "entrypoint": entrypoint,
-        "txnAppId": txn_app_id,
-        "txnVersion": None if txn_version is None else str(txn_version),
-        "onConflict": on_conflict.value,
-    }
-    settings = {**{name: text for name, text in given.items() if text is not None}, **spark.pairs("--option", option)}
-    reading = spark.pairs("--read-option", read_option)
+    given = {"entrypoint": entrypoint, "txnAppId": txn_app_id, "txnVersion": txn_version, "onConflict": on_conflict}
+    settings = {name: str(value) for name, value in given.items() if value is not None}
+    settings |= options.pairs("--option", option or ())
+    reading = options.pairs("--read-option", read_option or ())
     if (txn_app_id is None) != (txn_version is None):
-        raise spark.refusal(
+        raise RefusedError(
             "give --txn-app-id and --txn-version together: the name of the writer, and the number of its write"
         )
     try:
@@ -116,27 +113,27 @@ def enqueue(
         if create and isinstance(storage, LocalFileSystemStorage):  # the tasks of Spark expect it
             storage.path.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, ImportError, OSError, JQueueError) as error:  # messages of errors about a URL hold no secrets
-        raise spark.refusal(str(error)) from None
+        raise RefusedError(str(error)) from None
     if isinstance(storage, InMemoryStorage):
-        raise spark.refusal(IN_MEMORY)
+        raise RefusedError(IN_MEMORY)
     if spark.is_here and is_missing(source):
-        raise spark.refusal(f"there is no file or folder {printable(source)}")
-    found = kind or format_of(source)
-    if found is None:
-        raise spark.refusal(f"the format of {printable(source)} is unknown: add --format parquet, csv or json")
+        raise RefusedError(f"there is no file or folder {printable(source)}")
+    file_format = kind or format_of(source)
+    if file_format is None:
+        raise RefusedError(f"the format of {printable(source)} is unknown: add --format parquet, csv or json")
     with (
         spark.session() as session,
         tasks_shown(session, "enqueuing"),
         tempfile.TemporaryDirectory(prefix="jqueue-") as folder,
     ):
-        rows, receipt_file = read_jobs(session, spark.file(source), str(found), reading), Path(folder) / "receipt.json"
-        began = SystemClock().monotonic()
+        rows = read_jobs(session, spark.file(source), str(file_format), reading)
+        receipt_file, began = Path(folder) / "receipt.json", SystemClock().monotonic()
         writer = rows.write.format("jqueue").options(**settings).mode("append")
         writer.option("receiptPath", str(receipt_file)).save(absolute(url))
         receipt, seconds = json.loads(receipt_file.read_bytes()), SystemClock().monotonic() - began
     name = describe(storage)
     text = _told(receipt, name, seconds, printable(str(txn_app_id)), txn_version)
-    spark.tell({"queue": name, **receipt, "seconds": round(seconds, 3)}, text)
+    tell({"queue": name, **receipt, "seconds": round(seconds, 3)}, text, as_json=spark.as_json)
 
 
 if enqueue.__doc__ is not None:  # with python -OO it is
@@ -189,9 +186,9 @@ def run(
     with log_to_stderr("WARNING", target):
         worker = find_worker(target)
     if missing := sorted(set(entrypoint or ()) - set(worker.handlers)):
-        raise spark.refusal(f"{target} has no handler for {', '.join(map(repr, missing))}")
+        raise RefusedError(f"{target} has no handler for {', '.join(map(repr, missing))}")
     if missing := [path for path in py_files or () if is_missing(path)]:
-        raise spark.refusal(f"there is no file {printable(missing[0])}")
+        raise RefusedError(f"there is no file {printable(missing[0])}")
 
     async def name_of(opened: OpenedQueue) -> str:
         return opened.name
@@ -201,7 +198,7 @@ def run(
     if os.getcwd() not in known.split(os.pathsep):  # Spark's Python processes import the program from here, as we did
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
     reports: list[BatchReport] = []
-    with spark.session() as session, jobs_counted("running") as tell:
+    with spark.session() as session, jobs_counted("running") as progress:
         from jqueue.spark.batch.run import run_batch
 
         for path in py_files or ():
@@ -210,7 +207,7 @@ def run(
             done = sum(report.claimed for report in reports)
             report = run_batch(
                 session, absolute(url), worker, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
-                claim_timeout=claim_timeout, progress=tell.after(done),
+                claim_timeout=claim_timeout, progress=progress.after(done),
             )  # fmt: skip
             if not report.claimed and reports:
                 break
@@ -221,7 +218,7 @@ def run(
     total = type(reports[0])(**{name: sum(getattr(report, name) for report in reports) for name in names})
     values = {**asdict(total), "seconds": round(total.seconds, 3)}
     batches = f", in {len(reports)} batches" if len(reports) > 1 else ""
-    spark.tell({"queue": name, "batches": len(reports), **values}, f"{total}{batches}")
+    tell({"queue": name, "batches": len(reports), **values}, f"{total}{batches}", as_json=spark.as_json)
 
 
 LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
@@ -258,9 +255,9 @@ def snapshot(
     """
     kind = None if out is None else format_of(out)
     if out is not None and kind is None:
-        raise spark.refusal("OUT must end with .parquet, .csv or .json")
+        raise RefusedError("OUT must end with .parquet, .csv or .json")
     if out is not None and mode is Mode.ERROR and spark.is_here and os.path.exists(out):
-        raise spark.refusal(f"{printable(out)} already exists: add --mode append or overwrite")
+        raise RefusedError(f"{printable(out)} already exists: add --mode append or overwrite")
     filters = {
         name: ",".join(texts) for name, texts in (("status", status), ("entrypoint", entrypoint)) if texts is not None
     }
@@ -271,7 +268,7 @@ def snapshot(
         else:
             counts, listed = _look(frame, rows)
     if out is not None:
-        spark.tell({"out": out, "jobs": written}, f"{jobs(written)} written to {printable(out)}")
+        tell({"out": out, "jobs": written}, f"{jobs(written)} written to {printable(out)}", as_json=spark.as_json)
     elif spark.as_json:
         first = [{**job, "created_at": instant(job["created_at"])} for job in listed]
         show_json({"jobs": sum(each["jobs"] for each in counts), "counts": counts, "first": first})
@@ -306,30 +303,28 @@ def _look(frame: DataFrame, rows: int) -> tuple[list[dict[str, Any]], list[dict[
 
 def _show(counts: Sequence[dict[str, Any]], listed: Sequence[dict[str, Any]]) -> None:
     """Print the numbers of jobs, and the first jobs."""
-    now = SystemClock().now()
-
-    def text(name: str, value: Any) -> str:
-        if isinstance(value, int):
-            return f"{value:,}"
-        if isinstance(value, datetime):
-            return age(now - value)
-        return str(value).replace("_", " ") if name == "status" else str(value)
-
     if not counts:
         show("no jobs")
+    now = SystemClock().now()
+    for row in (*counts, *listed):
+        row["status"] = row["status"].replace("_", " ")
+    for job in listed:
+        job["age"] = age(now - job.pop("created_at"))
+        del job["priority"]  # it would not fit
     for rows in filter(None, (counts, listed)):
         if rows is listed:
             show("")
-        shown = [name for name in rows[0] if name != "priority"]  # it would not fit
         columns = [
-            Column(
-                "age" if name == "created_at" else name,
-                cut=name in ("queue", "entrypoint"),
-                right=name in ("jobs", "attempt", "created_at"),
-            )
-            for name in shown
+            Column(name, cut=name in ("queue", "entrypoint"), right=name in ("jobs", "attempt", "age"))
+            for name in rows[0]
         ]
-        cells = [[Cell(text(name, row[name])) for name in shown] for row in rows]
+        cells = [
+            [
+                Cell(f"{value:,}" if isinstance(value, int) else str(value).replace("in_p", "in p"))
+                for value in row.values()
+            ]
+            for row in rows
+        ]
         write_lines(Layout(columns, Terminal.of_stdout()).lines(cells))
     more = sum(each["jobs"] for each in counts) - len(listed)
     if listed and more:
@@ -351,7 +346,7 @@ def archive(
         from jqueue.spark.lake import archive as archiving
 
         done = archiving(session, queues_here(url), absolute(lake))
-    spark.tell({**asdict(done), "seconds": round(done.seconds, 3)}, f"{done}")
+    tell({**asdict(done), "seconds": round(done.seconds, 3)}, f"{done}", as_json=spark.as_json)
 
 
 @on_spark
@@ -373,28 +368,25 @@ def report(
     This command only reads, each queue once. It shows no payloads, no results and no texts of errors.
     """
     if not urls and lake is None:
-        raise spark.refusal("give the URL of a queue, or --lake")
+        raise RefusedError("give the URL of a queue, or --lake")
     now = SystemClock().now()
     first = None if since is None else options.past("--since", since, now)
     end = None if until is None else options.past("--until", until, now)
     if html is not None and not html.absolute().parent.is_dir():
-        raise spark.refusal(f"there is no folder {printable(str(html.absolute().parent))}: create it first")
+        raise RefusedError(f"there is no folder {printable(str(html.absolute().parent))}: create it first")
     with spark.session() as session:
         from jqueue.spark import report as reporting
 
         with tasks_shown(session, "reading"):
-            place = None if lake is None else absolute(lake)
-            found = (
-                reporting.report(session, list(map(queues_here, urls)), lake=place, since=first, until=end)
-                if urls
-                else reporting.report(session, lake=str(place), since=first, until=end)
-            )
+            queues: Any = [*map(queues_here, urls)] if urls else None
+            place: Any = None if lake is None else absolute(lake)
+            result = reporting.report(session, queues, lake=place, since=first, until=end)
         if spark.as_json:
-            show_json({**_as_values(found), "page": None if html is None else str(html.absolute())})
+            show_json({**_as_values(result), "page": None if html is None else str(html.absolute())})
         else:
-            found.print()
+            result.print()
         if html is not None:
-            found.to_html(html)
+            result.to_html(html)
             if not spark.as_json:
                 typer.echo(f"\npage written to {printable(str(html.absolute()))}")
 

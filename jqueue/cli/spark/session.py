@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,8 +22,7 @@ from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import AsJSON
 from jqueue.cli.options import expanding
 from jqueue.cli.parameters import option
-from jqueue.cli.printing import refusal, show_json
-from jqueue.cli.progress import Counted, jobs_counted
+from jqueue.cli.progress import jobs_counted
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.spark.errors import one_line
 from jqueue.spark.noise import java_options, quiet_java, quiet_python
@@ -92,38 +91,20 @@ class OnSpark:
         """Return a path of files as Spark understands it: its current folder may be another."""
         return absolute(path) if self.is_here else path
 
-    def refusal(self, message: str) -> typer.Exit:
-        """Print in one line why a command cannot do its work. The caller must raise the result."""
-        return refusal(message, as_json=self.as_json)
-
-    def tell(self, values: Mapping[str, Any], text: str) -> None:
-        """Print an answer: as JSON, or for people."""
-        if self.as_json:
-            show_json(values)
-        else:
-            typer.echo(text)
-
-    def pairs(self, name: str, texts: Sequence[str] | None) -> dict[str, str]:
-        """Return the values of an option that takes KEY=VALUE and may be given many times."""
-        split = [text.partition("=") for text in texts or ()]
-        if not all(mark and key.strip() for key, mark, _ in split):
-            raise self.refusal(f"{name} takes KEY=VALUE")
-        return {key.strip(): value for key, _, value in split}
-
     @contextmanager
     def session(self) -> Iterator[SparkSession]:
-        """Start a session for the block of a command. An error in it is printed in one line, and ends the command.
+        """Start a session for the block of a command. An error in it becomes one line.
 
         Raises:
-            typer.Exit: an error occurred, and has been printed.
+            RefusedError: an error occurred.
         """
         try:
             installed = version("pyspark")
             version("pyarrow")
         except PackageNotFoundError:
-            raise self.refusal(f"this needs Spark: {INSTALL}") from None
+            raise RefusedError(f"this needs Spark: {INSTALL}") from None
         if problem := spark_problem(installed) or java_problem():
-            raise self.refusal(problem)
+            raise RefusedError(problem)
         try:
             quiet_python()
             with quiet_java("starting Spark"):
@@ -135,7 +116,7 @@ class OnSpark:
             finally:
                 with suppress(Exception):  # an earlier error says more
                     session.stop()
-        except (typer.Exit, typer.Abort):
+        except (RefusedError, typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
             typer.echo("jqueue: interrupted before the work was done", err=True)
@@ -146,7 +127,7 @@ class OnSpark:
                 error, JQueueError | ImportError | OSError | RuntimeError | ValueError
             ):
                 raise  # a bug of ours keeps its frames
-            raise self.refusal(one_line(error)) from None
+            raise RefusedError(one_line(error)) from None
 
 
 def _read(given: Mapping[str, Any]) -> OnSpark:
@@ -182,41 +163,31 @@ def queues_here(urls: str) -> str:
 
 @contextmanager
 def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
-    """Show the number of Spark tasks that are done, while the block runs them.
+    """Show the number of tasks that are done in the stages of Spark under way, while the block runs them.
 
     Args:
         session: the session that runs them.
         doing: the work in a word or two.
     """
     with jobs_counted(doing, of_what="tasks") as tell:
-        if not tell.is_shown:
-            yield
-            return
-        over = threading.Event()
-        poller = threading.Thread(target=_poll_stages, args=(session, tell, over), daemon=True)
-        poller.start()
+        tracker, over = session.sparkContext.statusTracker(), threading.Event()
+
+        def poll() -> None:
+            while not over.wait(POLL_INTERVAL):
+                with suppress(Exception):  # the work does not need it
+                    stages = [stage for id in tracker.getActiveStageIds() if (stage := tracker.getStageInfo(id))]
+                    if stages:
+                        tell(sum(each.numCompletedTasks for each in stages), sum(each.numTasks for each in stages))
+
+        poller = threading.Thread(target=poll, daemon=True)
+        if tell.is_shown:
+            poller.start()
         try:
             yield
         finally:
             over.set()
-            poller.join()
-
-
-def _poll_stages(session: SparkSession, tell: Counted, over: threading.Event) -> None:
-    """Poll the stages again and again. A stage that is no longer active counts as done."""
-    seen: dict[int, tuple[int, int]] = {}
-    tracker = session.sparkContext.statusTracker()
-    while not over.wait(POLL_INTERVAL):
-        with suppress(Exception):  # the work does not need it
-            for stage in tracker.getActiveStageIds():
-                found = tracker.getStageInfo(stage)
-                if found is not None:
-                    seen[stage] = (found.numCompletedTasks, found.numTasks)
-            for stage in seen.keys() - set(tracker.getActiveStageIds()):
-                seen[stage] = (seen[stage][1], seen[stage][1])
-        if seen:
-            done, total = (sum(numbers) for numbers in zip(*seen.values(), strict=True))
-            tell(done, total)
+            if tell.is_shown:
+                poller.join()
 
 
 # Files of jobs
@@ -280,10 +251,8 @@ def read_jobs(session: SparkSession, source: str, kind: str, options: Mapping[st
         with open(source, "rb") as file:
             if file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"["):  # one array, and not one object a line
                 defaults["multiLine"] = "true"
-    given = {name.lower() for name in options}
-    settled = {**{name: value for name, value in defaults.items() if name.lower() not in given}, **options}
-    reader = session.read.format(kind).options(**settled)
-    guessed = reader.option("mode", "PERMISSIVE").option("inferSchema", "true").load(source)
+    settled = {**defaults, **options}  # the last one counts, whatever the case of its letters
+    guessed = session.read.format(kind).options(**settled).options(mode="PERMISSIVE", inferSchema="true").load(source)
     if not set(guessed.columns) - {CORRUPT}:
         why = f"SOURCE cannot be read as {kind}" if guessed.columns else "SOURCE has no rows"
         raise InvalidJobError(f"nothing to enqueue: {why}")
