@@ -19,10 +19,9 @@ from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -103,11 +102,8 @@ ABOUT = ("job_id", "entrypoint", "attempt")
 INDENTED = "\n    "
 
 
-class LogFormat(StrEnum):
-    """The format of the log."""
-
-    TEXT = "text"
-    JSON = "json"
+LogFormat = Literal["text", "json"]
+"""The format of the log."""
 
 
 class JSONFormatter(logging.Formatter):
@@ -153,7 +149,7 @@ class JobFormatter(logging.Formatter):
 
 
 @contextmanager
-def log_to_stderr(level: str, target: str, log_format: LogFormat = LogFormat.TEXT) -> Iterator[logging.Formatter]:
+def log_to_stderr(level: str, target: str, log_format: LogFormat = "text") -> Iterator[logging.Formatter]:
     """Log the messages of jqueue and of the program that the block imports.
 
     Of other loggers, such as the clients of stores, only warnings are logged: they would say too much. If the program
@@ -169,7 +165,7 @@ def log_to_stderr(level: str, target: str, log_format: LogFormat = LogFormat.TEX
     """
     handler: logging.Handler = logging.StreamHandler()
     formatter: logging.Formatter = JobFormatter(PLAIN)
-    if log_format is LogFormat.JSON:
+    if log_format == "json":
         formatter = JSONFormatter()
     elif sys.stderr.isatty():
         handler = RichHandler(console=Console(stderr=True), show_path=False)
@@ -188,7 +184,7 @@ def log_to_stderr(level: str, target: str, log_format: LogFormat = LogFormat.TEX
             each.disabled = False  # logging.config disables all earlier loggers unless it is told not to
     if not logging.root.handlers:
         logging.basicConfig(handlers=[handler])
-    elif log_format is LogFormat.JSON:
+    elif log_format == "json":
         logger.warning("--log-format json has no effect: the module of the worker sets up the log itself")
 
 
@@ -200,15 +196,6 @@ SOME_DIED = 1
 
 MOST_PROCESSES = 1000
 """Largest number of processes of one command."""
-
-
-class Level(StrEnum):
-    """The lowest level that is logged."""
-
-    DEBUG = "DEBUG"
-    INFO = "INFO"
-    WARNING = "WARNING"
-    ERROR = "ERROR"
 
 
 def worker(
@@ -243,11 +230,12 @@ def worker(
     ] = False,
     create: Create = False,
     log_level: Annotated[
-        Level, typer.Option(case_sensitive=False, help="Lowest level of messages to log.")
-    ] = Level.INFO,
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"],
+        typer.Option(case_sensitive=False, help="Lowest level of messages to log."),
+    ] = "INFO",
     log_format: Annotated[
         LogFormat, typer.Option(help="Format of the log: text, or json with one object a line.")
-    ] = LogFormat.TEXT,
+    ] = "text",
 ) -> None:
     """Run the worker of a program on a queue.
 
@@ -284,7 +272,7 @@ def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[],
         typer.Exit: its module cannot be imported. The error has been printed.
     """
     given = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is a value
-    as_json = options["log_format"] is LogFormat.JSON
+    as_json = options["log_format"] == "json"
     with log_to_stderr(options["log_level"], options["target"], options["log_format"]) as formatter:
         worker = find_worker(options["target"])
     try:

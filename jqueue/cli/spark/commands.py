@@ -8,9 +8,8 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from datetime import UTC, datetime
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -55,27 +54,13 @@ FleetURL = Annotated[
 ]
 
 
-class Format(StrEnum):
-    """The formats of a file of jobs."""
-
-    PARQUET = "parquet"
-    CSV = "csv"
-    JSON = "json"
-
-
-class OnConflict(StrEnum):
-    """The action if a unique key is taken."""
-
-    RETURN = "return"
-    RAISE = "raise"
-
-
 @on_spark
 def enqueue(
     source: Annotated[str, argument("SOURCE", "File, folder, pattern or URL with the rows.")],
     url: URL,
     kind: Annotated[
-        Format | None, typer.Option("--format", help="Format of SOURCE, if its name does not tell.", show_default=False)
+        Literal["parquet", "csv", "json"] | None,
+        typer.Option("--format", help="Format of SOURCE, if its name does not tell.", show_default=False),
     ] = None,
     entrypoint: Annotated[str | None, option("NAME", "Entrypoint of all rows, if they have no such column.")] = None,
     txn_app_id: Annotated[
@@ -85,8 +70,9 @@ def enqueue(
         int | None, option("N", "Number of this write, higher than of the writes before.", min=0)
     ] = None,
     on_conflict: Annotated[
-        OnConflict, typer.Option(help="If a unique key is taken: leave out that row, or add no rows.")
-    ] = OnConflict.RETURN,
+        Literal["return", "raise"],
+        typer.Option(help="If a unique key is taken: leave out that row, or add no rows."),
+    ] = "return",
     option: Annotated[list[str] | None, option("KEY=VALUE", "Option of the jqueue sink, such as priority=5.")] = None,
     read_option: Annotated[
         list[str] | None, option("KEY=VALUE", "Option of Spark's file reader, such as sep=;")
@@ -126,7 +112,7 @@ def enqueue(
         tasks_shown(session, "enqueuing"),
         tempfile.TemporaryDirectory(prefix="jqueue-") as folder,
     ):
-        rows = read_jobs(session, spark.file(source), str(file_format), reading)
+        rows = read_jobs(session, spark.file(source), file_format, reading)
         receipt_file, began = Path(folder) / "receipt.json", SystemClock().monotonic()
         writer = rows.write.format("jqueue").options(**settings).mode("append")
         writer.option("receiptPath", str(receipt_file)).save(absolute(url))
@@ -225,12 +211,8 @@ LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
 """The columns on a terminal: never the payload, nor other columns that may hold a piece of it."""
 
 
-class Mode(StrEnum):
-    """The action if OUT exists."""
-
-    ERROR = "error"
-    APPEND = "append"
-    OVERWRITE = "overwrite"
+Mode = Literal["error", "append", "overwrite"]
+"""The action if OUT exists."""
 
 
 @on_spark
@@ -242,7 +224,7 @@ def snapshot(
     ] = None,
     entrypoint: Annotated[list[str] | None, option("NAME", "Only jobs of this entrypoint; may be repeated.")] = None,
     rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="Number of jobs to list without OUT.")] = 20,
-    mode: Annotated[Mode, typer.Option(help="Action if OUT exists.")] = Mode.ERROR,
+    mode: Annotated[Mode, typer.Option(help="Action if OUT exists.")] = "error",
     *,
     spark: OnSpark,
 ) -> None:
@@ -256,7 +238,7 @@ def snapshot(
     kind = None if out is None else format_of(out)
     if out is not None and kind is None:
         raise RefusedError("OUT must end with .parquet, .csv or .json")
-    if out is not None and mode is Mode.ERROR and spark.is_here and os.path.exists(out):
+    if out is not None and mode == "error" and spark.is_here and os.path.exists(out):
         raise RefusedError(f"{printable(out)} already exists: add --mode append or overwrite")
     filters = {
         name: ",".join(texts) for name, texts in (("status", status), ("entrypoint", entrypoint)) if texts is not None
@@ -285,7 +267,7 @@ def _write(frame: DataFrame, out: str, kind: str, mode: Mode) -> int:
     if kind == "csv":
         observing = observing.withColumn("payload", functions.base64("payload"))
         observing = observing.withColumn("headers", functions.to_json("headers"))
-    writer = observing.write.mode(mode.value).format(kind)
+    writer = observing.write.mode(mode).format(kind)
     (writer.options(header="true", escape='"') if kind == "csv" else writer).save(out)
     return int(observed.get["jobs"])
 

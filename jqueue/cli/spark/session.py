@@ -11,10 +11,9 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -41,15 +40,6 @@ _SIGNS = re.compile(r"[,*?\[]")
 _SETTING = re.compile(r"(spark\.[^\s=]+)=(.*)", re.DOTALL)
 
 
-class SparkLog(StrEnum):
-    """The lowest level that Spark itself logs."""
-
-    OFF = "OFF"
-    ERROR = "ERROR"
-    WARN = "WARN"
-    INFO = "INFO"
-
-
 OPTIONS: Mapping[str, Any] = {
     "master": Annotated[
         str | None,
@@ -59,7 +49,7 @@ OPTIONS: Mapping[str, Any] = {
         list[str] | None, option("KEY=VALUE", "Spark setting, such as spark.driver.memory=4g; may be repeated.")
     ],
     "spark_log": Annotated[
-        SparkLog | None,
+        Literal["OFF", "ERROR", "WARN", "INFO"] | None,
         option("LEVEL", "Lowest level of Spark's own log on stderr: ERROR, WARN or INFO. By default OFF.",
                case_sensitive=False),
     ],
@@ -140,8 +130,8 @@ def _read(given: Mapping[str, Any]) -> OnSpark:
     if None in settings:
         raise RefusedError("--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g")
     chosen = {each[1]: each[2] for each in settings if each is not None}
-    extra, log = "spark.driver.extraJavaOptions", given["spark_log"] or SparkLog.OFF
-    chosen[extra] = f"{java_options(log.value)} {chosen.get(extra, '')}".strip()
+    extra, log = "spark.driver.extraJavaOptions", given["spark_log"] or "OFF"
+    chosen[extra] = f"{java_options(log)} {chosen.get(extra, '')}".strip()
     return OnSpark(given["master"] or "local[*]", chosen, bool(given["as_json"]))
 
 
