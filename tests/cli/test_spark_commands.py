@@ -50,10 +50,10 @@ def on_spark(queue, spark, monkeypatch):
 
 
 def shown(*arguments):
-    """The output of a command, which may hold long paths."""
+    """The output of a command as one line. It may hold long paths."""
     result = run(*arguments)
     assert (0, "") == (result.exit_code, result.stderr)
-    return result.stdout
+    return " ".join(result.stdout.split())
 
 
 @pytest.mark.parametrize(
