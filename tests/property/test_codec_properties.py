@@ -288,23 +288,6 @@ def lines_of(content):
     return [line.removesuffix(b",") for line in content.splitlines()[1:-1]]
 
 
-@pytest.mark.wide
-@MANY
-@given(states, st.data())
-def test_a_damaged_blob_is_a_state_or_our_own_error(state, data):
-    blob = bytearray(codec.encode(state))
-    for _ in range(data.draw(st.integers(1, 4))):
-        at = data.draw(st.integers(0, len(blob) - 1))
-        blob[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    check_decodes_or_refuses(bytes(blob))
-
-
-@PATIENT
-@given(st.binary(max_size=200) | st.text().map(str.encode))
-def test_any_bytes_are_a_state_or_our_own_error(data):
-    check_decodes_or_refuses(data)
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

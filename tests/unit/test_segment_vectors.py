@@ -15,7 +15,6 @@ from jqueue.core.blob import codec
 from jqueue.core.blob.segment_object import decode_chunk, encoding_segment
 from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
-from jqueue.domain.operations.segments import DropRows
 from jqueue.domain.slices import exhaust
 from jqueue.testing.virtual_time import EPOCH
 from tests.tiny_segments import spilled, tiny_queue
@@ -142,14 +141,6 @@ def test_a_row_that_is_no_queued_job_is_refused_although_its_checksum_is_right(w
         content, entry, index, _ = exhaust(encoding_segment([job], scheduled=False))
         with expected:
             assert [(0, job)] == decode_chunk(content[: entry.index], 0, entry, index)
-
-
-async def test_a_damaged_chunk_sets_its_segment_aside_until_its_rows_are_dropped():
-    content = _content("deep", "ready").replace(b'{"id":"a"', b'{"id":"b"')
-    queue = tiny_queue(await _stored("deep", ready=content), hot_bytes=None, damage_kept=0.0)
-    assert ["new"] == [job.id for _ in range(3) for job in await queue.dequeue()]
-    assert [1] == await queue.apply(DropRows("ready", [(0, 2)]))
-    assert ["größe"] == [job.id for job in await queue.dequeue(wait=5)]
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, JobNotFoundError, JobStatus
+from jqueue import BrokerQueue, JobNotFoundError, JobStatus
 from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, UnknownOutcomeError
@@ -318,22 +318,6 @@ async def test_an_observer_of_a_broker_sees_the_calls_of_its_clients_one_by_one(
 
 
 @in_virtual_time
-async def test_a_broker_that_has_never_reached_the_store_soon_delays_calls_no_more():
-    wire = Wire()
-    there = Way(wire)
-    there.is_down, slow = True, 0
-    async with queue_on(wire) as client:
-        await client.enqueue("a", b"")
-        async with serving(there):
-            while now() < 300:
-                start = now()
-                await client.enqueue("a", b"")
-                slow += now() > start + 1
-                await asyncio.sleep(0.5)
-            assert 1 <= slow <= 9
-
-
-@in_virtual_time
 async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_the_broker():
     wire = Wire()
     there = Way(wire)
@@ -347,20 +331,6 @@ async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_th
         assert now() < began + 7
         there.slow = 0
         await asyncio.gather(*full, return_exceptions=True)
-
-
-def test_an_event_loop_that_ends_cancels_a_dequeue_at_a_broker_without_an_error():
-    wire, waiting = Wire(), list[asyncio.Task[object]]()
-
-    async def leave():
-        broker, client = DirectQueue(wire), DirectQueue(wire)
-        broker.offer()
-        while not any(isinstance(message, Claim) for message in wire.sent):
-            waiting[:] = [asyncio.create_task(client.dequeue("a", wait=60))]
-            await asyncio.sleep(0.01)
-
-    asyncio.run(leave())
-    assert waiting[0].cancelled()
 
 
 @in_virtual_time

@@ -94,21 +94,6 @@ async def test_a_writer_does_not_forget_the_others_in_a_long_turn():
     assert pacing.begin()
 
 
-async def test_a_writer_that_is_alone_again_soon_needs_no_turn():
-    async def take_turn():
-        return lambda: None
-
-    pacing = Pacing(SystemClock(), SystemEntropy(), take_turn)
-    pacing.line.lost()
-    turns = 0
-    while pacing.begin() and turns < 100:
-        await pacing.line.join()
-        pacing.read(1, moved=False)
-        pacing.line.leave()
-        turns += 1
-    assert 32 == turns
-
-
 async def test_a_lone_writer_needs_no_turn(tmp_path):
     async with BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json")) as queue:
         await enqueue_some(queue, 5)

@@ -128,23 +128,6 @@ async def test_a_claim_whose_lock_another_program_took_changes_nothing(kind, tmp
 
 
 @of_both_kinds
-async def test_a_job_keeps_what_dirq_lacks_through_every_move(kind, tmp_path):
-    clock = FakeClock()
-    async with open_queue(kind, tmp_path, clock) as queue, open_queue(kind, tmp_path, clock) as other:
-        sent = await queue.enqueue("other", b"1", headers={"a": "b" * 3000}, max_attempts=7)
-        for attempt in (1, 3):
-            [job] = await queue.dequeue("other")
-            await other.nack(job, error="it failed")
-            [job] = await other.dequeue("other")
-            await queue.nack(job, dead=True, error="it failed")
-            assert [JobStatus.DEAD] == await statuses(other)
-            await other.redrive()
-            [job] = (await queue.read_state()).jobs
-            assert (sent.id, attempt + 1, 7, sent.headers) == (job.id, job.attempt, job.max_attempts, job.headers)
-        await queue.ack((await queue.dequeue("other"))[0])
-
-
-@of_both_kinds
 async def test_names_that_are_not_dirqs_and_links_are_left_alone(kind, tmp_path, root):
     async with open_queue(kind, tmp_path) as queue:
         job = await queue.enqueue("work", b"1")

@@ -144,19 +144,3 @@ async def test_no_two_claims_of_a_message_have_the_same_name(tmp_path):
     with pytest.raises(ClaimLostError):
         await queue.ack(job)
     await other.ack(again)
-
-
-async def test_ids_stay_when_messages_move(tmp_path):
-    queue = queue_on(filled(tmp_path, {"5": b""}))
-    [job] = await queue.dequeue()
-    await queue.nack(job)
-    assert ["5"] != names(tmp_path)
-    [again] = await queue.dequeue()
-    assert ("5", 2) == (again.id, again.attempt)
-    await queue.nack(again, dead=True)
-    assert [] == names(tmp_path)
-    [dead] = (await queue.read_state()).jobs
-    assert ("5", JobStatus.DEAD) == (dead.id, dead.status)
-    await queue.redrive("5")
-    [again] = await queue_on(tmp_path).dequeue()
-    assert ("5", 3) == (again.id, again.attempt)
