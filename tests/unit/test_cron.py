@@ -15,6 +15,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.rules import SetSchedule
+from jqueue.domain.rules import SPANS_KEPT
 
 ROOT = Path(__file__).parents[2]
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
@@ -159,6 +160,17 @@ def test_no_time_fires_twice_on_the_day_of_a_change_and_frequent_dequeues_miss_n
                     fired += fire(draft, look)
             assert len(set(fired)) == len(fired)
             assert fired == expected if not away else set(fired) <= set(expected)
+
+
+def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():
+    draft = a_draft()
+    fire(draft, THREE + YEAR)
+    for hour in range(1, 30):
+        assert [THREE + hour * HOUR] == fire(draft, THREE + hour * HOUR)
+    assert SPANS_KEPT == len(draft.header.schedules["n"].fired)
+    assert [] == fire(draft, THREE + 5 * HOUR), "the gap between the earliest spans is merged"
+    for hour in (28, 29):
+        assert [THREE + hour * HOUR + MINUTE] == fire(draft, THREE + hour * HOUR + MINUTE)
 
 
 @pytest.mark.parametrize("headers", [{}, {"trace": "af31"}])
