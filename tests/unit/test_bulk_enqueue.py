@@ -269,6 +269,25 @@ async def test_a_call_with_very_many_jobs_that_are_there_already_is_to_be_split(
 
 
 @in_virtual_time
+async def test_ids_of_jobs_in_progress_and_keys_that_acked_jobs_still_hold_are_taken():
+    async with queue_on(store()) as queue:
+        await queue.enqueue("other", job_id="id 7")
+        await queue.enqueue("other", unique_key="key 8", unique_for=3600)
+        running, done = await queue.dequeue(batch_size=2)
+        await queue.ack(done)
+        jobs = [Enqueue("work", job_id=f"id {number}", unique_key=f"key {number}") for number in range(300)]
+        added = await queue.enqueue_many(jobs)
+        assert (298, 2) == (added.added, added.existing)
+        assert (running.id, JobStatus.IN_PROGRESS, done.id, JobStatus.COMPLETED) == (
+            added[7].id,
+            added[7].status,
+            added[8].id,
+            added[8].status,
+        )
+        assert 298 == await depth(queue)
+
+
+@in_virtual_time
 async def test_keys_of_rows_that_have_left_are_free_and_count_for_nothing(monkeypatch):
     async with queue_on(store(), most_rows=10_000) as queue:
         jobs = [Enqueue("work", unique_key=f"key {number}") for number in range(200)]

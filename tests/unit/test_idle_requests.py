@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -189,7 +190,7 @@ async def test_a_wait_that_ends_is_not_sent_again():
     memory, messages = SharedMemory(clock=VirtualClock()), []
     async with serving(memory) as broker, BrokerQueue(memory, clock=VirtualClock()) as client:
         await broker.apply(CreateQueue())
-        handle = memory.handle
+        handle: Any = memory.handle
 
         async def noting(message):
             messages.append(message)
@@ -213,7 +214,7 @@ async def test_a_worker_that_was_idle_for_long_says_within_a_minute_that_the_que
     memory = SharedMemory(clock=VirtualClock())
     async with serving(memory) as broker:
         await broker.apply(CreateQueue())
-        handle = memory.handle
+        handle: Any = memory.handle
         store = Way(NetworkMemory(clock=VirtualClock()))
         async with idle_worker(store if way == "store" else BrokerOnly(memory)):
             await asyncio.sleep(HOUR)

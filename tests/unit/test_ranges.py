@@ -8,6 +8,7 @@ from jqueue import (
     BrokerQueue,
     DuplicateJobError,
     InMemoryStorage,
+    JobNotFoundError,
     JobStateError,
     JobStatus,
     Limits,
@@ -51,6 +52,30 @@ async def claimed(queue, rows):
     claim = await queue.claim_range("t", rows)
     assert claim is not None
     return claim
+
+
+@in_virtual_time
+async def test_a_range_is_done_but_for_jobs_that_failed_or_were_not_worked_on():
+    async with queue_on(store()) as queue:
+        ids = await with_rows(queue, 10)
+        claim = await claimed(queue, 8)
+        jobs = await jobs_of(queue, claim)
+        assert ids[:8] == [job.id for job in jobs]
+        assert {(JobStatus.IN_PROGRESS, 1, 1)} == {(job.status, job.attempt, job.failures) for job in jobs}
+        failed = {ids[2]: RangeFailure("boom", delay=60), ids[5]: ValueError("bad")}
+        with pytest.raises(JobNotFoundError, match=ids[7]):
+            await queue.end_range(claim, failed={ids[7]: "not worked on"}, worked_on=7)
+        await queue.end_range(claim, failed=failed, worked_on=6)
+        stats = await queue.stats()
+        assert (5, 1, 0, 4) == (stats.depth, stats.scheduled, stats.in_progress, stats.totals.done)
+        again = await claimed(queue, 9)
+        assert ids[6:8] == [job.id for job in await jobs_of(queue, again)], "the others were in no range before"
+        await queue.end_range(again, worked_on=0)
+        left = await queue.dequeue("t", batch_size=9)
+        assert {ids[6]: (3, 1), ids[7]: (3, 1), ids[8]: (1, 1), ids[9]: (1, 1), ids[5]: (2, 2)} == {
+            job.id: (job.attempt, job.failures) for job in left
+        }
+        assert "ValueError: bad" == next(job.error for job in left if job.id == ids[5])
 
 
 @in_virtual_time
