@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.redis_server import free_port
-from tests.servers.child import Child
+from tests.servers.child import Child, in_some_attempts
 from tests.servers.child import ServerUnavailableError as Unavailable
 
 __all__ = ["Unavailable", "postgres_server"]
@@ -33,9 +33,6 @@ PACKAGED = Path("/usr/lib/postgresql")
 PREPARING_SECONDS = 120
 STARTING_SECONDS = 60
 STOPPING_SECONDS = 20
-ATTEMPTS = 3
-"""Number of attempts to start: another process may take a free port before the server does."""
-
 LISTENS = "database system is ready to accept connections"
 BECOME = (
     "import os, sys; folder, user, group = sys.argv[1:4]; os.chdir(folder); "
@@ -63,7 +60,7 @@ def postgres_server() -> Iterator[str]:
     with _folder(account) as folder:
         data = folder / "data"
         _prepare(programs / "initdb", data, account)
-        child, port = _start(programs / "postgres", data, account)
+        child, port = in_some_attempts(lambda: _start(programs / "postgres", data, account))
         try:
             yield f"postgresql://postgres@127.0.0.1:{port}/postgres"
         finally:
@@ -152,24 +149,11 @@ def _as_account(command: list[str], folder: Path, account: Account | None) -> li
 
 
 def _start(postgres: Path, data: Path, account: Account | None) -> tuple[Child, int]:
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return _start_once(postgres, data, account)
-        except Unavailable:
-            continue
-    return _start_once(postgres, data, account)
-
-
-def _start_once(postgres: Path, data: Path, account: Account | None) -> tuple[Child, int]:
     port = free_port()
     settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": ""}
     command = [str(postgres), "-D", str(data), *(f"--{name}={value}" for name, value in settings.items())]
     child = Child(_as_account(command, data, account))
-    try:
-        child.wait_until(lambda: LISTENS in child.output(), STARTING_SECONDS)
-    except BaseException:
-        child.stop()
-        raise
+    child.wait_for(LISTENS, STARTING_SECONDS)
     return child, port
 
 

@@ -11,15 +11,12 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.servers.child import Child
+from tests.servers.child import Child, in_some_attempts
 from tests.servers.child import ServerUnavailableError as Unavailable
 
 __all__ = ["Unavailable", "redis_server"]
 
 STARTING_SECONDS = 30
-ATTEMPTS = 3
-"""Number of attempts to start: another process may take a free port before the server does."""
-
 LISTENS = "Ready to accept connections"
 
 
@@ -33,7 +30,7 @@ def redis_server() -> Iterator[str]:
     program = shutil.which("redis-server")
     if program is None:
         raise Unavailable("Redis is not installed: there is no redis-server on the PATH")
-    child, port = _start(program)
+    child, port = in_some_attempts(lambda: _start(program))
     try:
         yield f"redis://127.0.0.1:{port}"
     finally:
@@ -41,23 +38,10 @@ def redis_server() -> Iterator[str]:
 
 
 def _start(program: str) -> tuple[Child, int]:
-    for _ in range(ATTEMPTS - 1):
-        try:
-            return _start_once(program)
-        except Unavailable:
-            continue
-    return _start_once(program)
-
-
-def _start_once(program: str) -> tuple[Child, int]:
     port = free_port()
     settings = {"bind": "127.0.0.1", "port": str(port), "dir": "{folder}", "save": "", "appendonly": "no"}
     child = Child([program, *(part for name, value in settings.items() for part in (f"--{name}", value))])
-    try:
-        child.wait_until(lambda: LISTENS in child.output(), STARTING_SECONDS)
-    except BaseException:
-        child.stop()
-        raise
+    child.wait_for(LISTENS, STARTING_SECONDS)
     return child, port
 
 

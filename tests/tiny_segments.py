@@ -51,16 +51,6 @@ async def spilled(queue: DirectQueue) -> None:
     raise AssertionError("jobs stay in the queue's object")
 
 
-async def change_row(storage: Any, name: str, job_id: str) -> bytes:
-    """Change the case of the row of a job in a segment, and return the segment as it was."""
-    segment = storage.beside(f".segments/{name}")
-    whole, etag = await segment.read()
-    row = next(row for row in whole.split(b"\n") if row.startswith(b'{"id":"%b"' % job_id.encode()))
-    await segment.write(whole.replace(row, row.swapcase()), etag)
-    assert isinstance(whole, bytes)
-    return whole
-
-
 async def remove_segment(storage: Any, name: str) -> bytes:
     """Remove a segment, and return it as it was."""
     segment = storage.beside(f".segments/{name}")

@@ -8,7 +8,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.runtime.system import SystemClock
-from jqueue.testing.faults import Fault, FaultyStorage
+from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 
 
@@ -35,28 +35,12 @@ def now():
     return asyncio.get_running_loop().time()
 
 
-class Breakable(FaultyStorage):
-    """A storage that can be unreachable for a while."""
-
-    down = False
-
-    async def read(self):
-        if self.down:
-            self.on_read(Fault.LOST_REQUEST)
-        return await super().read()
-
-    async def write(self, content, if_match=None):
-        if self.down:
-            self.on_write(Fault.LOST_REQUEST)
-        return await super().write(content, if_match)
-
-
 class World:
     """A queue whose network can fail, and an operator's queue whose network does not."""
 
     def __init__(self, kind):
         self.memory = InMemoryStorage(clock=VirtualClock())
-        self.storage = Breakable(self.memory)
+        self.storage = FaultyStorage(self.memory)
         self.queue = kind(self.storage, clock=VirtualClock(), call_timeout=5)
         self.operator = DirectQueue(self.memory, clock=VirtualClock())
 
@@ -92,11 +76,3 @@ class World:
             if at > began and at not in seen:
                 seen.append(at)
         return [round(at - began) for at in seen]
-
-    def break_down(self):
-        """Make the store unreachable."""
-        self.storage.down = True
-
-    def come_back(self):
-        """Make the store reachable again."""
-        self.storage.down = False

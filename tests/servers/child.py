@@ -7,8 +7,10 @@ it stops the server and removes the folder.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import signal
@@ -16,16 +18,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 PATIENCE = 5.0
 """Seconds for a server to end after SIGTERM before it is killed."""
 
 POLL = 0.1
+ATTEMPTS = 3
+Started = TypeVar("Started")
 _OUTPUT = "output"
 _PID = "pid"
 
@@ -103,19 +107,33 @@ class Child:
         return status
 
     def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Call `ready` repeatedly until it returns True.
+        """Call `ready` repeatedly until it returns True. If it never does, stop the process.
 
         Raises:
             ServerUnavailableError: it takes longer, or the process has ended.
         """
         give_up = time.monotonic() + seconds
-        while not ready():
-            if self.has_ended:
-                self._expected = True
-                raise ServerUnavailableError(self._told(f"ended with status {self._supervisor.returncode}"))
-            if time.monotonic() > give_up:
-                raise ServerUnavailableError(self._told(f"was not ready in {seconds:g} s"))
-            time.sleep(POLL / 4)
+        try:
+            while not ready():
+                if self.has_ended:
+                    self._expected = True
+                    raise ServerUnavailableError(self._told(f"ended with status {self._supervisor.returncode}"))
+                if time.monotonic() > give_up:
+                    raise ServerUnavailableError(self._told(f"was not ready in {seconds:g} s"))
+                time.sleep(POLL / 4)
+        except BaseException:
+            self.stop()
+            raise
+
+    def wait_for(self, sign: str, seconds: float) -> str:
+        """Wait until the output has this pattern, and return the first text that it matches, or its group.
+
+        Raises:
+            ServerUnavailableError: it takes longer, or the process has ended.
+        """
+        self.wait_until(lambda: re.search(sign, self.output()) is not None, seconds)
+        first: str = re.findall(sign, self.output())[0]
+        return first
 
     def stop(self) -> None:
         """Stop the process and remove its folder. A second call does nothing.
@@ -141,6 +159,23 @@ class Child:
 
     def _told(self, what: str) -> str:
         return f"{self._name} {what}; it printed:\n{self.output()[-2000:]}"
+
+
+def in_some_attempts(start: Callable[[], Started]) -> Started:
+    """Start a server, which may fail, because another process may take a free port first."""
+    for _ in range(ATTEMPTS - 1):
+        with suppress(ServerUnavailableError):
+            return start()
+    return start()
+
+
+@contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Let one process at a time do something, by a lock on a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def supervise(command: Sequence[str], folder: str, patience: float, leftovers: Iterable[str]) -> int:

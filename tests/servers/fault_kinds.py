@@ -35,10 +35,10 @@ class ResetRequest:
     """Pass on the head and a part of the body, then reset both connections.
 
     Args:
-        body: number of bytes of the body to pass on; a float is a fraction of Content-Length.
+        body: share of the body to pass on.
     """
 
-    body: int | float = 0
+    body: float
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class TruncateAnswer:
     """Send the client the head and a part of the body of the server's answer.
 
     Args:
-        body: number of bytes of the body to send; a float is a fraction of the body.
+        body: share of the body to send.
         head: number of bytes of the head to send, without any of the body.
         then: what to do with the connection afterwards.
     """
 
-    body: int | float = 0.5
+    body: float = 0.5
     head: int | None = None
-    then: Literal["close", "reset", "hang"] = "close"
+    then: Literal["close", "hang"] = "close"
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,3 @@ def s3_error(status: int, code: str, *, ask: bool = True) -> ReplaceAnswer:
 
 
 Fault = Late | Refuse | BlackHole | ResetRequest | DropAnswer | HangAnswer | TruncateAnswer | ReplaceAnswer
-
-
-def share(part: int | float, whole: int) -> int:
-    """Number of bytes: `part` itself if it is an integer, or this fraction of `whole` if it is a float."""
-    return int(part * whole) if isinstance(part, float) else part

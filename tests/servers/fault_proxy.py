@@ -37,7 +37,6 @@ from tests.servers.fault_kinds import (
     ReplaceAnswer,
     ResetRequest,
     TruncateAnswer,
-    share,
 )
 
 
@@ -282,7 +281,7 @@ class _Connection:
     async def _pass_body(self, request: Request, source: asyncio.StreamReader, server: Line) -> None:
         left = None
         if isinstance(request.fault, ResetRequest):
-            left = share(request.fault.body, int(request.headers.get("content-length", 0)))
+            left = int(request.fault.body * int(request.headers.get("content-length", 0)))
         try:
             async with aclosing(pieces_of(source, request.headers)) as pieces:
                 while left != 0 and (piece := await anext(pieces, b"")):
@@ -317,12 +316,10 @@ class _Connection:
         return True
 
     async def _truncate(self, answer: Answer, fault: TruncateAnswer) -> bool:
-        body = answer.body[: share(fault.body, len(answer.body))]
+        body = answer.body[: int(fault.body * len(answer.body))]
         await self._client.send(answer.head + body if fault.head is None else answer.head[: fault.head])
         if fault.then == "hang":
             await self._client.swallow()
-        elif fault.then == "reset":
-            self._client.reset()
         return False
 
     async def _settle(self, answer: Answer) -> bool:

@@ -34,8 +34,6 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import google_crc32c
 
-from tests.servers.accepting import accepting
-from tests.servers.gcs_refusals import Answer, RefusalError, as_json, invalid, not_found
 from tests.servers.gcs_signed_urls import SIGNATURE, is_signed
 
 CHUNK = 256 * 1024  # an unfinished resumable upload keeps a multiple of this
@@ -55,6 +53,40 @@ _ROUTES = (  # method, path and kind
     ("GET", f"{_BUCKET}/o", "list"),
     ("GET", "/(?P<bucket>[^/]+)/(?P<name>.+)", "signed"),
 )
+
+
+Answer = tuple[int, bytes, dict[str, str]]  # status, body and headers
+
+
+def as_json(resource: object, status: int = 200) -> Answer:
+    return status, json.dumps(resource, indent=1).encode(), {"Content-Type": "application/json; charset=UTF-8"}
+
+
+class RefusalError(Exception):
+    """A call to answer with an error. `testbench` is the wording of Google's testbench, where it differs."""
+
+    def __init__(self, status: int, reason: str, message: str, domain: str = "global", testbench: str = "") -> None:
+        super().__init__(message)
+        self.status, self.message, self.testbench = status, message, testbench or message
+        self.errors = [{"message": message, "domain": domain, "reason": reason}]
+
+    def answer(self, kind: str, wording: str) -> Answer:
+        if self.status == 304:
+            return 304, b"", {}
+        if wording == "testbench":
+            inner = json.dumps({"error": {"errors": [{"domain": "global", "message": self.testbench}]}})
+            return as_json({"code": self.status, "message": inner}, self.status)
+        if kind == "download":
+            return self.status, self.message.encode(), {"Content-Type": "text/html; charset=UTF-8"}
+        return as_json({"error": {"code": self.status, "message": self.message, "errors": self.errors}}, self.status)
+
+
+def not_found(message: str, testbench: str) -> RefusalError:
+    return RefusalError(404, "notFound", message, testbench=testbench)
+
+
+def invalid(message: str) -> RefusalError:
+    return RefusalError(400, "invalid", message)
 
 
 def _base64(digest: bytes) -> str:
@@ -141,6 +173,7 @@ class GCSServer:
         self._buckets: dict[str, dict[str, tuple[dict[str, Any], bytes]]] = {}
         self._sessions: dict[str, Session] = {}
         self._written: dict[tuple[str, str], float] = {}
+        self._connections: set[asyncio.Task[None]] = set()
 
     def start(self) -> Self:
         listening = socket.create_server(("127.0.0.1", self._port), backlog=128)
@@ -179,10 +212,16 @@ class GCSServer:
 
     async def _serve(self, listening: socket.socket, started: threading.Event) -> None:
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
-        server = await asyncio.start_server(accepting(self._connection), sock=listening, limit=1 << 20)
+        server = await asyncio.start_server(self._accept, sock=listening, limit=1 << 20)
         started.set()
         await self._stopping.wait()
         server.close()  # the end of `asyncio.run` cancels the connections
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._connection(reader, writer))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(lambda _: writer.close())  # the task may be cancelled before it begins
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, EOFError, ValueError, asyncio.CancelledError):  # a client left or sent invalid data

@@ -14,11 +14,9 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
 
-from tests.servers.child import Child, ServerUnavailableError
+from tests.servers.child import Child, ServerUnavailableError, in_some_attempts
 
 STARTING_SECONDS = 30
-ATTEMPTS = 3
-"""Number of attempts to start, because another process may take a free port first."""
 
 PORTS = range(12_000, 22_000)
 """Ports to choose from. They and their gRPC twins are below the range from which a system assigns ports."""
@@ -45,18 +43,13 @@ class SeaweedFS:
         Raises:
             ServerUnavailableError: it is not installed, or does not start.
         """
-        weed = _program()
-        for attempt in range(1, ATTEMPTS + 1):
-            ports = dict(zip(ROLES, _free_ports(len(ROLES)), strict=True))
-            self.endpoint_url = f"http://127.0.0.1:{ports['s3']}"
-            self._child = Child(self._command(weed, ports), self._environment(), GRACE, _sockets(ports))
-            try:
-                self._wait_until_it_stores()
-                return
-            except BaseException as error:
-                self._child.stop()
-                if attempt == ATTEMPTS or not isinstance(error, ServerUnavailableError):
-                    raise
+        in_some_attempts(self._start)
+
+    def _start(self) -> None:
+        ports = dict(zip(ROLES, _free_ports(len(ROLES)), strict=True))
+        self.endpoint_url = f"http://127.0.0.1:{ports['s3']}"
+        self._child = Child(self._command(_program(), ports), self._environment(), GRACE, _sockets(ports))
+        self._wait_until_it_stores()
 
     def stop(self) -> None:
         """Stop the server and discard its objects."""

@@ -6,7 +6,6 @@ It has two hosts, because Spark never starts a speculative copy of a task on the
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
@@ -30,8 +29,8 @@ DAEMON = {
     "TMPDIR": "{folder}",
 }
 
-_MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
-_REGISTERED = re.compile(r"Successfully registered with master")
+_MASTER = r"Starting Spark master at (spark://\S+)"
+_REGISTERED = "Successfully registered with master"
 
 
 class SparkCluster:
@@ -59,11 +58,10 @@ class SparkCluster:
         if problem is not None:
             raise ServerUnavailableError(problem)
         try:
-            master = self._begun("master.Master", HOSTS[0])
-            self.master = _told(master, _MASTER)[0]
+            self.master = self._begun("master.Master", HOSTS[0]).wait_for(_MASTER, READY_SECONDS)
             size = ("--cores", "1", "--memory", "1g", "--work-dir", "{folder}")
             for worker in [self._begun("worker.Worker", host, *size, self.master) for host in HOSTS]:
-                _told(worker, _REGISTERED)
+                worker.wait_for(_REGISTERED, READY_SECONDS)
         except ServerUnavailableError:
             self.stop()
             raise
@@ -89,8 +87,3 @@ class SparkCluster:
         place = ("--host", host, "--port", "0", "--webui-port", "0")
         self.processes.append(Child([program, f"{DEPLOY}.{kind}", *place, *options], DAEMON, PATIENCE))
         return self.processes[-1]
-
-
-def _told(process: Child, sign: re.Pattern[str]) -> list[str]:
-    process.wait_until(lambda: sign.search(process.output()) is not None, READY_SECONDS)
-    return sign.findall(process.output())

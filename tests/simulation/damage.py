@@ -69,32 +69,24 @@ class Damage:
         name = self._dice.choice(names)
         content, moment = self._whole[FOLDER + name] = self._store.objects[FOLDER + name]
         self.names.add(name)
-        kinds = [self._lose, self._cut, self._spoil, self._edit, self._hide]
-        self._dice.choice(kinds)(FOLDER + name, content, moment)
-
-    def _lose(self, suffix: str, content: bytes, moment: datetime) -> None:
-        del self._store.objects[suffix]
-
-    def _cut(self, suffix: str, content: bytes, moment: datetime) -> None:
-        self._store.objects[suffix] = content[: self._dice.randrange(len(content))], moment
-
-    def _spoil(self, suffix: str, content: bytes, moment: datetime) -> None:
-        """Change one byte."""
-        place = self._dice.randrange(len(content))
-        other = bytes([content[place] ^ self._dice.randint(1, 255)])
-        self._store.objects[suffix] = content[:place] + other + content[place + 1 :], moment
-
-    def _hide(self, suffix: str, content: bytes, moment: datetime) -> None:
-        """Let reads fail, or be answered never."""
-        errors = [StorageFatalError("permission refused"), StorageError("input/output error"), None]
-        self._store.unreadable[suffix] = self._dice.choice(errors)
-
-    def _edit(self, suffix: str, content: bytes, moment: datetime) -> None:
-        """Change a sequence number, as a person may do who opens the object in an editor."""
-        found = self._dice.choice(list(_SEQUENCE.finditer(content)))
-        last = found.end(1) - 1
-        digit = b"%d" % ((int(content[last : last + 1]) + 1) % 10)
-        self._store.objects[suffix] = content[:last] + digit + content[last + 1 :], moment
+        match self._dice.choice(["lose", "cut", "spoil", "edit", "hide"]):
+            case "lose":
+                del self._store.objects[FOLDER + name]
+                return
+            case "cut":
+                content = content[: self._dice.randrange(len(content))]
+            case "spoil":  # one byte
+                place = self._dice.randrange(len(content))
+                other = bytes([content[place] ^ self._dice.randint(1, 255)])
+                content = content[:place] + other + content[place + 1 :]
+            case "edit":  # a sequence number, as a person may do who opens the object in an editor
+                last = self._dice.choice(list(_SEQUENCE.finditer(content))).end(1) - 1
+                digit = b"%d" % ((int(content[last : last + 1]) + 1) % 10)
+                content = content[:last] + digit + content[last + 1 :]
+            case "hide":  # reads fail, or are answered never
+                errors = [StorageFatalError("permission refused"), StorageError("input/output error"), None]
+                self._store.unreadable[FOLDER + name] = self._dice.choice(errors)
+        self._store.objects[FOLDER + name] = content, moment
 
 
 def note_damage(versions: Iterable[Version], names: Set[str]) -> None:

@@ -21,7 +21,8 @@ from pathlib import Path
 
 from tests.servers.child import ServerUnavailableError
 from tests.soak.places import FILE, SERVERS, place_in
-from tests.soak.run import Settings, Soak
+from tests.soak.run import Soak
+from tests.soak.worker import Settings
 
 HELD, VIOLATED, UNAVAILABLE = 0, 1, 2
 VIOLATIONS_SHOWN = 10

@@ -12,9 +12,8 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from jqueue import JQueueError
@@ -22,9 +21,8 @@ from tests.journal import Journal, Journals
 from tests.servers.fault_proxy import FaultProxy
 from tests.simulation.history import NEVER, Violation
 from tests.soak.places import FILE, Place
-from tests.soak.worker import KINDS, Orders, Worker, main
+from tests.soak.worker import KINDS, Orders, Settings, Worker, main
 
-COUNT_EVERY = 0.5
 REQUESTS_KEPT = 100
 LEAVING_SECONDS = 90.0
 """Seconds that a worker may take to leave: more than two consecutive calls, their resolve() and the exit need."""
@@ -38,40 +36,13 @@ _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.soak.worker"])
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of a run.
-
-    Attributes:
-        seconds: seconds that the workers work, if none is killed.
-        kills: number of workers to kill at random moments, each of which is replaced; then the work ends.
-        processes: number of processes at a time.
-        rate: share of broken requests.
-        seed: seed of all dice; what happens is the machine's choice as well.
-        segments: True to keep waiting jobs in segments beside the queue.
-        session: approximate seconds that a worker keeps a queue object.
-        shared: True if workers may commit for others. Then some of those to be killed are stopped first, and work on
-            for a while after another has taken their place.
-    """
-
-    seconds: float = 60.0
-    kills: int = 0
-    processes: int = 4
-    rate: float = 0.05
-    seed: int = 0
-    segments: bool = False
-    session: float = 25.0
-    shared: bool = False
-
-
-class Member:
+class Member(NamedTuple):
     """A worker process, for the parent."""
 
-    def __init__(self, name: str, process: Any, pipe: socket.socket, journal: Path) -> None:
-        self.name = name
-        self.process = process
-        self.pipe = pipe
-        self.journal = journal
+    name: str
+    process: Any
+    pipe: socket.socket
+    journal: Path
 
     @property
     def speaks(self) -> bool:
@@ -140,7 +111,6 @@ class Soak:
 
     async def _work(self, on_progress: Callable[[float], Any]) -> None:
         settings = self.settings
-        watch = asyncio.create_task(self._count_requests())
         try:
             for _ in range(settings.processes):
                 await self._start()
@@ -148,7 +118,8 @@ class Soak:
             began = time.monotonic()
             while self._share(began) < 1:
                 on_progress(self._share(began))
-                self._check_on(watch)
+                self._count(REQUESTS_KEPT)
+                self._check_on_members()
                 if settings.kills:
                     await self._kill_one()
                 else:
@@ -157,8 +128,6 @@ class Soak:
                 self._proxy.clear()
             await asyncio.gather(*(self._dismiss(member) for member in self._members))
         finally:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
             for member in self._members:
                 member.process.kill()
                 await self._gone(member)
@@ -169,9 +138,7 @@ class Soak:
         settings = self.settings
         return self.kills / settings.kills if settings.kills else (time.monotonic() - began) / settings.seconds
 
-    def _check_on(self, watch: asyncio.Task[Any]) -> None:
-        if watch.done():
-            watch.result()
+    def _check_on_members(self) -> None:
         for member in self._members:
             if member.process.exitcode is not None:
                 raise RuntimeError(f"{member.name} ended with {member.process.exitcode}: see its traceback above")
@@ -193,27 +160,12 @@ class Soak:
         self._members.append(Member(name, process, ours, journal))
 
     def _orders(self, name: str) -> Orders:
-        place, settings = self._place, self.settings
-        if self._proxy is not None:
-            place = place._replace(url=self._proxy.url)
-        orders = Orders(
-            place,
-            name,
-            self._dice.randrange(1 << 32),
-            session=settings.session,
-            segments=settings.segments,
-            shared=settings.shared,
-            rate=settings.rate,
-        )
+        place = self._place if self._proxy is None else self._place._replace(url=self._proxy.url)
+        orders = Orders(place, name, self._dice.randrange(1 << 32), self.settings)
         return orders._replace(claim_timeout=0.5, thought=0.0) if self._proxy is None else orders
 
-    async def _count_requests(self) -> None:
-        """Keep the proxy's records short."""
-        while True:
-            self._count(REQUESTS_KEPT)
-            await asyncio.sleep(COUNT_EVERY)
-
     def _count(self, keep: int) -> None:
+        """Count the requests, and keep the proxy's records short."""
         done = 0 if self._proxy is None else len(self._proxy.requests) - keep
         if self._proxy is not None and done > 0:
             del self._proxy.requests[:done]

@@ -6,7 +6,8 @@ import pytest
 
 from tests.object_stores import store_of
 from tests.soak.places import FILE, Place, place_of
-from tests.soak.run import Settings, Soak
+from tests.soak.run import Soak
+from tests.soak.worker import Settings
 
 
 async def run(settings, place, folder):

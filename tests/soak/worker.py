@@ -13,6 +13,7 @@ import signal
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -75,6 +76,32 @@ HANDS_OUT = ("dequeue", "claim_range")
 _NEVER = (InvalidBlobError, BlobMissingError, SegmentDamagedError, StorageFatalError)
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Settings of a run.
+
+    Attributes:
+        seconds: seconds that the workers work, if none is killed.
+        kills: number of workers to kill at random moments, each of which is replaced; then the work ends.
+        processes: number of processes at a time.
+        rate: share of broken requests.
+        seed: seed of all dice; what happens is the machine's choice as well.
+        segments: True to keep waiting jobs in segments beside the queue.
+        session: approximate seconds that a worker keeps a queue object.
+        shared: True if workers may commit for others. Then some of those to be killed are stopped first, and work on
+            for a while after another has taken their place.
+    """
+
+    seconds: float = 60.0
+    kills: int = 0
+    processes: int = 4
+    rate: float = 0.05
+    seed: int = 0
+    segments: bool = False
+    session: float = 25.0
+    shared: bool = False
+
+
 class Orders(NamedTuple):
     """Settings of a worker.
 
@@ -82,28 +109,22 @@ class Orders(NamedTuple):
         place: place of the queue's object.
         name: name of the worker, and first part of the ids of its jobs.
         seed: seed of its dice.
+        settings: settings of the run.
         repeats: jobs whose enqueue a killed worker got no answer to; they are enqueued again first.
-        segments: True to keep jobs in segments, to claim ranges of them, and to cancel jobs.
-        shared: True if most of its queue objects use a broker if there is one, and many offer to be one.
-        rate: share of broken requests to its brokers, in a store that several machines could use.
         call_timeout: call timeout of its queues and storages.
         deadline: deadline of its calls.
         claim_timeout: timeout of its claims.
-        session: approximate seconds that it keeps a queue object.
         thought: longest pause between two calls.
     """
 
     place: Place
     name: str
     seed: int
+    settings: Settings
     repeats: Sequence[str] = ()
-    segments: bool = False
-    shared: bool = False
-    rate: float = 0.0
     call_timeout: float = 1.5
     deadline: float = 20.0
     claim_timeout: float = 6.0
-    session: float = 25.0
     thought: float = 0.1
 
 
@@ -116,7 +137,7 @@ class Worker:
     """
 
     def __init__(self, orders: Orders, journal: Journal) -> None:
-        self._orders = orders
+        self._orders, self._settings = orders, orders.settings
         self._journal = journal
         self._dice = random.Random(orders.seed)
         self._numbers = itertools.count(1)
@@ -134,9 +155,9 @@ class Worker:
 
     async def _session(self, storage: Any, stop: asyncio.Event, repeats: list[str]) -> None:
         """Make several calls at a time with one queue object, and leave it after or during the last calls."""
-        hot = self._dice.choice((1, 500, 3000, None)) if self._orders.segments else None
+        hot = self._dice.choice((1, 500, 3000, None)) if self._settings.segments else None
         is_remote = self._orders.place.name != FILE
-        offers = self._orders.shared and self._dice.random() < (SERVES if is_remote else OFFERS)
+        offers = self._settings.shared and self._dice.random() < (SERVES if is_remote else OFFERS)
         is_server = offers and is_remote
         kind: Any = BrokerQueue if is_server else self._dice.choice((BrokerQueue, DirectQueue))
         queue = kind(
@@ -145,7 +166,7 @@ class Worker:
             deadline=self._orders.deadline,
             call_timeout=self._orders.call_timeout,
             limits=Limits(hot_bytes=hot),
-            share=is_server or (self._orders.shared and self._dice.random() < SHARES),
+            share=is_server or (self._settings.shared and self._dice.random() < SHARES),
         )
         queue.observe(self._journal.recorder)
         await queue.__aenter__()
@@ -164,7 +185,7 @@ class Worker:
         port = urlsplit(served.url).port
         assert port is not None
         proxy = await stack.enter_async_context(FaultProxy("127.0.0.1", port, seed=self._dice.randrange(1 << 32)))
-        proxy.kinds, proxy.rate = KINDS, self._orders.rate
+        proxy.kinds, proxy.rate = KINDS, self._settings.rate
         queue.offer(proxy.url)
 
     async def _work(self, queue: Any, stop: asyncio.Event, repeats: list[str]) -> None:
@@ -174,7 +195,7 @@ class Worker:
         loops = [asyncio.create_task(self._loop(queue)) for _ in range(self._dice.randint(1, CALLS_AT_ONCE))]
         watch = asyncio.create_task(self._look(queue))
         with suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), self._dice.uniform(0.2, 1.8) * self._orders.session)
+            await asyncio.wait_for(stop.wait(), self._dice.uniform(0.2, 1.8) * self._settings.session)
         self._is_over = True
         watch.cancel()
         if self._dice.random() < 0.5:
@@ -210,9 +231,9 @@ class Worker:
                 share = 0.45 if self._queued else 0.8
                 if self._queued < MOST_QUEUED and self._dice.random() < share:
                     await self._enqueue(queue, [self._new_id() for _ in range(self._dice.choice((1, 1, 1, 3)))])
-                elif self._orders.segments and self._dice.random() < 0.3:
+                elif self._settings.segments and self._dice.random() < 0.3:
                     await self._work_on_a_range(queue)
-                elif self._orders.segments and self._mine and self._dice.random() < 0.3:
+                elif self._settings.segments and self._mine and self._dice.random() < 0.3:
                     job_id = self._mine.pop(self._dice.randrange(len(self._mine)))
                     await self._call(queue, "cancel", job_id, job_ids=[job_id])
                 else:
@@ -269,7 +290,7 @@ class Worker:
         jobs = [Enqueue(entrypoint, payload_of(job_id), priority, job_id=job_id) for job_id in job_ids]
         self._mine = [*self._mine, *job_ids][-MOST_QUEUED:]
         answer = await self._call(queue, "enqueue_many", jobs, job_ids=job_ids)
-        if answer is not None and not self._orders.segments and self._dice.random() < 0.1:
+        if answer is not None and not self._settings.segments and self._dice.random() < 0.1:
             await self._call(queue, "enqueue_many", jobs, job_ids=job_ids, longest=AGAIN_SECONDS)
 
     async def _dequeue(self, queue: Any, entrypoint: str | None, batch_size: int, wait: float | None) -> list[Job]:

@@ -12,7 +12,8 @@ from jqueue import connect
 from jqueue.domain.errors import ClaimLostError
 from jqueue.formats.dirq.elements import DirqElements
 from jqueue.formats.dirq.simple import DirqSimple
-from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds, payload_of
+from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds
+from tests.interop.formats.mixed import payload_of
 from tests.interop.formats.originals import SCHEMA, OriginalError
 from tests.system.directory_queue import DirectoryQueue
 

@@ -5,13 +5,9 @@ import os
 import pytest
 
 from jqueue import ClaimLostError, connect
-from tests.interop.formats.mixed import take_turns
+from tests.interop.formats.mixed import payload_of, take_turns
 
 of_both_kinds = pytest.mark.parametrize("kind", ["simple", "queue"])
-
-
-def payload_of(content):
-    return content["body"] if isinstance(content, dict) else content
 
 
 def element(kind, payload):
@@ -135,8 +131,8 @@ class DirqContract:
         async with ours(kind, **options) as queue, ours(kind, **options) as other:
             await take_turns(
                 [queue, other],
-                lambda payload: original.add(element(kind, payload)),
-                lambda most: [payload_of(content) for _, content in original.take(most)],
+                original,
                 rounds,
+                as_element=lambda payload: element(kind, payload),
                 purge=original.purge,
             )

@@ -133,12 +133,18 @@ def audit(lives: Sequence[Sequence[Sequence[str]]], left: Sequence[str], *, lock
     print(json.dumps({"added": len(added), "done": len(done), "left": len(left), "unsure": len(unsure)}))
 
 
+def payload_of(content: Any) -> bytes:
+    """Return the payload of an element of an original."""
+    payload: bytes = content["body"] if isinstance(content, dict) else content
+    return payload
+
+
 async def take_turns(
     queues: Sequence[Any],
-    add: Callable[[bytes], Any],
-    take: Callable[[int], list[bytes]],
+    theirs: Any,
     rounds: int,
     *,
+    as_element: Callable[[bytes], Any] = lambda payload: payload,
     locks: bool = True,
     purge: Callable[[], Any] = lambda: None,
 ) -> None:
@@ -146,9 +152,9 @@ async def take_turns(
 
     Args:
         queues: the queues of jqueue.
-        add: adds a payload with the original.
-        take: finishes up to some payloads with the original.
+        theirs: the original.
         rounds: number of rounds of three turns.
+        as_element: returns what the original adds for a payload.
         locks: False if the original takes no locks, so that jqueue holds no claims during its turns.
         purge: tidies up with the original.
     """
@@ -158,6 +164,10 @@ async def take_turns(
     added: set[bytes] = set()
     done: list[bytes] = []
     held: list[Any] = []
+
+    def take(most: int) -> list[bytes]:
+        return [payload_of(content) for _, content in theirs.take(most)]
+
     for number in range(rounds):
         for which in chance.choices(["theirs", "ours", "take", "claim", "ack", "nack", "purge"], k=3):
             payload, queue = b"%d-%d-%d" % (number, chance.randrange(1 << 60), len(added)), chance.choice(queues)
@@ -165,7 +175,7 @@ async def take_turns(
                 while held:
                     await queue.nack(held.pop(), charge=False)
             if which == "theirs":
-                add(payload)
+                theirs.add(as_element(payload))
                 added.add(payload)
             elif which == "ours":
                 await queue.enqueue(chance.choice(["messages", "other"]), payload)

@@ -64,10 +64,7 @@ async def test_a_file_written_by_jqueue_is_read_by_the_original(theirs, path):
 
 @pytest.mark.parametrize("rounds", [60, pytest.param(900, marks=pytest.mark.full)])
 async def test_random_turns_of_both_programs_lose_nothing_and_do_nothing_twice(theirs, path, rounds):
-    def take(most):
-        return [payload for _, payload in theirs.take(most)]
-
     async with ours(path) as queue, ours(path) as other:
-        await take_turns([queue, other], theirs.add, take, rounds, locks=False)
+        await take_turns([queue, other], theirs, rounds, locks=False)
     assert path.read_bytes().startswith(BY_HAND)
     assert [[], 0] == theirs.read_all(str(path))
