@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from msgspec.structs import replace
 
+from jqueue.cli.columns import in_chunks
 from jqueue.cli.help import RefusedError
 from jqueue.cli.jobs import one_job
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
@@ -44,9 +44,6 @@ from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioriti
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of
 
-CHUNK = 1_000
-"""Number of jobs to change in one commit."""
-
 APART = 16_384
 """Largest distance of the jobs that one commit changes in a segment: it loads the rows around each of them."""
 
@@ -59,6 +56,15 @@ NOT_ALL = 1
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do it without asking.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the number of jobs.")]
 
+OPTIONS: dict[str, Any] = {
+    "job_id": Annotated[str | None, argument("ID", "Id of one job, or its beginning.")],
+    **FILTERS,
+    "every": Annotated[bool, typer.Option("--all", help="All jobs that can be changed so.")],
+    "yes": Yes,
+    "dry_run": DryRun,
+    "as_json": AsJSON,
+}
+
 
 class Choice(NamedTuple):
     """The jobs that an operator has chosen, and how to change them.
@@ -66,57 +72,37 @@ class Choice(NamedTuple):
     Attributes:
         job_id: id of one job, or the beginning of it; None for the jobs of the selection.
         selection: the filters. An empty selection chooses all jobs.
+        every: True if all jobs are chosen.
         yes: True if no question is asked.
         dry_run: True if only the number of jobs is printed.
         as_json: True if JSON is printed.
-        stale: seconds without a heartbeat, for all jobs in progress whose workers have been silent for so long.
     """
 
     job_id: str | None
     selection: Selection
+    every: bool
     yes: bool
     dry_run: bool
     as_json: bool
-    stale: float | None = None
+
+    @property
+    def ways(self) -> int:
+        """Number of ways in which jobs are chosen, which must be one."""
+        return (self.job_id is not None) + bool(self.selection) + self.every
 
 
-def choosing(
-    *without: str, has_all: bool = True, has_stale: bool = False
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def choosing(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an ID, filters, --all, --yes, --dry-run and --json. Its parameter `choice` receives the `Choice`.
 
     Args:
-        without: names of filters that this command does not take.
-        has_all: True if jobs must be chosen in exactly one way. False if no choice means all jobs.
-        has_stale: True if --stale is one more way.
+        without: names of options that this command does not take. Without "every", no choice means all jobs.
     """
-    silent = "Instead revoke all claims whose workers gave no sign for this time: 10m, 2h. No filter goes with it."
-    types: dict[str, Any] = {
-        "job_id": Annotated[str | None, argument("ID", "Id of one job, or its beginning.")],
-        **{name: kind for name, kind in FILTERS.items() if name not in without},
-        **({"stale": Annotated[str | None, option("AGE", silent)]} if has_stale else {}),
-        **(
-            {"every": Annotated[bool, typer.Option("--all", help="All jobs that can be changed so.")]}
-            if has_all
-            else {}
-        ),
-        "yes": Yes,
-        "dry_run": DryRun,
-        "as_json": AsJSON,
-    }
 
     def read(given: dict[str, Any]) -> Choice:
-        job_id, selection, stale = given["job_id"], selection_of(given), given.get("stale")
-        ways = (job_id is not None) + bool(selection) + bool(given.get("every")) + (stale is not None)
-        if stale is not None and ways > 1:
-            raise RefusedError("--stale is for all jobs without a heartbeat: give it without an ID, filters and --all")
-        if ways > 1 or (has_all and not ways):
-            raise RefusedError(f"choose the jobs: one ID, filters such as --entrypoint NAME{', or --all' * has_all}")
-        yes, dry_run, as_json = (bool(given[name]) for name in ("yes", "dry_run", "as_json"))
-        seconds = None if stale is None else duration("--stale", stale)
-        return Choice(job_id, selection, yes, dry_run, as_json, seconds)
+        flags = (bool(given.get(name)) for name in ("every", "yes", "dry_run", "as_json"))
+        return Choice(given["job_id"], selection_of(given), *flags)
 
-    return expanding("choice", types, read)
+    return expanding("choice", {name: OPTIONS[name] for name in OPTIONS if name not in without}, read)
 
 
 @dataclass(frozen=True)
@@ -191,27 +177,36 @@ class Tally:
             self.running += isinstance(result, Job) and result.status is JobStatus.IN_PROGRESS
 
 
-def change_jobs(url: str, choice: Choice, change: JobChange) -> None:
+def change_jobs(url: str, choice: Choice, change: JobChange, *, has_all: bool = True) -> None:
     """Change the chosen jobs, and print the outcome.
 
     Raises:
+        RefusedError: it could not be done.
         typer.Exit: with 1, not all chosen jobs were changed, or the answer is no; with 2, it could not be done.
     """
-    as_json = choice.as_json
+    if choice.ways > 1 or (has_all and not choice.ways):
+        raise RefusedError(f"choose the jobs: one ID, filters such as --entrypoint NAME{', or --all' * has_all}")
     if choice.job_id is not None:
         _change_one(url, choice.job_id, choice, change)
         return
     within = replace(choice.selection, phases=(choice.selection.phases & change.phases) or change.phases)
     tally = on_queue(url, lambda opened: _counted(opened, choice.selection, within, change))
+    _change_counted(
+        choice, change, tally, lambda: on_queue(url, lambda opened: _change_all(opened, tally, within, change))
+    )
+
+
+def _change_counted(choice: Choice, change: JobChange, tally: Tally, work: Callable[[], None]) -> None:
+    """Ask if need be, change the jobs that were counted, and print the outcome."""
     if choice.dry_run or not tally.matched:
-        _show(tally, change, dry_run=choice.dry_run, as_json=as_json)
+        _show(tally, change, choice)
         if tally.damage is not None:
-            raise typer.Exit(UNUSABLE) if as_json else RefusedError(str(tally.damage))
+            raise typer.Exit(UNUSABLE) if choice.as_json else RefusedError(str(tally.damage))
         return
     if change.question and not choice.yes:
-        ask(tally.matched, change.question, as_json=as_json)
-    on_queue(url, lambda opened: _change_all(opened, tally, within, change))
-    _show(tally, change, as_json=as_json)
+        ask(tally.matched, change.question)
+    work()
+    _show(tally, change, choice)
     if tally.changed < tally.matched.total():
         raise typer.Exit(NOT_ALL)
 
@@ -234,7 +229,7 @@ def _change_one(url: str, job_id: str, choice: Choice, change: JobChange) -> Non
 
     job, result = on_queue(url, do)
     if choice.dry_run:
-        _show(Tally(Counter([job.entrypoint])), change, dry_run=True, as_json=choice.as_json)
+        _show(Tally(Counter([job.entrypoint])), change, choice)
         return
     values, sentence = change.answer(job, result)
     told = f"the job ({printable(job.entrypoint)}) {sentence}"
@@ -267,51 +262,21 @@ async def _counted(opened: OpenedQueue, selection: Selection, within: Selection,
 
 
 async def _change_all(opened: OpenedQueue, tally: Tally, selection: Selection, change: JobChange) -> None:
-    """Change the jobs in commits of bounded size, as they are read.
+    """Change the jobs in commits of bounded size, as they are read, each for itself.
 
     Raises:
         RefusedError: not all jobs could be changed. The message has the number of changed jobs.
     """
     seen, number = 0, tally.matched.total()
-    with jobs_counted("working") as progress:
-        try:
-            async for chunk in _chunks(opened, selection, tally.last):
-                progress(seen, number)
-                await _change_some(opened, chunk, selection, change, tally)
-                seen += len(chunk)
-        except JobsUnreadableError as error:  # all others were changed
-            raise RefusedError(f"{error}. {_so_far(tally, change)}") from None
-    tally.meanwhile += max(0, number - seen)
-
-
-async def _chunks(opened: OpenedQueue, selection: Selection, last: int) -> AsyncIterator[list[Job]]:
-    """Yield the chosen jobs, some at a time."""
-    chunk: list[Job] = []
-    damage: JobsUnreadableError | None = None
-    async with aclosing(opened.view.jobs(opened.now(), selection)) as found:
-        try:
-            async for job in found:
-                if job.sequence > last:
-                    continue
-                if len(chunk) == CHUNK or (chunk and abs(job.sequence - chunk[0].sequence) > APART):
-                    yield chunk
-                    chunk = []
-                chunk.append(job)
-        except JobsUnreadableError as error:  # all others were found
-            damage = error
-    if chunk:
-        yield chunk
-    if damage is not None:
-        raise damage
-
-
-async def _change_some(
-    opened: OpenedQueue, chunk: list[Job], selection: Selection, change: JobChange, tally: Tally
-) -> None:
-    """Change a chunk of jobs in one commit, each for itself."""
-    guarded = [Guarded(change.operation(job), job_id=job.id, selection=selection) for job in chunk]
+    those = (job async for job in opened.view.jobs(opened.now(), selection) if job.sequence <= tally.last)
     try:
-        results = await certain(opened.queue.apply_each(*guarded))
+        with jobs_counted("working") as progress:
+            async for chunk in in_chunks(those, lambda first, job: abs(job.sequence - first.sequence) > APART):
+                progress(seen, number)
+                guarded = [Guarded(change.operation(job), job_id=job.id, selection=selection) for job in chunk]
+                for job, result in zip(chunk, await certain(opened.queue.apply_each(*guarded)), strict=True):
+                    tally.count(job, result)
+                seen += len(chunk)
     except UnknownOutcomeError:
         raise RefusedError(
             f"the outcome is unknown for {jobs(len(chunk))}: the connection failed before it was certain "
@@ -320,28 +285,29 @@ async def _change_some(
     except asyncio.CancelledError:  # Ctrl-C
         note(_so_far(tally, change))
         raise
+    except JobsUnreadableError as error:  # all others were changed
+        raise RefusedError(f"{error}. {_so_far(tally, change)}") from None
     except JQueueError as error:
         raise RefusedError(f"{error}. {_so_far(tally, change)}. Run the command again for the rest") from None
-    for job, result in zip(chunk, results, strict=True):
-        tally.count(job, result)
+    tally.meanwhile += max(0, number - seen)
 
 
 def _so_far(tally: Tally, change: JobChange) -> str:
     return f"{counted(tally.changed, 'job was', 'jobs were')} {change.done} before"
 
 
-def ask(found: Counter[str], question: str, *, as_json: bool) -> None:
+def ask(matched: Counter[str], question: str) -> None:
     """Ask before jobs are destroyed.
 
     Args:
-        found: the number of jobs of each entrypoint.
+        matched: the number of jobs of each entrypoint.
         question: the question, with a place for the number of jobs.
-        as_json: True if an error is printed as JSON.
 
     Raises:
-        typer.Exit: the answer is no, or there is no terminal to ask at.
+        RefusedError: there is no terminal to ask at.
+        typer.Exit: the answer is no.
     """
-    by_entrypoint, total = found.most_common(), found.total()
+    by_entrypoint, total = matched.most_common(), matched.total()
     named = [f"{printable(name)} {number:,}" for name, number in by_entrypoint[:NAMED]]
     more = f" and {counted(len(by_entrypoint) - NAMED, 'other entrypoint')}" if len(by_entrypoint) > NAMED else ""
     if not sys.stdin.isatty():
@@ -354,10 +320,10 @@ def ask(found: Counter[str], question: str, *, as_json: bool) -> None:
         raise typer.Exit(NOT_ALL)
 
 
-def _show(tally: Tally, change: JobChange, *, dry_run: bool = False, as_json: bool) -> None:
+def _show(tally: Tally, change: JobChange, choice: Choice) -> None:
     """Print the numbers of a change, of a dry run, or of a change for which no job was found."""
-    number, done = tally.matched.total(), change.done
-    if as_json:
+    number, done, dry_run = tally.matched.total(), change.done, choice.dry_run
+    if choice.as_json:
         values: dict[str, Any] = {"matched": number, done: tally.changed}
         if dry_run or not number:
             values |= {"dry_run": True} if dry_run else {}
@@ -435,8 +401,18 @@ def cancel(
     change_jobs(url, choice, change)
 
 
-@choosing("status", "holder", has_stale=True)
-def redrive(url: URL, choice: Choice) -> None:
+@choosing("status", "holder")
+def redrive(
+    url: URL,
+    choice: Choice,
+    stale: Annotated[
+        str | None,
+        option(
+            "AGE",
+            "Instead revoke all claims whose workers gave no sign for this time: 10m, 2h. No filter goes with it.",
+        ),
+    ] = None,
+) -> None:
     """Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.
 
     A job stays dead if another job has taken its unique key meanwhile.
@@ -448,8 +424,8 @@ def redrive(url: URL, choice: Choice) -> None:
 
     Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
     """
-    if choice.stale is not None:
-        return _requeue_stale(url, choice, choice.stale)
+    if stale is not None:
+        return _requeue_stale(url, choice, duration("--stale", stale))
     change = JobChange(
         done="redriven",
         operation=lambda job: Redrive(job.id),
@@ -462,6 +438,8 @@ def redrive(url: URL, choice: Choice) -> None:
 
 def _requeue_stale(url: str, choice: Choice, seconds: float) -> None:
     """Revoke the claims without a heartbeat for some seconds, and print their number."""
+    if choice.ways:
+        raise RefusedError("--stale is for all jobs without a heartbeat: give it without an ID, filters and --all")
 
     async def requeue(opened: OpenedQueue) -> int:
         if not choice.dry_run:
@@ -509,7 +487,7 @@ def update(
     change_jobs(url, choice, JobChange("updated", operation, QUEUED, answer, refused=_refused("it no longer waits")))
 
 
-@choosing("holder", has_all=False)
+@choosing("holder", "every")
 def purge(url: URL, choice: Choice) -> None:
     """Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.
 
@@ -536,7 +514,7 @@ def purge(url: URL, choice: Choice) -> None:
             str(JobStatus.IN_PROGRESS): "this job is in progress: `jqueue cancel --running` stops it",
         },
     )
-    if selection.phases == QUEUED and selection == Selection(QUEUED, selection.entrypoints):
+    if choice.job_id is None and selection == Selection(QUEUED, selection.entrypoints):
         return _purge_waiting(url, choice, change)
     if not selection.phases <= REMOVABLE:
         raise RefusedError(
@@ -544,7 +522,7 @@ def purge(url: URL, choice: Choice) -> None:
             "removes other waiting jobs",
         )
     chosen = replace(selection, phases=selection.phases or frozenset({Phase.DEAD}))
-    change_jobs(url, choice._replace(selection=chosen), change)
+    change_jobs(url, choice if choice.job_id is not None else choice._replace(selection=chosen), change, has_all=False)
 
 
 def _refused(reason: str) -> Mapping[str, str]:
@@ -571,8 +549,9 @@ def _purge_waiting(url: str, choice: Choice, change: JobChange) -> None:
         return sum([await certain(opened.queue.purge(status=JobStatus.QUEUED, entrypoint=name)) for name in wanted])
 
     tally = Tally(on_queue(url, count))
-    if tally.matched and not choice.dry_run:
-        if not choice.yes:
-            ask(tally.matched, change.question, as_json=choice.as_json)
+
+    def work() -> None:
         tally.changed = on_queue(url, remove)
-    _show(tally, change, dry_run=choice.dry_run, as_json=choice.as_json)
+        tally.meanwhile = max(0, tally.matched.total() - tally.changed)
+
+    _change_counted(choice, change, tally, work)

@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+from rich.cells import cell_len, set_cell_size
+
+from jqueue.domain.errors import JQueueError
 from jqueue.domain.printable import printable
 
+Item = TypeVar("Item")
+
 SAMPLE = 1000
-"""Number of rows that decide the widths of the columns. Rows that come later may be longer."""
+"""Number of rows in a chunk. Those of the first decide the widths of the columns. Later ones may be longer."""
 
 LEAST = 16
 """Width below which a column is not cut, unless it says otherwise."""
@@ -99,6 +104,30 @@ class Layout:
         return [_line(self._columns, row, self._widths, self._terminal) for row in cells]
 
 
+async def in_chunks(
+    items: AsyncIterable[Item], apart: Callable[[Item, Item], bool] = lambda *_: False
+) -> AsyncGenerator[list[Item], None]:
+    """Yield items, some at a time. An error that says which are missing is raised after all others.
+
+    Args:
+        items: the items.
+        apart: returns True for the first item of a chunk and a later one that must not be in it.
+    """
+    chunk, missing = list[Item](), None
+    try:
+        async for item in items:
+            if chunk and (len(chunk) == SAMPLE or apart(chunk[0], item)):
+                yield chunk
+                chunk = []
+            chunk.append(item)
+    except JQueueError as error:
+        missing = error
+    if chunk:
+        yield chunk
+    if missing is not None:
+        raise missing
+
+
 def write_lines(lines: Iterable[str]) -> None:
     """Write lines to the standard output as they come, some at a time."""
     coming = iter(lines)
@@ -111,8 +140,6 @@ def width_of(text: str) -> int:
     """Return the number of terminal columns that a printable text takes."""
     if text.isascii():
         return len(text)
-    from rich.cells import cell_len
-
     return cell_len(text)
 
 
@@ -120,10 +147,7 @@ def cut(text: str, width: int) -> str:
     """Return a printable text of at most this width, with an ellipsis if it was longer."""
     if width_of(text) <= width:
         return text
-    kept = text[: max(0, width - 1)]
-    while kept and width_of(kept) > width - 1:
-        kept = kept[:-1]
-    return f"{kept}…"
+    return f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"
 
 
 def _all_printable(row: Sequence[Cell]) -> list[Cell]:

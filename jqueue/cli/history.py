@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Annotated
 
 import typer
 
 from jqueue.cli import options
-from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, write_lines
+from jqueue.cli.columns import Cell, Column, Layout, Terminal, in_chunks, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import brief, moment
+from jqueue.cli.printing import brief, moment, note
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import event_values
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import START
 from jqueue.domain.job import JobStatus
-from jqueue.domain.printable import printable
 from jqueue.domain.transitions import Verb
 
 PLAIN = frozenset((Verb.ENQUEUE, Verb.CLAIM, Verb.ACK))
@@ -86,41 +85,43 @@ def history(
 
     Exits with 1 if events are missing.
     """
+    verbs, ids = _verbs(event or ()), job_id or ""
 
-    async def tell(opened: OpenedQueue) -> str | None:
-        events = _events(opened, job_id, since, until)
-        chosen = _chosen(events, frozenset(entrypoint or ()), _verbs(event or ()), limit)
+    async def events(opened: OpenedQueue) -> AsyncGenerator[HistoryEvent, None]:
+        queue, known, now = opened.queue, opened.view.header.history, opened.now()
+        if not isinstance(queue, BlobQueue):
+            raise InvalidJobError("the format of this queue has no history")
+        first, end = options.past("--since", since, now), options.past("--until", until, now)
+        if known is None:
+            raise RefusedError(OFF)
+        if known.stopped:
+            note(STOPPED)
+        # an id of the queue can be searched for as it is
+        is_whole = ids != "" and ids.isprintable() and await opened.view.find(ids) is not None
+        number = 0
+        async for each in queue.history_of(opened.view, job_id=ids if is_whole else None, since=first, until=end):
+            wanted = not ids or (each.job_id or "").startswith(ids)
+            if wanted and (not entrypoint or each.entrypoint in entrypoint) and (not verbs or each.verb in verbs):
+                yield each
+                number += 1
+                if number == limit:
+                    return
+
+    async def write(opened: OpenedQueue) -> None:
+        layout, is_empty = Layout(COLUMNS, Terminal.of_stdout()), True
         try:
-            await _write(chosen, as_json=as_json)
+            async for some in in_chunks(events(opened)):
+                is_empty = False
+                write_lines(
+                    [json.dumps(event_values(each)) for each in some] if as_json else layout.lines(map(_row, some))
+                )
         except HistoryDamagedError as error:
-            return str(error)
-        return None
+            note(str(error))
+            raise typer.Exit(INCOMPLETE) from None
+        if is_empty and not as_json:
+            write_lines(["no events"])
 
-    missing = on_queue(url, tell)
-    if missing:
-        typer.echo(f"jqueue: {printable(missing)}", err=True)
-        raise typer.Exit(INCOMPLETE)
-
-
-async def _events(
-    opened: OpenedQueue, job_id: str | None, since: str | None, until: str | None
-) -> AsyncIterator[HistoryEvent]:
-    """Yield the events of a time, of one job or of all, the newest first."""
-    queue, known, now = opened.queue, opened.view.header.history, opened.now()
-    if not isinstance(queue, BlobQueue):
-        raise InvalidJobError("the format of this queue has no history")
-    first = None if since is None else options.past("--since", since, now)
-    end = None if until is None else options.past("--until", until, now)
-    if known is None:
-        raise RefusedError(OFF)
-    if known.stopped:
-        typer.echo(f"jqueue: {STOPPED}", err=True)
-    whole = None  # an id of the queue, which can then be searched for as it is
-    if job_id and job_id.isprintable() and await opened.view.find(job_id) is not None:
-        whole = job_id
-    async for each in queue.history_of(opened.view, job_id=whole, since=first, until=end):
-        if job_id is None or (each.job_id is not None and each.job_id.startswith(job_id)):
-            yield each
+    on_queue(url, write)
 
 
 def _verbs(names: Sequence[str]) -> frozenset[str]:
@@ -134,40 +135,6 @@ def _verbs(names: Sequence[str]) -> frozenset[str]:
     if not wanted <= {*known, "uncharged"}:
         raise RefusedError(f"--event takes {', '.join(sorted({*known, 'uncharged'} - {str(Verb.HAND_BACK)}))}")
     return frozenset(str(Verb.HAND_BACK) if name == "uncharged" else name for name in wanted)
-
-
-async def _chosen(
-    events: AsyncIterator[HistoryEvent], entrypoints: frozenset[str], verbs: frozenset[str], limit: int | None
-) -> AsyncIterator[HistoryEvent]:
-    found = 0
-    async for event in events:
-        if (not entrypoints or event.entrypoint in entrypoints) and (not verbs or event.verb in verbs):
-            yield event
-            found += 1
-            if found == limit:
-                return
-
-
-async def _write(events: AsyncIterator[HistoryEvent], *, as_json: bool) -> None:
-    """Write events as they come, some at a time."""
-    layout, some, is_empty = Layout(COLUMNS, Terminal.of_stdout()), list[HistoryEvent](), True
-
-    def flush() -> None:
-        nonlocal is_empty
-        if some:
-            is_empty = False
-            write_lines([json.dumps(event_values(each)) for each in some] if as_json else layout.lines(map(_row, some)))
-            some.clear()
-
-    try:
-        async for event in events:
-            some.append(event)
-            if len(some) == SAMPLE:
-                flush()
-    finally:
-        flush()
-    if is_empty and not as_json:
-        write_lines(["no events"])
 
 
 def _row(event: HistoryEvent) -> Sequence[Cell]:

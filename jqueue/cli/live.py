@@ -24,9 +24,6 @@ Draw = Callable[[OpenedQueue, Terminal, int], Awaitable[Iterable[str]]]
 DEADLINE = 15.0
 """Seconds for each look."""
 
-WAKE_UP = 0.25
-"""Seconds between two wake-ups of the event loop, at which Python handles a signal."""
-
 
 def live(url: str, draw: Draw, interval: float, *, instead: str) -> None:
     """Show a queue on the whole screen until Ctrl-C or SIGTERM, and leave the terminal as it was.
@@ -40,13 +37,9 @@ def live(url: str, draw: Draw, interval: float, *, instead: str) -> None:
         interval: seconds between two looks.
         instead: the command to use where there is no terminal.
     """
-
-    async def watch(opened: OpenedQueue) -> None:
-        if not sys.stdout.isatty():
-            raise RefusedError(f"the output is not a terminal: use `{instead}`")
-        await _watch(opened, draw, interval)
-
-    on_queue(url, watch)
+    if not sys.stdout.isatty():
+        raise RefusedError(f"the output is not a terminal: use `{instead}`")
+    on_queue(url, lambda opened: _watch(opened, draw, interval))
 
 
 async def _watch(opened: OpenedQueue, draw: Draw, interval: float) -> None:
@@ -70,7 +63,8 @@ async def _watch(opened: OpenedQueue, draw: Draw, interval: float) -> None:
             last = terminal.styled(printable(trouble), "red") if trouble else ""
             text = Text.from_ansi("\n".join([*lines, *[""] * (room - len(lines)), last]), no_wrap=True, overflow="crop")
             screen.update(text, refresh=True)
-            await _wait(stopped, interval)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stopped.wait(), interval)
             if not stopped.is_set():
                 opened, trouble = await _look_again(opened)
 
@@ -82,12 +76,3 @@ async def _look_again(opened: OpenedQueue) -> tuple[OpenedQueue, str]:
     except JQueueError as error:
         return opened, f"the queue cannot be read, and this is what it was: {error}"
     return OpenedQueue(opened.queue, opened.name, view), ""
-
-
-async def _wait(stopped: asyncio.Event, seconds: float) -> None:
-    """Wait some seconds, or until the command is stopped."""
-    left = seconds
-    while left > 0 and not stopped.is_set():
-        with suppress(TimeoutError):
-            await asyncio.wait_for(stopped.wait(), min(left, WAKE_UP))
-        left -= WAKE_UP

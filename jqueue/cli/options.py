@@ -11,6 +11,7 @@ import math
 import re
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, get_args
@@ -172,8 +173,8 @@ def time(option: str, text: str) -> datetime:
         ) from None
 
 
-def past(option: str, text: str, now: datetime) -> datetime:
-    """Return a time that a person gave as such, or as the time that has passed since: 2h, "2h ago".
+def past(option: str, text: str | None, now: datetime) -> datetime | None:
+    """Return a time that a person gave as such, or as the time that has passed since: 2h, "2h ago". None stays None.
 
     Args:
         option: name of the option, for the error.
@@ -183,14 +184,14 @@ def past(option: str, text: str, now: datetime) -> datetime:
     Raises:
         RefusedError: the text is not a time, or the time lies ahead.
     """
+    if text is None:
+        return None
     seconds = parse_duration(text.strip().removesuffix("ago"))
-    try:
-        found = time(option, text) if seconds is None else now - timedelta(seconds=seconds)
-    except (RefusedError, OverflowError):
-        found = None
-    if found is None or found > now:
-        raise RefusedError(f"{option} takes a time that is over: 2h, 30d, 2026-11-23T08:00 (in UTC) or with +01:00")
-    return found
+    with suppress(RefusedError, OverflowError):
+        moment = time(option, text) if seconds is None else now - timedelta(seconds=seconds)
+        if moment <= now:
+            return moment
+    raise RefusedError(f"{option} takes a time that is over: 2h, 30d, 2026-11-23T08:00 (in UTC) or with +01:00")
 
 
 def size(option: str, text: str) -> int:

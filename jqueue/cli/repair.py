@@ -273,7 +273,7 @@ def repair(
         lost[each.segment.entrypoint] += counts["lost"]
         total += counts
     if not dry_run and not yes:
-        ask(lost, "Give up {jobs} that cannot be read?", as_json=as_json)
+        ask(lost, "Give up {jobs} that cannot be read?")
     dropped = 0 if dry_run else on_queue(url, drop)
     readable, claimed = total["readable"], total["claimed"]
     if as_json:

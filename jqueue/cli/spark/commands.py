@@ -352,8 +352,7 @@ def report(
     if not urls and lake is None:
         raise RefusedError("give the URL of a queue, or --lake")
     now = SystemClock().now()
-    first = None if since is None else options.past("--since", since, now)
-    end = None if until is None else options.past("--until", until, now)
+    first, end = options.past("--since", since, now), options.past("--until", until, now)
     if html is not None and not html.absolute().parent.is_dir():
         raise RefusedError(f"there is no folder {printable(str(html.absolute().parent))}: create it first")
     with spark.session() as session:
