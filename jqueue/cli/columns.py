@@ -43,14 +43,12 @@ class Column:
         right: True for numbers.
         cut: True if its texts may be cut to fit a terminal. The widest such column is cut first.
         least: width below which it is not cut.
-        early: True if it is cut before other columns are.
     """
 
     title: str
     right: bool = False
     cut: bool = False
     least: int = LEAST
-    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +159,9 @@ def _widths(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: in
     if width is None:
         return widths
     surplus = sum(widths) + len(GAP) * (len(widths) - 1) - width
-    for early in (True, False):
-        places = [place for place, column in enumerate(columns) if column.cut and column.early is early]
-        while surplus > 0 and (longer := [place for place in places if widths[place] > columns[place].least]):
-            widths[max(longer, key=lambda place: widths[place])] -= 1
-            surplus -= 1
+    while surplus > 0 and (longer := [n for n, each in enumerate(columns) if each.cut and widths[n] > each.least]):
+        widths[max(longer, key=lambda place: widths[place])] -= 1
+        surplus -= 1
     return widths
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, Create, OpenedQueue, certain, on_queue
 from jqueue.cli.options import Payload, PayloadFile, payload_of, with_job_flags
 from jqueue.cli.parameters import argument
 from jqueue.cli.printing import note, show_json
@@ -30,7 +30,7 @@ def enqueue(
     payload: Payload = None,
     file: PayloadFile = None,
     options: dict[str, Any] = {},  # noqa: B006 - replaced by the flags
-    create: Annotated[bool, typer.Option("--create", help="Create the folder of the queue if it is missing.")] = False,
+    create: Create = False,
     as_json: AsJSON = False,
 ) -> None:
     """Add a job, and print its id.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import gc
-import inspect
 import os
 from functools import cache
 from importlib import import_module
@@ -31,27 +30,7 @@ class RefusedError(Exception):
     """A command cannot do its work. The message is the line that says why."""
 
 
-def _in_paragraphs(text: str) -> str:
-    """Return a text whose paragraphs are one line each, for the terminal to fold."""
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
-
-
-class _Plain:
-    """Shared behaviour of commands and groups of commands."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "help": _in_paragraphs(options.get("help") or "")})
-
-    def get_params(self, ctx: Any) -> list[Any]:
-        """As in typer; a flag takes no value, so no type is shown."""
-        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
-        for parameter in parameters:
-            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-                parameter.metavar = ""
-        return parameters
-
-
-class Command(_Plain, TyperCommand):
+class Command(TyperCommand):
     """A command with plain help, whose errors are lines, or JSON if it prints JSON.
 
     An argument whose environment variable is set is not taken from the command line.
@@ -89,7 +68,7 @@ def _is_set(parameter: Any) -> bool:
     return parameter.param_type_name == "argument" and bool(parameter.envvar and os.environ.get(parameter.envvar))
 
 
-class CommandGroup(_Plain, TyperGroup):
+class CommandGroup(TyperGroup):
     """A group of commands with plain help. A command is imported when it is called.
 
     Attributes:
@@ -144,8 +123,7 @@ def _summaries(module: str) -> dict[str, str]:
     spec = find_spec(module)
     tree = ast.parse(Path(str(spec and spec.origin)).read_bytes())
     functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
-    texts = {each.name.removesuffix("_"): _in_paragraphs(ast.get_docstring(each) or "") for each in functions}
-    return {name: text.partition("\n\n")[0] for name, text in texts.items()}
+    return {each.name.removesuffix("_"): (ast.get_docstring(each) or "").partition("\n\n")[0] for each in functions}
 
 
 def _imported(name: str) -> ModuleType:

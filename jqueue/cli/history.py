@@ -53,7 +53,7 @@ INCOMPLETE = 1
 COLUMNS = (
     Column("time (UTC)"),
     Column("event"),
-    Column("id", cut=True, least=9, early=True),
+    Column("id", cut=True, least=9),
     Column("entrypoint", cut=True, least=10),
     Column("what happened", cut=True),
 )

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import pickle
 from base64 import b64encode
-from bisect import bisect_left
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, closing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
+from itertools import pairwise
+from os.path import commonprefix
 from typing import Annotated, Any
 
 import typer
 
-from jqueue.cli.columns import SAMPLE, Cell, Column, Layout, Terminal, cut, write_lines
+from jqueue.cli.columns import Cell, Column, Layout, Terminal, cut, in_chunks, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.history import outcome
 from jqueue.cli.live import Interval, live
@@ -84,22 +84,15 @@ async def _short_ids(view: QueueView, now: datetime, terminal: Terminal) -> Call
     """
     if terminal.width is None or terminal.width >= WIDE or number_in_segments(view) >= DEEP:
         return str
-    every: list[str] = []
-    try:
+    ids: list[str] = []
+    with suppress(JobsUnreadableError):  # an id of a job that cannot be read may begin like a short one
         async for job in view.jobs(now):
-            every.append(job.id)
-    except JobsUnreadableError:  # an id of a job that cannot be read may begin like a short one
-        pass
-    every.sort()
-
-    def short(job_id: str) -> str:
-        place, end = bisect_left(every, job_id), SHORTEST
-        for each in every[max(0, place - 1) : place + 2]:
-            while each != job_id and end < len(job_id) and each.startswith(job_id[:end]):
-                end += 1
-        return job_id[:end]
-
-    return short
+            ids.append(job.id)
+    lengths = dict.fromkeys(ids, SHORTEST)
+    for pair in pairwise(sorted(ids)):
+        for job_id in pair:
+            lengths[job_id] = max(lengths[job_id], len(commonprefix(pair)) + 1)  # noqa: RUF071
+    return lambda job_id: job_id[: lengths.get(job_id)]
 
 
 PREVIEW = 60
@@ -117,37 +110,25 @@ STYLES = {
 }
 
 
-class Order(StrEnum):
-    """Values by which the jobs can be sorted."""
-
-    AGE = "age"
-    ATTEMPTS = "attempts"
-    CREATED = "created"
-    DUE = "due"
-    ENTRYPOINT = "entrypoint"
-    ID = "id"
-    PRIORITY = "priority"
-    RUN_TIME = "run-time"
-    SIZE = "size"
-
-
 def _bytes_of(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")  # which sort as the texts do
 
 
-KEYS: Mapping[Order | None, Callable[[Job, datetime], tuple[float | bytes, ...]]] = {
+KEYS: Mapping[str | None, Callable[[Job, datetime], tuple[float | bytes, ...]]] = {
     None: place_of,
-    Order.AGE: lambda job, _: (since(job).timestamp(),),
-    Order.ATTEMPTS: lambda job, _: (-job.tries,),
-    Order.CREATED: lambda job, _: (job.created_at.timestamp(),),
-    Order.DUE: lambda job, _: ((job.run_at or job.created_at).timestamp(),),
-    Order.ENTRYPOINT: lambda job, _: (_bytes_of(job.entrypoint),),
-    Order.ID: lambda job, _: (_bytes_of(job.id),),
-    Order.PRIORITY: lambda job, _: (job.priority, job.sequence),
-    Order.RUN_TIME: lambda job, now: ((job.claimed_at or now).timestamp(),),
-    Order.SIZE: lambda job, _: (-_size_of(job),),
+    "age": lambda job, _: (since(job).timestamp(),),
+    "attempts": lambda job, _: (-job.tries,),
+    "created": lambda job, _: (job.created_at.timestamp(),),
+    "due": lambda job, _: ((job.run_at or job.created_at).timestamp(),),
+    "entrypoint": lambda job, _: (_bytes_of(job.entrypoint),),
+    "id": lambda job, _: (_bytes_of(job.id),),
+    "priority": lambda job, _: (job.priority, job.sequence),
+    "run-time": lambda job, now: ((job.claimed_at or now).timestamp(),),
+    "size": lambda job, _: (-_size_of(job),),
 }
-"""The place of a job in each order, at a time: up to four values."""
+"""The place of a job in each order, at a time: up to four values. None is the order without --sort."""
+
+ORDERS = [order for order in KEYS if order is not None]
 
 
 def _size_of(job: Job) -> int:
@@ -169,7 +150,7 @@ class Listing:
     """
 
     selection: Selection
-    sort: Order | None
+    sort: str | None
     reverse: bool
     limit: int | None
     payloads: bool
@@ -183,31 +164,22 @@ class Listing:
             RefusedError: there is no space for a temporary file.
             JobsUnreadableError: at the end, if segments are missing or damaged.
         """
-        number, damage, rows = 0, None, list[Any]()
-        layout = Layout(self._columns(), terminal)
-        short = str if self.as_json else await _short_ids(view, now, terminal)
-
-        def block() -> list[str]:
-            nonlocal number
-            number += len(rows)
-            if self.as_json:
-                return rows
-            return layout.lines([Cell(short(job_id.text), job_id.style), *rest] for job_id, *rest in rows)
-
-        async with aclosing(self._rows(view, now, with_total=terminal.width is not None and not self.as_json)) as found:
-            try:
-                async for row in found:
-                    rows.append(row)
-                    if len(rows) == SAMPLE:
-                        yield block()
-                        rows = []
-            except JobsUnreadableError as error:  # all others were found
-                damage = error
-        if rows:
-            yield block()
+        number, layout = 0, Layout(self._columns(), terminal)
+        is_cut = terminal.width is not None and not self.as_json
+        short = await _short_ids(view, now, terminal) if is_cut else str
+        damage: JobsUnreadableError | None = None
+        try:
+            async for rows in in_chunks(self._rows(view, now, with_total=is_cut)):
+                number += len(rows)
+                if self.as_json:
+                    yield rows
+                else:
+                    yield layout.lines([Cell(short(job_id.text), job_id.style), *rest] for job_id, *rest in rows)
+        except JobsUnreadableError as error:  # all others were found
+            damage = error
         if not self.as_json and not number:
             yield ["no job matches" if self.selection else "no jobs"]
-        elif not self.as_json and terminal.width is not None:
+        elif is_cut:
             total = counted(number + self.more, "job")
             footer = f"{total}, {self.more:,} of them not shown" if self.more else total
             yield ["", terminal.styled(footer, "dim")]
@@ -217,13 +189,11 @@ class Listing:
     async def _rows(self, view: QueueView, now: datetime, *, with_total: bool) -> AsyncGenerator[Any, None]:
         """Yield the rows of the jobs, in order. Memory is bounded, but for the jobs of a limit in the default order."""
         if self.sort is not None or self.reverse:
-            async with aclosing(self._sorted(view, now)) as rows:
-                async for row in rows:
-                    yield row
+            async for row in self._sorted(view, now):
+                yield row
         elif self.limit is None:
-            async with aclosing(view.jobs(now, self.selection, in_order=True)) as jobs:
-                async for job in jobs:
-                    yield self._row(job, now)
+            async for job in view.jobs(now, self.selection, in_order=True):
+                yield self._row(job, now)
         else:
             first = await view.first_jobs(self.limit, now, self.selection)
             for job in first.jobs:
@@ -270,7 +240,7 @@ class Listing:
     def _columns(self) -> Sequence[Column]:
         columns = [Column("id"), Column("entrypoint", cut=True), Column("status"), Column("for", right=True)]
         columns.append(Column("attempts", right=True))
-        columns += [Column("size", right=True)] if self.sort is Order.SIZE else []
+        columns += [Column("size", right=True)] if self.sort == "size" else []
         columns += [Column("payload", cut=True)] if self.payloads else []
         return [*columns, Column("holder or error", cut=True)]
 
@@ -285,7 +255,7 @@ class Listing:
             Cell(phase.replace("_", " "), STYLES.get(phase, "")),
             Cell(f"in {age(-seconds)}" if seconds < 0 else age(seconds)),
             Cell(str(job.tries), "" if job.tries else "dim"),
-            *([Cell(size(_size_of(job)))] if self.sort is Order.SIZE else []),
+            *([Cell(size(_size_of(job)))] if self.sort == "size" else []),
             *([Cell(_preview(job))] if self.payloads else []),
             Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
         )
@@ -306,11 +276,12 @@ def ls(
     url: URL,
     selection: Selection,
     sort: Annotated[
-        Order | None,
-        typer.Option(
-            help="Order of the jobs: the oldest, largest, most tried or soonest due first. By default running jobs "
-            "come first, then ready ones in the order in which they will be served.",
-            show_default=False,
+        str | None,
+        option(
+            "|".join(ORDERS),
+            "Order of the jobs: the oldest, largest, most tried or soonest due first. By default running jobs come "
+            "first, then ready ones in the order in which they will be served.",
+            autocompletion=lambda: ORDERS,
         ),
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
@@ -327,8 +298,8 @@ def ls(
 
     This command only reads, and shows payloads only with --payloads.
     """
-    if watch and as_json:
-        raise RefusedError("choose --watch or --json")
+    if sort is not None and sort not in KEYS:
+        raise RefusedError(f"--sort takes {', '.join(ORDERS)}")
 
     def listing(most: int | None) -> Listing:
         return Listing(selection, sort, reverse, most, payloads, as_json)
@@ -349,7 +320,7 @@ def ls(
                     write_lines(some)
 
     if watch:
-        return live(url, draw, interval, instead="jqueue ls")
+        return live(url, draw, interval, instead="jqueue ls", as_json=as_json)
     on_queue(url, write)
 
 
@@ -376,8 +347,9 @@ def show(
     If the queue keeps a history, the events of the job are listed, too.
     """
 
-    async def read(opened: OpenedQueue) -> tuple[Job, dict[str, Any], list[tuple[str, str]]]:
-        job, now = await _found(opened, job_id), opened.now()
+    async def read(opened: OpenedQueue) -> tuple[Job, dict[str, Any], dict[str, str | None]]:
+        now = opened.now()
+        job = await one_job(opened.view, now, job_id)
         events, missing = await _events(opened, job)
         values = {
             **job_values(job, now, ShownLife),
@@ -385,43 +357,26 @@ def show(
             "events_missing": missing,
             "events": None if events is None else [event_values(event) for event in events],
         }
-        fields = [*_fields(job, now), *_story(job, events or [], missing)]
+        texts = {**_facts(job, now), **_story(job, events or []), "missing": missing}
         if payload:
             content = b"".join([piece async for piece in payload_of(opened.queue, job)])
             result = job.result if job.result_object is None else await opened.queue.result(job.id)
             values |= {"payload": _base64(content), "result": result}
-            fields.append(("payload", _as_text(content)))
+            texts["payload"] = _as_text(content)
             if job.status is JobStatus.COMPLETED:
-                fields.append(("result", json.dumps(result, ensure_ascii=False)))
-        return job, values, fields
+                texts["result"] = json.dumps(result, ensure_ascii=False)
+        return job, values, texts
 
-    job, values, fields = on_queue(url, read)
+    job, values, texts = on_queue(url, read)
     if as_json:
         show_json(values)
         return
     rows = [
         (Cell("" if number else name, "dim"), Cell(printable(line.expandtabs())))
-        for name, text in fields
-        for number, line in enumerate(text.splitlines() or [""])
+        for name, text in texts.items()
+        for number, line in enumerate((text or "").splitlines())
     ]
     write_lines(Layout((Column("id"), Column(printable(job.id))), Terminal.of_stdout()).lines(rows))
-
-
-async def _found(opened: OpenedQueue, job_id: str) -> Job:
-    """Return the job.
-
-    Raises:
-        RefusedError: there is none, but the history may tell what became of it.
-        JobNotFoundError: there is none.
-        InvalidJobError: several ids begin like this.
-    """
-    try:
-        return await one_job(opened.view, opened.now(), job_id)
-    except JobNotFoundError:
-        if opened.view.header.history is None:
-            raise
-        missing = f"there is no job with this id in {opened.name}: it may have finished. `jqueue history URL ID` tells"
-        raise RefusedError(missing) from None
 
 
 async def _events(opened: OpenedQueue, job: Job) -> tuple[list[HistoryEvent] | None, str | None]:
@@ -439,8 +394,8 @@ async def _events(opened: OpenedQueue, job: Job) -> tuple[list[HistoryEvent] | N
     return events[::-1], None
 
 
-def _fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield the names and the values of the facts about a job. No value has several lines."""
+def _facts(job: Job, now: datetime) -> dict[str, str]:
+    """Return the facts about a job by name. None has several lines."""
     begun, phase, stored = since(job), phase_of(job, now), job.payload_object
     waits = job.status is JobStatus.QUEUED  # the times of other jobs no longer have an effect
     status = f"{phase.replace('_', ' ')} for {age(now - begun)}"
@@ -467,27 +422,28 @@ def _fields(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         "cancelled": "its worker will be told to stop at its next heartbeat" if job.cancel_requested else None,
         "payload size": size(_size_of(job)) + (", in an object of its own" if stored is not None else ""),
     }
-    for name, value in facts.items():
-        if value is not None:
-            yield name, ago(value, now) if isinstance(value, datetime) else printable(value)
+    return {
+        name: ago(value, now) if isinstance(value, datetime) else printable(value)
+        for name, value in facts.items()
+        if value is not None
+    }
 
 
-def _story(job: Job, events: list[HistoryEvent], missing: str | None) -> Iterator[tuple[str, str]]:
-    """Yield the errors of the attempts, the latest in full, and the events. The texts may have several lines."""
-    earlier = [each for each in job.errors if each.text != job.error]
-    lines = [f"{moment(each.at)}  attempt {each.attempt}: {' '.join(each.text.split())}" for each in earlier]
+def _story(job: Job, events: list[HistoryEvent]) -> dict[str, str | None]:
+    """Return the errors of the attempts, the latest in full, and the events. They may have several lines."""
+    earlier = [
+        f"{moment(each.at)}  attempt {each.attempt}: {' '.join(each.text.split())}"
+        for each in job.errors
+        if each.text != job.error
+    ]
     happened = [f"{moment(each.at)}  {each.verb} {each.attempt or ''}".ljust(31) + outcome(each) for each in events]
-    dropped = f"{size(job.error_dropped)} more were dropped: the queue had no room"
-    for name, text in (
-        ("earlier errors (UTC)", "\n".join(map(printable, lines))),
-        ("last error", job.error),
-        ("", dropped if job.error_dropped else None),
-        ("traceback", job.traceback),
-        ("events (UTC)", "\n".join(map(printable, map(str.rstrip, happened)))),
-        ("missing", missing),
-    ):
-        if text:
-            yield name, text
+    return {
+        "earlier errors (UTC)": "\n".join(map(printable, earlier)),
+        "last error": job.error,
+        "": f"{size(job.error_dropped)} more were dropped: the queue had no room" if job.error_dropped else None,
+        "traceback": job.traceback,
+        "events (UTC)": "\n".join(printable(line.rstrip()) for line in happened),
+    }
 
 
 def _as_text(content: bytes) -> str:

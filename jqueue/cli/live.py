@@ -25,7 +25,7 @@ DEADLINE = 15.0
 """Seconds for each look."""
 
 
-def live(url: str, draw: Draw, interval: float, *, instead: str) -> None:
+def live(url: str, draw: Draw, interval: float, *, instead: str, as_json: bool) -> None:
     """Show a queue on the whole screen until Ctrl-C or SIGTERM, and leave the terminal as it was.
 
     The queue is read again only if the store says that it has changed. While it cannot be read, the last screen stays,
@@ -36,7 +36,10 @@ def live(url: str, draw: Draw, interval: float, *, instead: str) -> None:
         draw: draws a screen.
         interval: seconds between two looks.
         instead: the command to use where there is no terminal.
+        as_json: True if JSON is asked for, too, which is refused.
     """
+    if as_json:
+        raise RefusedError("choose --watch or --json")
     if not sys.stdout.isatty():
         raise RefusedError(f"the output is not a terminal: use `{instead}`")
     on_queue(url, lambda opened: _watch(opened, draw, interval))

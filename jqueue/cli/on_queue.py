@@ -127,17 +127,17 @@ def on_queue(
                 gc.enable()
             if view.absent and not (create or absent):
                 raise QueueMissingError(name)
-            answers.append(await work(OpenedQueue(queue, name, view)))
+            try:
+                answers.append(await work(OpenedQueue(queue, name, view)))
+            except JobNotFoundError:  # the id is not shown: it may be a URL that was put into the wrong place
+                tells = ". `jqueue history URL ID` tells" if view.header.history is not None else ""
+                raise RefusedError(f"there is no job with this id in {name}: it may have finished{tells}") from None
 
     try:
         asyncio.run(perform())
         return answers[0]
     except UnknownOutcomeError:
         raise RefusedError(UNKNOWN) from None
-    except JobNotFoundError:  # the id is not shown: it may be a URL that was put into the wrong place
-        raise RefusedError(
-            f"there is no job with this id in {describe(place_of(queue))}: it may have finished"
-        ) from None
     except (JQueueError, ImportError) as error:
         raise RefusedError(str(error)) from None
 

@@ -286,7 +286,7 @@ def with_job_flags(listed: type) -> Callable[[Callable[..., None]], Callable[...
 
     def read(texts: dict[str, Any]) -> dict[str, Any]:
         given = {name: text for name, text in texts.items() if text not in (None, [])}
-        return {name: _READERS[_kind(flags[name])](flag_of(name, flags[name]), text) for name, text in given.items()}
+        return {name: _KINDS[_kind(flags[name])][1](flag_of(name, flags[name]), text) for name, text in given.items()}
 
     return expanding("options", {name: _annotation(flag) for name, flag in flags.items()}, read)
 
@@ -306,7 +306,7 @@ def _kind(option: Option) -> Any:
 def _annotation(listed: Option) -> Any:
     kind = _kind(listed)
     choices = get_args(listed.type) if not isinstance(listed.kind, type) else ()
-    metavar = "|".join(choices) if choices else _METAVARS[kind]
+    metavar = "|".join(choices) if choices else _KINDS[kind][0]
     taken: Any = int | None if kind is int else list[str] | None if kind is Mapping else str | None
     return Annotated[taken, option(metavar, _help(listed), flag_of(listed.name, listed))]
 
@@ -318,17 +318,11 @@ def _help(option: Option) -> str:
     return text[0].upper() + text[1:]
 
 
-_METAVARS: Mapping[Any, str] = {
-    int: "NUMBER",
-    str: "TEXT",
-    timedelta: "DURATION",
-    datetime: "TIME",
-    Mapping: "NAME=TEXT",
+_KINDS: Mapping[Any, tuple[str, Callable[[str, Any], Any]]] = {
+    int: ("NUMBER", lambda flag, value: value),
+    str: ("TEXT", lambda flag, value: value),
+    timedelta: ("DURATION", duration),
+    datetime: ("TIME", time),
+    Mapping: ("NAME=TEXT", pairs),
 }
-_READERS: Mapping[Any, Callable[[str, Any], Any]] = {
-    int: lambda flag, value: value,
-    str: lambda flag, value: value,
-    timedelta: duration,
-    datetime: time,
-    Mapping: pairs,
-}
+"""The name of the values of each kind of option in the help, and the function that reads one."""

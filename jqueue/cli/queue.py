@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -72,59 +72,58 @@ def stats(
 
     Exits with 2 if the queue does not exist or cannot be read.
     """
-    if watch and as_json:
-        raise RefusedError("choose --watch or --json")
+
+    async def read(opened: OpenedQueue) -> Figures:
+        await opened.view.list_segments()
+        one_object = opened.queue.capabilities.size_limit
+        return stats_values(opened.name, opened.view, await opened.stats(), opened.now(), one_object=one_object)
 
     async def draw(opened: OpenedQueue, terminal: Terminal, _: int) -> list[str]:
-        return [f"{opened.now().astimezone(UTC):%H:%M:%S} UTC", *_page(await _read(opened), opened.now(), terminal)]
+        return [f"{opened.now().astimezone(UTC):%H:%M:%S} UTC", *_page(await read(opened), opened.now(), terminal)]
 
-    async def read(opened: OpenedQueue) -> tuple[Figures, datetime]:
-        return await _read(opened), opened.now()
+    async def write(opened: OpenedQueue) -> None:
+        values = await read(opened)
+        if as_json:
+            show_json(values)
+        else:
+            write_lines(_page(values, opened.now(), Terminal.of_stdout()))
 
     if watch:
-        return live(url, draw, interval, instead="jqueue stats")
-    values, now = on_queue(url, read)
-    if as_json:
-        show_json(values)
+        live(url, draw, interval, instead="jqueue stats", as_json=as_json)
     else:
-        write_lines(_page(values, now, Terminal.of_stdout()))
-
-
-async def _read(opened: OpenedQueue) -> Figures:
-    await opened.view.list_segments()
-    one_object = opened.queue.capabilities.size_limit
-    return stats_values(opened.name, opened.view, await opened.stats(), opened.now(), one_object=one_object)
+        on_queue(url, write)
 
 
 def _page(values: Figures, now: datetime, terminal: Terminal) -> Iterator[str]:
     """Yield the lines of the figures for people."""
-    yield terminal.styled(printable(values["queue"]), "bold")
-    yield from _extent(values)
     entrypoints: Mapping[str, Figures] = values["entrypoints"]
-    waits = {name: each["why_waiting"] for name, each in entrypoints.items() if each["why_waiting"]}
-    reasons = [
-        f"{printable(name)}: {counted(entrypoints[name]['ready'], 'ready job waits', 'ready jobs wait')}: {reason}"
-        for name, reason in waits.items()
-    ]
-    known = {name: each for name, each in entrypoints.items() if each["wait_seconds"] and each["wait_seconds"]["count"]}
+    timed = {name: each for name, each in entrypoints.items() if each["wait_seconds"] and each["wait_seconds"]["count"]}
     tables: Sequence[tuple[Sequence[str], Iterable[Row]]] = (
         (("jobs", *RATED), _rates(values)),
-        (("entrypoint", "median wait", "95% wait", "median run", "95% run"), _with_all(known, values, _times)),
+        (("entrypoint", "median wait", "95% wait", "median run", "95% run"), _with_all(timed, values, _times)),
         (("worker", "jobs", "oldest", "seen", "entrypoints"), _workers(values["workers_seen"], now)),
         (("writer", "commits", "last", "cycle"), _writers(values["writers"], now)),
         (("limits", "in progress", "claims"), _limits(entrypoints)),
         (("cron entry", "entrypoint", "when", "next (UTC)", "in"), _schedules(values["schedules"], now)),
     )
-    parts = [_jobs(entrypoints, values, terminal), [terminal.styled(line, "yellow") for line in reasons]]
-    parts += [_table(titles, rows, terminal) for titles, rows in tables]
-    settings = []
-    if values["dead_retention"] is not None:
-        settings.append(f"dead jobs are removed after {length(values['dead_retention'])}")
-    if values["blob_bytes"] is not None:
-        settings.append(f"the queue's own size limit: {size(values['blob_bytes'])}")
-    parts += [settings, [terminal.styled(f"warning: {printable(each)}", "yellow") for each in values["warnings"]]]
-    for lines in filter(None, parts):
-        yield from ("", *lines)
+    waits = [
+        f"{printable(name)}: {counted(each['ready'], 'ready job waits', 'ready jobs wait')}: {each['why_waiting']}"
+        for name, each in entrypoints.items()
+        if each["why_waiting"]
+    ]
+    retention, limit = values["dead_retention"], values["blob_bytes"]
+    settings = [] if retention is None else [f"dead jobs are removed after {length(retention)}"]
+    settings += [] if limit is None else [f"the queue's own size limit: {size(limit)}"]
+    yield terminal.styled(printable(values["queue"]), "bold")
+    yield from _extent(values)
+    for lines in (
+        _jobs(entrypoints, values, terminal),
+        [terminal.styled(line, "yellow") for line in waits],
+        *(_table(titles, rows, terminal) for titles, rows in tables),
+        settings,
+        [terminal.styled(f"warning: {printable(each)}", "yellow") for each in values["warnings"]],
+    ):
+        yield from ("", *lines) if lines else ()
 
 
 def _extent(values: Figures) -> Iterator[str]:
@@ -263,8 +262,6 @@ def init(url: URL, as_json: AsJSON = False) -> None:
     tell({"queue": name, "created": True}, f"created an empty queue at {name}", as_json=as_json)
 
 
-NOBODY_HAS_IT = "no job, worker or cron entry has this entrypoint yet: check its name"
-
 Entrypoint = Annotated[str, argument("ENTRYPOINT", "Name of the entrypoint.")]
 
 
@@ -273,18 +270,7 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
 
     Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs.
     """
-
-    async def change(opened: OpenedQueue) -> tuple[EntrypointStats, bool]:
-        await certain(opened.queue.pause(entrypoint))
-        figures, header = await opened.stats(), opened.view.header
-        known = entrypoint in (figures.entrypoints or {}) or entrypoint in header.entrypoints
-        known = known or any(entrypoint == each.entrypoint for each in header.schedules.values())
-        known = known or any(entrypoint in worker.entrypoints for worker in figures.workers)
-        return (figures.entrypoints or {}).get(entrypoint, EntrypointStats()), known
-
-    before, known = on_queue(url, change)
-    if not known:
-        note(NOBODY_HAS_IT)
+    before = on_queue(url, lambda opened: _set_paused(opened, entrypoint, opened.queue.pause(entrypoint)))
     waiting = counted(before.ready + before.scheduled, "job waits", "jobs wait")
     running = counted(before.in_progress, "job in progress continues", "jobs in progress continue")
     paused = f"paused until `jqueue resume`: {waiting}, {running}"
@@ -294,15 +280,20 @@ def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
 
 def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
     """End the pause of an entrypoint: workers claim its jobs again."""
-
-    async def change(opened: OpenedQueue) -> EntrypointStats:
-        await certain(opened.queue.resume(entrypoint))
-        return ((await opened.stats()).entrypoints or {}).get(entrypoint, EntrypointStats())
-
-    before = on_queue(url, change)
+    before = on_queue(url, lambda opened: _set_paused(opened, entrypoint, opened.queue.resume(entrypoint)))
     resumed = f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready"
     told = {"entrypoint": entrypoint, "paused": False, "changed": before.paused}
     tell(told, resumed if before.paused else "this entrypoint was not paused", as_json=as_json)
+
+
+async def _set_paused(opened: OpenedQueue, entrypoint: str, change: Awaitable[None]) -> EntrypointStats:
+    """Return the figures of an entrypoint from before a change. A note says if nothing has such an entrypoint."""
+    await certain(change)
+    stats, header = await opened.stats(), opened.view.header
+    known = {*(stats.entrypoints or ()), *header.entrypoints, *(each.entrypoint for each in header.schedules.values())}
+    if entrypoint not in known.union(*(worker.entrypoints for worker in stats.workers)):
+        note("no job, worker or cron entry has this entrypoint yet: check its name")
+    return (stats.entrypoints or {}).get(entrypoint, EntrypointStats())
 
 
 def stop(
@@ -316,11 +307,7 @@ def stop(
     broker on another machine commits its calls. Until it has left, `jqueue stats` shows it as stopping. A
     service manager that restarts it after SIGTERM restarts it after this order, too.
     """
-
-    async def change(opened: OpenedQueue) -> list[WorkerRecord]:
-        return await certain(opened.queue.stop_worker(worker))
-
-    records = on_queue(url, change)
+    records: list[WorkerRecord] = on_queue(url, lambda opened: certain(opened.queue.stop_worker(worker)))
     words = [f"{printable(each.holder)} stops within {length(each.beat)}, or is lost" for each in records]
     tell({"stopping": [each.holder for each in records]}, *words, as_json=as_json)
 
@@ -377,54 +364,36 @@ class Setting(NamedTuple):
     """A setting of a queue that has a value, or none.
 
     Attributes:
-        metavar: what its value is, as the help shows it.
+        kind: the kind of its value.
         help: help of the option that sets it.
         unset: help of the option that removes it.
         none: the words for a queue that has none.
-        read: reads the value of the option.
-        words: returns a value in words.
     """
 
-    metavar: str
+    kind: tuple[str, Callable[[str, str], float], Callable[[Any], str]]
     help: str
     unset: str
     none: str
-    read: Callable[[str, str], float]
-    words: Callable[[Any], str]
 
+
+DURATION, SIZE = ("DURATION", duration, length), ("SIZE", size_of, size)
+"""Kinds of values: the name in the help, the function that reads the value of an option, and one that shows it."""
 
 VALUES = {
-    "history": Setting(
-        "DURATION", "Keep the events of jobs for this time.", "Keep no events.", "not kept", duration, length
-    ),
+    "history": Setting(DURATION, "Keep the events of jobs for this time.", "Keep no events.", "not kept"),
     "history_bytes": Setting(
-        "SIZE",
-        "Remove the oldest events above this size: 512MiB, 2GiB.",
-        "No limit on that size.",
-        "no limit",
-        size_of,
-        size,
+        SIZE, "Remove the oldest events above this size: 512MiB, 2GiB.", "No limit on that size.", "no limit"
     ),
     "dead_retention": Setting(
-        "DURATION",
-        "Remove dead jobs after this time.",
-        "Keep dead jobs until they are purged.",
-        "until they are purged",
-        duration,
-        length,
+        DURATION, "Remove dead jobs after this time.", "Keep dead jobs until they are purged.", "until they are purged"
     ),
     "blob_bytes": Setting(
-        "SIZE",
+        SIZE,
         "Size limit of the queue's object, for every program: 64MiB.",
         "Each program uses its own size limit.",
         "each program uses its own limit",
-        size_of,
-        size,
     ),
 }
-PAYLOADS = typer.Option(
-    "--history-payloads/--no-history-payloads", help="Keep payloads with the events.", show_default=False
-)
 
 
 def _flag(name: str, no: str = "") -> str:
@@ -438,17 +407,22 @@ def _changes_of(given: dict[str, Any]) -> dict[str, Any]:
         if unset and text is not None:
             raise RefusedError(f"give {_flag(name)} or {_flag(name, 'no-')}, not both")
         if unset or text is not None:
-            changes[name] = None if unset else setting.read(_flag(name), text)
+            changes[name] = None if unset else setting.kind[1](_flag(name), text)
     return changes
 
 
 OPTIONS: dict[str, Any] = {
-    **{name: Annotated[str | None, option(each.metavar, each.help)] for name, each in VALUES.items()},
+    **{name: Annotated[str | None, option(each.kind[0], each.help)] for name, each in VALUES.items()},
     **{
         f"no_{name}": Annotated[bool, typer.Option(_flag(name, "no-"), help=each.unset)]
         for name, each in VALUES.items()
     },
-    "history_payloads": Annotated[bool | None, PAYLOADS],
+    "history_payloads": Annotated[
+        bool | None,
+        typer.Option(
+            "--history-payloads/--no-history-payloads", help="Keep payloads with the events.", show_default=False
+        ),
+    ],
 }
 
 
@@ -460,13 +434,8 @@ def configure(url: URL, changes: dict[str, Any], as_json: AsJSON = False) -> Non
 
     Once a history was kept, versions of jqueue that know no history refuse the queue.
     """
-
-    async def change(opened: OpenedQueue) -> QueueSettings:
-        settings: QueueSettings = await certain(opened.queue.configure(**changes))
-        return settings
-
-    settings = on_queue(url, change)
+    settings: QueueSettings = on_queue(url, lambda opened: certain(opened.queue.configure(**changes)))
     values = {name: getattr(settings, name) for name in SETTINGS}
-    words = {name: each.none if values[name] is None else each.words(values[name]) for name, each in VALUES.items()}
+    words = {name: each.none if values[name] is None else each.kind[2](values[name]) for name, each in VALUES.items()}
     words["history_payloads"] = "kept" if settings.history_payloads else "not kept"
     tell(values, *(f"{name.replace('_', '-'):17} {words[name]}" for name in SETTINGS), as_json=as_json)
