@@ -220,12 +220,10 @@ def _change_one(url: str, job_id: str, choice: Choice, change: JobChange) -> Non
             if phase_of(job, opened.now()) not in change.phases:
                 raise RefusedError(change.refused.get(job.status, f"the job would not be {change.done}"))
             return job, None
-        [result] = await certain(opened.queue.apply_each(change.operation(job)))
-        if isinstance(result, JobStateError) and result.status in change.refused:
-            raise RefusedError(change.refused[result.status])
-        if isinstance(result, Exception):
-            raise result
-        return job, result
+        try:
+            return job, await opened.apply(change.operation(job))
+        except JobStateError as error:
+            raise RefusedError(change.refused.get(error.status, str(error))) from None
 
     job, result = on_queue(url, do)
     if choice.dry_run:

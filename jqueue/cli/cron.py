@@ -15,7 +15,6 @@ from jqueue.domain.job_options import ScheduleOptions
 from jqueue.domain.models import Job
 from jqueue.domain.operations.rules import RunSchedule
 from jqueue.domain.printable import printable
-from jqueue.domain.rules import Schedule
 
 
 @with_job_flags(ScheduleOptions)
@@ -46,12 +45,19 @@ def schedule(
     if remove or run_now:
         if (remove and run_now) or options or timezone != "UTC" or {cron, entrypoint, payload, file} != {None}:
             raise RefusedError("give --remove or --run-now, and no other option")
-        return _remove(url, name, as_json=as_json) if remove else _run_now(url, name, as_json=as_json)
-    if cron is None or entrypoint is None:
+    elif cron is None or entrypoint is None:
         raise RefusedError('give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now')
 
-    async def change(opened: OpenedQueue) -> tuple[Schedule, bool]:
+    async def change(opened: OpenedQueue) -> tuple[dict[str, Any], str]:
         queue = opened.queue
+        if remove:
+            if not await certain(queue.unschedule(name)):
+                raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
+            return {"name": name, "removed": True}, "the cron entry was removed"
+        if cron is None or entrypoint is None:
+            job: Job = await opened.apply(RunSchedule(name))
+            values = {"id": job.id, "entrypoint": job.entrypoint, "schedule": name}
+            return values, f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})"
         queue.capabilities.require("schedules")
         content = await payload_of(payload, file, queue.options.limits, queue.capabilities)
         if not isinstance(content, bytes):
@@ -59,33 +65,12 @@ def schedule(
                 "the payload of a cron entry is kept in the queue itself, and this one is too large: store it "
                 "elsewhere, and give its address"
             )
-        known = {each.name for each in await queue.schedules()}
-        call = queue.schedule(name, cron, entrypoint, content, timezone=timezone, **options)
-        return await certain(call), name in known
+        replaced = name in {each.name for each in await queue.schedules()}
+        entry = await certain(queue.schedule(name, cron, entrypoint, content, timezone=timezone, **options))
+        values = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entrypoint}
+        what = "replaced the entry of this name" if replaced else "added"
+        sentence = f"{what}; the first job is enqueued at {moment(entry.next_at)} UTC"
+        return {**values, "next_at": instant(entry.next_at), "replaced": replaced}, sentence
 
-    entry, replaced = on_queue(url, change)
-    told = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
-    what = "replaced the entry of this name" if replaced else "added"
-    sentence = f"{what}; the first job is enqueued at {moment(entry.next_at)} UTC"
-    tell({**told, "next_at": instant(entry.next_at), "replaced": replaced}, sentence, as_json=as_json)
-
-
-def _remove(url: str, name: str, *, as_json: bool) -> None:
-    async def remove(opened: OpenedQueue) -> None:
-        if not await certain(opened.queue.unschedule(name)):
-            raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
-
-    on_queue(url, remove)
-    tell({"name": name, "removed": True}, "the cron entry was removed", as_json=as_json)
-
-
-def _run_now(url: str, name: str, *, as_json: bool) -> None:
-    async def run(opened: OpenedQueue) -> Job:
-        added: list[Job | Exception] = await certain(opened.queue.apply_each(RunSchedule(name)))
-        if isinstance(added[0], Exception):
-            raise added[0]
-        return added[0]
-
-    job = on_queue(url, run)
-    told = {"id": job.id, "entrypoint": job.entrypoint, "schedule": name}
-    tell(told, f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})", as_json=as_json)
+    values, sentence = on_queue(url, change)
+    tell(values, sentence, as_json=as_json)

@@ -78,10 +78,7 @@ async def _added(opened: OpenedQueue, operation: Enqueue, options: dict[str, Any
         operation = Enqueue(operation.entrypoint, operation.payload, **options)
     try:
         if "job_id" not in options:
-            [job] = await certain(queue.apply_each(operation))
-            if isinstance(job, Exception):
-                raise job
-            return job.id, None
+            return (await opened.apply(operation)).id, None
         found, job = await certain(queue.apply(Find(options["job_id"]), operation))
     except DuplicateJobError as error:
         if not by_key:

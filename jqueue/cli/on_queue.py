@@ -7,7 +7,7 @@ import gc
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -27,6 +27,7 @@ from jqueue.domain.errors import (
     QueueMissingError,
     UnknownOutcomeError,
 )
+from jqueue.domain.operations.base import Operation
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime, describe
 
@@ -79,6 +80,17 @@ class OpenedQueue:
     async def stats(self) -> QueueStats:
         """Return its figures when it was opened."""
         return await self.view.stats(self.now())
+
+    async def apply(self, operation: Operation) -> Any:
+        """Carry out an operation, and return its result.
+
+        Raises:
+            JQueueError: it was refused, or its outcome is not known.
+        """
+        [result] = await certain(self.queue.apply_each(operation))
+        if isinstance(result, JQueueError):
+            raise result
+        return result
 
     def now(self) -> datetime:
         """Return the time by the store's clock, or by ours if it has none. Jobs are dated by the same clock."""

@@ -253,7 +253,7 @@ def init(url: URL, as_json: AsJSON = False) -> None:
         if not opened.view.absent:
             raise RefusedError(f"there is a queue at {opened.name} already: it was left as it is")
         try:
-            await certain(opened.queue.apply(CreateQueue()))
+            await opened.apply(CreateQueue())
         except InvalidJobError as error:  # another program has just created it
             raise RefusedError(str(error)) from None
         return opened.name
@@ -347,7 +347,7 @@ def limit(
             if rules == before:
                 return before, False
             try:
-                await certain(opened.queue.apply(Guarded(after, entrypoint=entrypoint, rules=before)))
+                await opened.apply(Guarded(after, entrypoint=entrypoint, rules=before))
             except ChangedMeanwhileError:
                 continue  # another operator was quicker: look again
             return rules, True
