@@ -8,7 +8,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.runtime.system import SystemClock
-from jqueue.testing.faults import FaultyStorage
+from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock, run
 
 
@@ -33,6 +33,22 @@ def _monotonic(_clock):
 def now():
     """Return the seconds since the test began."""
     return asyncio.get_running_loop().time()
+
+
+class Breakable(FaultyStorage):
+    """A storage that can be unreachable for a while."""
+
+    down = False
+
+    async def read(self):
+        if self.down:
+            self.on_read(Fault.LOST_REQUEST)
+        return await super().read()
+
+    async def write(self, content, if_match=None):
+        if self.down:
+            self.on_write(Fault.LOST_REQUEST)
+        return await super().write(content, if_match)
 
 
 class World:
