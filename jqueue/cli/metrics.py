@@ -27,7 +27,7 @@ def metrics(
     Exits with 2 if the queue does not exist or cannot be read, or if the address cannot be listened on.
     """
     try:
-        from jqueue.telemetry.listener import Listener, Page
+        from jqueue.telemetry.listener import Page, listening
         from jqueue.telemetry.prometheus import PrometheusMetrics
     except ImportError as error:
         raise RefusedError(str(error)) from None
@@ -42,8 +42,8 @@ def metrics(
             async def page() -> Page:
                 return Page(await exporter.fresh_text(), kind=exporter.content_type)
 
-            async with Listener(listen, {"/metrics": page}) as listener:
-                typer.echo(f"serving http://{listener.address}/metrics", err=True)
+            async with listening(listen, {"/metrics": page}) as address:
+                typer.echo(f"serving http://{address}/metrics", err=True)
                 stopped = asyncio.Event()  # by SIGTERM or Ctrl-C
                 with handle_signals(stopped.set):
                     await stopped.wait()

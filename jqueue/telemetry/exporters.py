@@ -1,10 +1,9 @@
-"""What workers and exporters share: the interfaces of metrics and traces, the names of queues, addresses."""
+"""Functions that workers and exporters share: observing a queue, the names of queues and errors, addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from jqueue.domain.errors import (
     BlobMissingError,
@@ -15,55 +14,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
 )
 from jqueue.ports.observer import Observer, SupportsObservers
-from jqueue.ports.queue import Operator
 from jqueue.ports.storage import describe
-
-
-class WorkerFigures(Protocol):
-    """The figures of one run of a worker."""
-
-    @property
-    def name(self) -> str:
-        """Name of the worker."""
-
-    @property
-    def running(self) -> int:
-        """Number of handlers that run."""
-
-    @property
-    def outcomes(self) -> Mapping[str, int]:
-        """Number of its jobs so far, by outcome."""
-
-
-@runtime_checkable
-class Exporter(Protocol):
-    """Exports the metrics of queues: such as `PrometheusMetrics`."""
-
-    def watch(self, queue: Operator, worker: WorkerFigures | None = None) -> AbstractAsyncContextManager[None]:
-        """Return an async context manager: within it, the metrics include those of a queue.
-
-        Args:
-            queue: the queue.
-            worker: the figures of the worker that runs on it; None without one.
-        """
-
-    @property
-    def content_type(self) -> str:
-        """The type of the text, for HTTP."""
-
-    async def fresh_text(self) -> bytes:
-        """Read the figures of each queue, and return the metrics."""
-
-
-@runtime_checkable
-class Tracing(Protocol):
-    """Traces queues and handlers: `OpenTelemetryTracing`."""
-
-    def instrument(self, queue: Any) -> Any:
-        """Trace the enqueues and the commits of a queue object, and return it. A second call changes nothing."""
-
-    async def middleware(self, ctx: Any, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a handler in its span."""
 
 
 @contextmanager

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -44,9 +44,8 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.printable import printable
-from jqueue.ports.clock import Clock
 from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
-from jqueue.ports.queue import JobQueue, SupportsApply
+from jqueue.ports.queue import SupportsApply
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import SystemClock
 from jqueue.telemetry.exporters import place_name
@@ -67,136 +66,41 @@ REMEMBERED = 10_000
 
 SYSTEM = "jqueue"
 
+HandlerContexts = OrderedDict[str, tuple[int, SpanContext]]
+"""The attempt and the span context of the last handlers of this process, by the id of the job."""
+
 
 def with_context(headers: Mapping[str, str] | None, limits: Limits) -> dict[str, str] | None:
     """Return the headers of a new job with the current span context, as the program's propagators write it.
 
     Headers with a context stay as they are. So do headers that would become too large.
     """
-    given = dict(headers or {})
+    own = dict(headers or {})
     carrier: dict[str, str] = {}
     inject(carrier)
-    if carrier.keys() & given.keys():
-        return given
-    try:
-        check_headers({**given, **carrier}, limits)
-    except InvalidJobError:
-        return given or None
-    return {**given, **carrier} or None
-
-
-def has_context(headers: Mapping[str, str] | None) -> bool:
-    """Return True if headers have a span context."""
-    return bool(headers) and span_context_in(headers or {}) is not None
-
-
-def context_in(headers: Mapping[str, str]) -> Context:
-    """Return the context in the headers of a job, with its baggage."""
-    return extract(dict(headers), context=Context())
-
-
-def span_context_in(headers: Mapping[str, str]) -> SpanContext | None:
-    """Return the span context in the headers of a job; None if there is none."""
-    found = get_current_span(context_in(headers)).get_span_context()
-    return found if found.is_valid else None
-
-
-HandlerContexts = OrderedDict[str, tuple[int, SpanContext]]
-"""The attempt and the span context of the last handlers of this process, by the id of the job."""
-
-
-class TracedCalls:
-    """The traced calls of one queue object.
-
-    Args:
-        tracer: makes the spans.
-        queue: the queue object.
-        name: name of the queue.
-    """
-
-    def __init__(self, tracer: Tracer, queue: Any, name: str) -> None:
-        self._tracer = tracer
-        self._queue = queue
-        self._name = name
-        self._limits = options_of(queue).limits
-        self._enqueue, self._apply, self._apply_each = queue.enqueue, queue.apply, queue.apply_each
-
-    def install(self) -> bool:
-        """Replace the methods. Return False if that was done before."""
-        queue = self._queue
-        if getattr(queue, MARK, False):
-            return False
-        setattr(queue, MARK, True)
-        queue.enqueue, queue.apply, queue.apply_each = self.enqueue, self.apply, self.apply_each
-        return True
-
-    async def enqueue(self, entrypoint: str, *args: Any, **options: Any) -> Job:
-        """See `Producer.enqueue`."""
-        if has_context(options.get("headers")):
-            known: Job = await self._enqueue(entrypoint, *args, **options)
-            return known
-        with self._span([entrypoint]) as span:
-            if self._queue.capabilities.headers:
-                options["headers"] = with_context(options.get("headers"), self._limits)
-            job: Job = await self._enqueue(entrypoint, *args, **options)
-            span.set_attribute("messaging.message.id", job.id)
-            return job
-
-    async def apply(self, *operations: Operation, **options: Any) -> list[Any]:
-        """See `SupportsApply.apply`."""
-        with self._adding(operations) as changed:
-            results: list[Any] = await self._apply(*changed, **options)
-            return results
-
-    async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
-        """See `SupportsApply.apply_each`."""
-        with self._adding(operations) as changed:
-            results: list[Any] = await self._apply_each(*changed, **options)
-            return results
-
-    @contextmanager
-    def _adding(self, operations: Sequence[Operation]) -> Iterator[Sequence[Operation]]:
-        """Yield operations whose new jobs have the context of one span. There is no span without a new job."""
-        untraced = [each for each in operations if isinstance(each, Enqueue) and not has_context(each.headers)]
-        if not untraced:
-            yield operations
-            return
-        with self._span([each.entrypoint for each in untraced]):
-            if self._queue.capabilities.headers:
-                operations = [traced(each, self._limits) for each in operations]
-            yield operations
-
-    @contextmanager
-    def _span(self, entrypoints: Sequence[str]) -> Iterator[Span]:
-        names = set(entrypoints)
-        attributes: dict[str, Any] = {
-            "messaging.system": SYSTEM,
-            "messaging.operation.name": "enqueue",
-            "messaging.operation.type": "send",
-            "jqueue.queue": self._name,
-        }
-        title = "enqueue"
-        if len(names) == 1:
-            attributes["messaging.destination.name"] = name = printable(str(entrypoints[0]))
-            title = f"enqueue {name}"
-        if len(entrypoints) > 1:
-            attributes["messaging.batch.message_count"] = len(entrypoints)
-        with self._tracer.start_as_current_span(
-            title, None, SpanKind.PRODUCER, attributes, record_exception=False, set_status_on_exception=False
-        ) as span:
-            try:
-                yield span
-            except BaseException as error:
-                span.set_attribute("error.type", type(error).__name__)
-                span.set_status(Status(StatusCode.ERROR))
-                raise
+    if span_context_in(own) is None and not carrier.keys() & own.keys():
+        with suppress(InvalidJobError):
+            check_headers({**own, **carrier}, limits)
+            own |= carrier
+    return own or None
 
 
 def traced(operation: Operation, limits: Limits) -> Operation:
-    """Return an enqueue whose job has the current span context. Other operations, and traced jobs, are unchanged."""
-    if not isinstance(operation, Enqueue) or has_context(operation.headers):
+    """Return an enqueue whose job has the current span context, see `with_context`. Other operations are unchanged."""
+    if not isinstance(operation, Enqueue):
         return operation
     return replace(operation, headers=with_context(operation.headers, limits))
+
+
+def context_in(headers: Mapping[str, str] | None) -> Context:
+    """Return the context in the headers of a job, with its baggage."""
+    return extract(dict(headers or {}), context=Context())
+
+
+def span_context_in(headers: Mapping[str, str] | None) -> SpanContext | None:
+    """Return the span context in the headers of a job; None if there is none."""
+    context = get_current_span(context_in(headers)).get_span_context()
+    return context if context.is_valid else None
 
 
 class CommitSpans(Observer):
@@ -206,14 +110,13 @@ class CommitSpans(Observer):
         tracer: makes the spans.
         queue: name of the queue.
         handlers: the spans of handlers, to which acks and nacks are linked.
-        clock: tells the time of a landed commit.
     """
 
-    def __init__(self, tracer: Tracer, queue: str, handlers: HandlerContexts, clock: Clock) -> None:
+    def __init__(self, tracer: Tracer, queue: str, handlers: HandlerContexts) -> None:
         self._tracer = tracer
         self._queue = queue
         self._handlers = handlers
-        self._clock = clock
+        self._clock = SystemClock()
 
     def committed(self, commit: LandedCommit) -> None:
         """See `Observer`."""
@@ -267,21 +170,6 @@ class CommitSpans(Observer):
                     yield "dequeue", job.id, context
 
 
-class HandlerContext(Protocol):
-    """The context of a handler, as its tracing needs it."""
-
-    @property
-    def jobs(self) -> tuple[Job, ...]:
-        """The job, or the jobs of a batch."""
-
-    @property
-    def queue(self) -> JobQueue:
-        """The queue that the job came from."""
-
-    def change_on_ack(self, change: Callable[[Operation], Operation]) -> None:
-        """Change the operations that were given to `on_ack`."""
-
-
 class OpenTelemetryTracing:
     """Traces the enqueues and commits of queue objects, and the handlers of workers.
 
@@ -290,7 +178,7 @@ class OpenTelemetryTracing:
 
     Args:
         provider: makes the tracer; by default, the provider of the program.
-        show_errors: True to record the messages and tracebacks of handlers' errors. They may quote payloads.
+        show_errors: True to record the messages and tracebacks of errors. They may quote payloads.
     """
 
     def __init__(self, provider: TracerProvider | None = None, *, show_errors: bool = False) -> None:
@@ -303,53 +191,68 @@ class OpenTelemetryTracing:
 
         A worker instruments its own queue: this is for programs that enqueue.
         """
-        if TracedCalls(self._tracer, queue, place_name(queue)).install() and isinstance(queue, SupportsObservers):
-            queue.observe(CommitSpans(self._tracer, place_name(queue), self._handlers, SystemClock()))
+        if getattr(queue, MARK, False):
+            return queue
+        setattr(queue, MARK, True)
+        methods: Any = queue
+        name, plain_enqueue, limits = place_name(queue), methods.enqueue, options_of(queue).limits
+
+        def span_of(entrypoints: Sequence[str]) -> AbstractContextManager[Span]:
+            return self._span("enqueue", "send", SpanKind.PRODUCER, entrypoints, {"jqueue.queue": name})
+
+        async def enqueue(entrypoint: str, *args: Any, **options: Any) -> Any:
+            if span_context_in(options.get("headers")) is not None:
+                return await plain_enqueue(entrypoint, *args, **options)
+            with span_of([entrypoint]) as span:
+                if queue.capabilities.headers:
+                    options["headers"] = with_context(options.get("headers"), limits)
+                job = await plain_enqueue(entrypoint, *args, **options)
+                span.set_attribute("messaging.message.id", job.id)
+                return job
+
+        def with_span(apply: Callable[..., Awaitable[list[Any]]]) -> Callable[..., Awaitable[list[Any]]]:
+            """Return a method that gives new jobs the context of one span. There is no span without a new job."""
+
+            async def apply_in_span(*operations: Operation, **options: Any) -> list[Any]:
+                enqueues = [each for each in operations if isinstance(each, Enqueue)]
+                untraced = [each.entrypoint for each in enqueues if span_context_in(each.headers) is None]
+                if not untraced:
+                    return await apply(*operations, **options)
+                with span_of(untraced):
+                    if queue.capabilities.headers:
+                        operations = tuple(traced(each, limits) for each in operations)
+                    return await apply(*operations, **options)
+
+            return apply_in_span
+
+        methods.enqueue = enqueue
+        methods.apply, methods.apply_each = with_span(methods.apply), with_span(methods.apply_each)
+        if isinstance(queue, SupportsObservers):
+            queue.observe(CommitSpans(self._tracer, name, self._handlers))
         return queue
 
-    async def middleware(self, ctx: HandlerContext, call_next: Callable[[], Awaitable[Any]]) -> Any:
-        """Run a handler in its span. A worker with `tracing` calls this around all middleware."""
-        with self._span_of(ctx.jobs) as span:
-            for job in ctx.jobs:
+    async def middleware(self, ctx: Any, call_next: Callable[[], Awaitable[Any]]) -> Any:
+        """Run a handler in its span. A worker with `tracing` calls this around all middleware.
+
+        The span of a single job is a child of its enqueue. That of a batch has links.
+        """
+        jobs: tuple[Job, ...] = ctx.jobs
+        first, alone = jobs[0], len(jobs) == 1
+        attributes = {"messaging.message.id": first.id, "jqueue.attempt": first.tries} if alone else {}
+        parent = context_in(first.headers if alone else None)
+        links = [link for job in jobs for link in self._links_of(job)]
+        entrypoints = [job.entrypoint for job in jobs]
+        with self._span("process", "process", SpanKind.CONSUMER, entrypoints, attributes, parent, links) as span:
+            for job in jobs:
                 self._handlers[job.id] = job.attempt, span.get_span_context()
                 self._handlers.move_to_end(job.id)
                 if len(self._handlers) > REMEMBERED:
                     self._handlers.popitem(last=False)
-            try:
-                result = await call_next()
-            except BaseException as error:
-                self._note_error(span, error)
-                raise
+            result = await call_next()
             if ctx.queue.capabilities.headers:
                 limits = options_of(ctx.queue).limits
                 ctx.change_on_ack(lambda operation: traced(operation, limits))
             return result
-
-    @contextmanager
-    def _span_of(self, jobs: Sequence[Job]) -> Iterator[Span]:
-        """Open the span of a handler. That of a single job is a child of its enqueue; that of a batch has links."""
-        first = jobs[0]
-        attributes: dict[str, Any] = {
-            "messaging.system": SYSTEM,
-            "messaging.operation.name": "process",
-            "messaging.operation.type": "process",
-            "messaging.destination.name": first.entrypoint,
-        }
-        if len(jobs) == 1:
-            attributes |= {"messaging.message.id": first.id, "jqueue.attempt": first.tries}
-        else:
-            attributes |= {"messaging.batch.message_count": len(jobs)}
-        links = [link for job in jobs for link in self._links_of(job)]
-        with self._tracer.start_as_current_span(
-            f"process {first.entrypoint}",
-            context_in(first.headers if len(jobs) == 1 else {}),
-            SpanKind.CONSUMER,
-            attributes,
-            links[:MOST_LINKS],
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            yield span
 
     def _links_of(self, job: Job) -> Iterator[Link]:
         if (enqueued := span_context_in(job.headers)) is not None:
@@ -358,11 +261,45 @@ class OpenTelemetryTracing:
         if handled is not None and attempt < job.attempt:
             yield Link(handled, {"jqueue.link": "attempt before"})
 
-    def _note_error(self, span: Span, error: BaseException) -> None:
-        name = type(error).__name__
-        if name in NOT_FAILURES:
-            return
-        span.set_attribute("error.type", name)
-        span.set_status(Status(StatusCode.ERROR))
-        if self._show_errors:
-            span.record_exception(error)
+    @contextmanager
+    def _span(
+        self,
+        operation: str,
+        operation_type: str,
+        kind: SpanKind,
+        entrypoints: Sequence[str],
+        own: Mapping[str, Any],
+        parent: Context | None = None,
+        links: Sequence[Link] = (),
+    ) -> Iterator[Span]:
+        """Open the span of an operation on jobs of some entrypoints, with attributes of its own. Note its error."""
+        names = sorted({printable(str(name)) for name in entrypoints})
+        attributes: dict[str, Any] = {
+            "messaging.system": SYSTEM,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": operation_type,
+            **own,
+        }
+        if len(names) == 1:
+            attributes["messaging.destination.name"] = names[0]
+        if len(entrypoints) > 1:
+            attributes["messaging.batch.message_count"] = len(entrypoints)
+        with self._tracer.start_as_current_span(
+            f"{operation} {names[0]}" if len(names) == 1 else operation,
+            parent,
+            kind,
+            attributes,
+            links[:MOST_LINKS],
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield span
+            except BaseException as error:
+                name = type(error).__name__
+                if name not in NOT_FAILURES:
+                    span.set_attribute("error.type", name)
+                    span.set_status(Status(StatusCode.ERROR))
+                    if self._show_errors:
+                        span.record_exception(error)
+                raise

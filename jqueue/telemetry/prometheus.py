@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
 from itertools import accumulate
+from math import inf
 from typing import Any
 
 try:
@@ -16,17 +20,16 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError('metrics for Prometheus need its client: pip install "jqueue[metrics]"') from error
 
-from jqueue.domain.counters import Histogram
+from jqueue._version import __version__
+from jqueue.domain.counters import KINDS, Histogram, Totals
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.printable import printable
-from jqueue.domain.stats import QueueStats
+from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
 from jqueue.ports.log import logger_of
-from jqueue.ports.observer import SupportsObservers
+from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import Operator
-from jqueue.telemetry import catalog
-from jqueue.telemetry.exporters import WorkerFigures, observed, place_name
-from jqueue.telemetry.figures import Figures, Sample
-from jqueue.telemetry.recorder import Recorder
+from jqueue.telemetry.catalog import METRICS
+from jqueue.telemetry.exporters import kind_of, observed, place_name
 
 logger = logger_of("jqueue.telemetry")
 
@@ -36,25 +39,68 @@ DEADLINE = 10.0
 EVERY = 15.0
 """Seconds between two looks at a queue, by default."""
 
+MOST = 100
+"""Largest number of entrypoints, and of names of workers, with samples of their own. The others are added up."""
+
+OTHERS = "(others)"
+"""The label of what is added up."""
+
+SECONDS = tuple(2.0**power / 1000 for power in range(27))
+"""Bounds of the histograms of seconds: 1 ms, doubled up to 18.6 hours. The blob counts durations in these buckets."""
+
+CALLS = tuple(float(2**power) for power in range(13))
+"""Bounds of the histogram of calls in a commit: 1 to 4,096."""
+
 FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
 
+Samples = dict[tuple[str, tuple[str, ...]], Any]
+"""The values of metrics, numbers or histograms, by the name of the metric and the values of its labels."""
 
-class WatchedQueue:
-    """One queue under watch, with its latest figures.
+
+class WatchedQueue(Observer):
+    """One queue under watch, with its latest figures. It counts the commits of the queue object that it observes.
 
     Args:
         queue: the queue.
-        worker: the figures of the worker that runs on it; None without one.
-        commits: True to count the commits of the queue object.
+        worker: the state of the worker that runs on it; None without one.
     """
 
-    def __init__(self, queue: Operator, worker: WorkerFigures | None, commits: bool) -> None:
-        self.name = place_name(queue)
-        self.recorder = Recorder(self.name) if commits and isinstance(queue, SupportsObservers) else None
+    def __init__(self, queue: Operator, worker: Any) -> None:
+        self._name = place_name(queue)
         self._queue = queue
         self._worker = worker
-        self._figures = Figures(self.name)
+        self._labels: dict[str, dict[str, str]] = {"entrypoint": {}, "worker": {}}
         self._stats: QueueStats | None = None
+        self._counts: Samples = {}
+
+    def start_counting(self) -> None:
+        """Begin the counts of commits with 0, so that their rates are known from the first commit on."""
+        for name in ("commits", "commits_recognised", "conflicts"):
+            self._count(name, 0)
+        self._count("commit_calls", Histogram())
+        for call in ("read", "write"):
+            self._count("store_seconds", Histogram(), call)
+
+    def committed(self, commit: LandedCommit) -> None:
+        """See `Observer`."""
+        self._count("commits", 1)
+        self._count("commits_recognised", commit.recognised)
+        self._count("commit_calls", _histogram_of(len(commit.calls), CALLS))
+
+    def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
+        """See `Observer`."""
+        self._count("store_seconds", _histogram_of(seconds, SECONDS), call)
+        if error is None or isinstance(error, asyncio.CancelledError):
+            return
+        kind = kind_of(error)
+        if kind != "conflict":
+            self._count("store_errors", 1, call, kind)
+        elif call == "write":
+            self._count("conflicts", 1)
+
+    def _count(self, name: str, value: float | Histogram, *labels: str) -> None:
+        key = f"jqueue_{name}", (self._name, *labels)
+        self._counts[key] = self._counts[key] + value if key in self._counts else value
 
     async def look(self) -> None:
         """Read the figures of the queue. If that fails, they are absent."""
@@ -62,7 +108,7 @@ class WatchedQueue:
             self._stats = await self._queue.stats(deadline=DEADLINE)
         except (JQueueError, OSError) as error:
             if self._stats is not None:
-                logger.warning("the figures of %s cannot be read: %s", self.name, error)
+                logger.warning("the figures of %s cannot be read: %s", self._name, error)
             self._stats = None
 
     async def look_each(self, seconds: float) -> None:
@@ -71,17 +117,90 @@ class WatchedQueue:
             await self.look()
             await asyncio.sleep(seconds)
 
-    def samples(self) -> Iterator[Sample]:
-        """Yield the latest figures. Any thread may call this."""
-        worker = self._worker
-        yield from self._figures.samples(self._stats)
-        if self.recorder is not None:
-            yield from self.recorder.samples()
+    def samples(self) -> Samples:
+        """Return the latest figures. Any thread may call this."""
+        stats, worker, queue = self._stats, self._worker, (self._name,)
+        samples = {**self._counts, ("jqueue_up", queue): stats is not None, ("jqueue_build_info", (__version__,)): 1}
         if worker is not None:
-            labels = (self.name, printable(worker.name))
-            yield Sample(catalog.RUNNING, labels, worker.running)
+            labels = self._name, printable(worker.name)
+            samples["jqueue_worker_running", labels] = worker.running
             for outcome, number in worker.outcomes.items():
-                yield Sample(catalog.OUTCOMES, (*labels, outcome), number)
+                samples["jqueue_worker_outcomes", (*labels, outcome)] = number
+        if stats is None:
+            return samples
+        samples["jqueue_size_bytes", queue] = stats.size
+        samples["jqueue_size_limit_bytes", queue] = stats.size_limit
+        samples["jqueue_unreadable_lines", queue] = stats.unreadable
+        for name in ("version", "segments", "segment_jobs", "segment_bytes"):
+            samples[f"jqueue_{name}", queue] = getattr(stats, name)
+        for label, each in self._by_label(stats).items():
+            samples |= _of_entrypoint((self._name, label), each)
+        for record in stats.workers:
+            labels = self._name, self._label("worker", record.name)
+            for name, number in (("workers", 1), ("worker_slots", record.slots), ("worker_busy", record.busy)):
+                key = f"jqueue_{name}", labels
+                samples[key] = samples.get(key, 0) + (0 if record.lost else number)
+        return samples
+
+    def _label(self, kind: str, name: str) -> str:
+        """Return the label of a name. The first names have labels of their own, and keep them."""
+        labels = self._labels[kind]
+        if name not in labels and len(labels) < MOST:
+            labels[name] = printable(name)
+        return labels.get(name, OTHERS)
+
+    def _by_label(self, stats: QueueStats) -> dict[str, EntrypointStats]:
+        """Return the statistics by label. The totals of the others are the queue's minus those with their own label."""
+        shown: dict[str, EntrypointStats] = {}
+        others: list[EntrypointStats] = []
+        entrypoints = stats.entrypoints or {}
+        for name in sorted(entrypoints, key=lambda name: -_weight(entrypoints[name])):
+            label = self._label("entrypoint", name)
+            if label == OTHERS:
+                others.append(entrypoints[name])
+            else:
+                shown[label] = entrypoints[name]
+        totals = None if stats.totals is None else _without(stats.totals, [each.totals for each in shown.values()])
+        if others or (totals is not None and any(getattr(totals, kind) for kind in KINDS)):
+            shown[OTHERS] = replace(sum_of(EntrypointStats, others), totals=totals, paused=False)
+        return shown
+
+
+def _histogram_of(value: float, bounds: tuple[float, ...]) -> Histogram:
+    """Return the histogram of one value. A value that equals a bound is below it."""
+    return Histogram({(*bounds, inf)[bisect_left(bounds, value)]: 1}, value)
+
+
+def _of_entrypoint(labels: tuple[str, str], stats: EntrypointStats) -> Samples:
+    samples: Samples = {
+        ("jqueue_oldest_ready_seconds", labels): (stats.oldest_ready_age or timedelta()).total_seconds(),
+        ("jqueue_oldest_claim_seconds", labels): (stats.oldest_claim_age or timedelta()).total_seconds(),
+        ("jqueue_paused", labels): stats.paused,
+        ("jqueue_dropped_values", (*labels, "result")): stats.results_dropped,
+        ("jqueue_dropped_values", (*labels, "error")): stats.errors_dropped,
+    }
+    for status in ("ready", "scheduled", "in_progress", "dead", "completed"):
+        samples["jqueue_jobs", (*labels, status)] = getattr(stats, status)
+    if stats.totals is not None:
+        samples |= {(f"jqueue_{kind}", labels): getattr(stats.totals, kind) for kind in KINDS}
+        samples["jqueue_wait_seconds", labels] = stats.totals.waits
+        samples["jqueue_run_seconds", labels] = stats.totals.runs
+    return samples
+
+
+def _weight(stats: EntrypointStats) -> int:
+    return stats.totals.enqueued if stats.totals is not None else stats.ready
+
+
+def _without(whole: Totals, parts: Iterable[Totals | None]) -> Totals:
+    """Return totals without some of their parts. The rates are left out."""
+    part = sum((each for each in parts if each is not None), Totals())
+    values: dict[str, Any] = {kind: getattr(whole, kind) - getattr(part, kind) for kind in KINDS}
+    for name in ("waits", "runs"):
+        ours, theirs = getattr(whole, name), getattr(part, name)
+        counts = {bound: count - theirs.counts.get(bound, 0) for bound, count in ours.counts.items()}
+        values[name] = Histogram(counts, max(0.0, ours.seconds - theirs.seconds))
+    return Totals(**values)
 
 
 class PrometheusMetrics(Collector):
@@ -109,22 +228,26 @@ class PrometheusMetrics(Collector):
         self.registry.register(self)
 
     @asynccontextmanager
-    async def watch(self, queue: Operator, worker: WorkerFigures | None = None) -> AsyncIterator[None]:
+    async def watch(self, queue: Operator, worker: Any = None) -> AsyncIterator[None]:
         """Return an async context manager: within it, these metrics include those of a queue.
 
         A worker watches its own queue: this is for programs that only enqueue, or show figures.
 
         Args:
             queue: the queue.
-            worker: the figures of the worker that runs on it; None without one.
+            worker: the worker that runs on it, with its `name`, the number of `running` handlers, and the number of its
+                jobs by outcome as `outcomes`; None without one.
         """
-        watched = WatchedQueue(queue, worker, self._commits)
+        watched = WatchedQueue(queue, worker)
+        counts = self._commits and isinstance(queue, SupportsObservers)
+        if counts:
+            watched.start_counting()
         looking = None
         self._present = (*self._present, watched)
         if self._every is not None:
             looking = asyncio.create_task(watched.look_each(self._every), name="jqueue-metrics")
         try:
-            with observed(queue, watched.recorder):
+            with observed(queue, watched if counts else None):
                 yield
         finally:
             self._present = tuple(each for each in self._present if each is not watched)
@@ -150,21 +273,19 @@ class PrometheusMetrics(Collector):
 
         Any thread may call this.
         """
-        families: dict[str, Any] = {}
-        seen = set()
+        samples: Samples = {}
         for watched in self._present:
-            for sample in watched.samples():
-                metric, value = sample.metric, sample.value
-                if (key := (metric.name, sample.labels)) in seen:
-                    continue
-                seen.add(key)
-                if metric.name not in families:
-                    families[metric.name] = FAMILIES[metric.kind](metric.name, metric.description, labels=metric.labels)
-                family = families[metric.name]
-                if isinstance(value, Histogram):
-                    sums = accumulate(value.counts.get(bound, 0) for bound in metric.bounds)
-                    buckets = [*zip(map(floatToGoString, metric.bounds), sums, strict=True), ("+Inf", value.count)]
-                    family.add_metric(sample.labels, buckets, value.seconds)
-                else:
-                    family.add_metric(sample.labels, value)
+            samples = watched.samples() | samples
+        families: dict[str, Any] = {}
+        for (name, labels), value in samples.items():
+            if name not in families:
+                metric = METRICS[name]
+                families[name] = FAMILIES[metric.kind](name, metric.description, labels=metric.labels)
+            if isinstance(value, Histogram):
+                bounds = CALLS if name == "jqueue_commit_calls" else SECONDS
+                sums = accumulate(value.counts.get(bound, 0) for bound in bounds)
+                buckets = [*zip(map(floatToGoString, bounds), sums, strict=True), ("+Inf", value.count)]
+                families[name].add_metric(labels, buckets, value.seconds)
+            else:
+                families[name].add_metric(labels, value)
         yield from families.values()

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import EnqueueOptions, PriorityOption
 from jqueue.domain.limits import check_integer, check_priority
 from jqueue.domain.models import Job
-from jqueue.telemetry.exporters import Exporter, Tracing, address_of
+from jqueue.telemetry.exporters import address_of
 from jqueue.worker.retries import Backoff, Exponential, RetryRule, check_rule
+
+if TYPE_CHECKING:
+    from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
+    from jqueue.telemetry.prometheus import PrometheusMetrics
 
 MAX_ATTEMPTS = 20
 """Number of times a job may fail, unless it or its handler says otherwise. That takes some half an hour by default."""
@@ -226,8 +230,8 @@ class WorkerSettings:
     retry: RetryRule | None = None
     show_errors: bool = False
     health: str | None = None
-    metrics: Exporter | None = None
-    tracing: Tracing | None = None
+    metrics: PrometheusMetrics | None = None
+    tracing: OpenTelemetryTracing | None = None
 
     def __post_init__(self) -> None:
         check_integer("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
@@ -235,13 +239,17 @@ class WorkerSettings:
             ("name", str, "a text"),
             ("on_dead", Callable | None, "a function that takes the job"),
             ("health", str | None, "HOST:PORT, such as 127.0.0.1:8080"),
-            ("metrics", Exporter | None, "PrometheusMetrics() or the like"),
-            ("tracing", Tracing | None, "OpenTelemetryTracing() or the like"),
         )
         _check(self, ("grace", "cancel_grace", "claim_timeout", "give_up_after"), kinds)
         if self.claim_timeout is not None and to_seconds("claim_timeout", self.claim_timeout) < MIN_CLAIM_TIMEOUT:
             raise InvalidJobError(
                 f"claim_timeout must be at least {MIN_CLAIM_TIMEOUT:g} s, to leave time for heartbeats"
             )
+        for name, value, method, words in (
+            ("metrics", self.metrics, "watch", "PrometheusMetrics()"),
+            ("tracing", self.tracing, "instrument", "OpenTelemetryTracing()"),
+        ):
+            if value is not None and not hasattr(value, method):
+                raise InvalidJobError(f"{name} must be {words} or the like, got {type(value).__name__}")
         if self.health is not None:
             address_of(self.health)

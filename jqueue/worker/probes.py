@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jqueue.domain.errors import CASConflictError
 from jqueue.ports.log import logger_of
 from jqueue.ports.observer import Observer
-from jqueue.telemetry.exporters import Exporter, kind_of, observed, place_name
-from jqueue.telemetry.listener import Listener, Page
+from jqueue.telemetry.exporters import kind_of, observed, place_name
+from jqueue.telemetry.listener import Page, listening
 from jqueue.worker.run_state import RunState
+
+if TYPE_CHECKING:
+    from jqueue.telemetry.prometheus import PrometheusMetrics
 
 logger = logger_of("jqueue.worker")
 
@@ -71,7 +74,7 @@ class Probes(Observer):
 
 async def open_probes(
     stack: AsyncExitStack, address: str, state: RunState, phase: Callable[[], str]
-) -> Exporter | None:
+) -> PrometheusMetrics | None:
     """Serve the probes until the stack is closed, with the metrics if their library is there.
 
     Args:
@@ -92,14 +95,14 @@ async def open_probes(
             from jqueue.telemetry.prometheus import PrometheusMetrics
 
             exporter = PrometheusMetrics(every=None)
-    pages: dict[str, Callable[[], Awaitable[Page]]] = {"/healthz": probes.healthz, "/readyz": probes.readyz}
+    pages: dict[str, Callable[[], Coroutine[Any, Any, Page]]] = {"/healthz": probes.healthz, "/readyz": probes.readyz}
     if exporter is not None:
 
         async def metrics() -> Page:
             return Page(await exporter.fresh_text(), kind=exporter.content_type)
 
         pages["/metrics"] = metrics
-    listener = await stack.enter_async_context(Listener(address, pages))
-    logger.info("probes at http://%s: %s", listener.address, ", ".join(pages))
+    served = await stack.enter_async_context(listening(address, pages))
+    logger.info("probes at http://%s: %s", served, ", ".join(pages))
     stack.enter_context(observed(state.queue, probes))
     return exporter

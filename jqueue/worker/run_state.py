@@ -32,7 +32,7 @@ class Signal(asyncio.Event):
 class RunState:
     """State shared by the parts of one run. Each part changes it in one go, with no await in between.
 
-    It is also the `WorkerFigures` of the run.
+    Exporters of metrics read its `name`, `running` and `outcomes`.
 
     Args:
         settings: the settings of the worker.

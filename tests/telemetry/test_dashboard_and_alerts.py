@@ -16,7 +16,7 @@ from jqueue.telemetry.prometheus import PrometheusMetrics
 PAGES = Path(__file__).parents[2] / "docs/operations"
 SCENES = Path(__file__).with_name("alert_scenes.yaml")
 SUFFIXES = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
-KNOWN = {f"{metric.name}{suffix}": metric for metric in METRICS for suffix in SUFFIXES[metric.kind]}
+KNOWN = {f"{metric.name}{suffix}": metric for metric in METRICS.values() for suffix in SUFFIXES[metric.kind]}
 NAME = re.compile(r"\bjqueue_\w+")
 
 DASHBOARD = json.loads((PAGES / "grafana.json").read_text(encoding="utf-8"))

@@ -8,8 +8,7 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemSto
 from jqueue.connect import connect_queue
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.observer import Observer
-from jqueue.telemetry.figures import MOST, OTHERS
-from jqueue.telemetry.prometheus import PrometheusMetrics
+from jqueue.telemetry.prometheus import MOST, OTHERS, PrometheusMetrics
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Worker
 from tests.telemetry.samples import samples_of
