@@ -22,7 +22,7 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jqueue.domain.errors import JQueueError, QueueClosedError
 from jqueue.ports.log import logger_of
@@ -66,7 +66,6 @@ class Call(Generic[Result]):
         self._work = work
         self._give_back = give_back
         self._task: asyncio.Task[Result] | None = None
-        self._refused = False
         # Not a `concurrent.futures.Future`: a lock is enough, and waiting for it can be interrupted.
         self._under_way = threading.Lock()
         self._under_way.acquire()
@@ -81,7 +80,6 @@ class Call(Generic[Result]):
 
     def refuse(self) -> None:
         """Refuse the call, which came too late."""
-        self._refused = True
         self._under_way.release()
 
     def abandon(self) -> None:
@@ -101,53 +99,30 @@ class Call(Generic[Result]):
 
     # In the thread
 
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the call has ended, or for `timeout` seconds. Return True if it has ended. To be called once."""
-        while not self._under_way.acquire(timeout=AN_HOUR if timeout is None else timeout):
-            if timeout is not None:
-                return False
-        return True
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the call has ended, or for `timeout` seconds. To be called once."""
+        while not self._under_way.acquire(timeout=AN_HOUR if timeout is None else timeout) and timeout is None:
+            pass
 
-    def error(self) -> BaseException | None:
-        """Return the error of the call, after `wait`. None if it succeeded, or was ended before it was done."""
+    def outcome(self) -> tuple[Result | None, BaseException | None]:
+        """Return the result and the error of the call, after `wait`. One of them is None."""
         task = self._task
-        return None if self._refused or task is None or task.cancelled() else task.exception()
-
-    def result(self) -> Result:
-        """Return the result of the call, or raise its error, after `wait`.
-
-        Raises:
-            CallEnded: the call was ended before it was done.
-        """
-        task = self._task
-        if self._refused or task is None or task.cancelled():
-            raise CallEnded("the queue was closed before this call was done")
+        if task is None or task.cancelled():
+            return None, CallEnded("the queue was closed before this call was done")
         error = task.exception()
-        if error is None:
-            return task.result()
-        self._task = None  # breaks a reference cycle: the task holds the error, whose traceback holds this call
-        try:
-            raise error
-        finally:
-            del error, task
-
-
-class Resource(Protocol):
-    """An object that lives on the event loop until it is left, such as an open queue."""
-
-    @property
-    def max_leave_seconds(self) -> float:
-        """Seconds that leaving it takes at most, if nothing hangs."""
-
-    async def leave(self) -> None:
-        """Finish calls under way, and give back claims and connections."""
+        return (task.result(), None) if error is None else (None, error)
 
 
 class Background:
-    """A daemon thread that runs an event loop."""
+    """A daemon thread that runs an event loop.
+
+    Attributes:
+        open_queues: the `OpenQueue`s that are left before the loop ends.
+        loop: the event loop.
+    """
 
     def __init__(self) -> None:
-        self.resources: set[Resource] = set()
+        self.open_queues: set[Any] = set()
         self._forks_before = forks()
         self._closing = False
         self._posting = threading.RLock()  # a signal handler or a finalizer may post while its thread posts
@@ -209,18 +184,20 @@ class Background:
         try:
             self.post(begin, call)
             call.wait()
-            error = call.error()
-            result = call.result() if error is None else None
-        except CallEnded:
-            raise
+            result, error = call.outcome()
         except BaseException:  # KeyboardInterrupt, or another exception from a signal handler
             with suppress(CallEnded):
                 self.post(call.abandon)
             raise
-        return result if error is None else call.result()
+        if error is None:
+            return result
+        try:
+            raise error
+        finally:
+            del call, error  # breaks a reference cycle: the call holds the error, whose traceback holds this frame
 
     def end(self) -> None:
-        """Leave all resources and stop, within their deadlines and `END_MARGIN`."""
+        """Leave all queues and stop, within their deadlines and `END_MARGIN`."""
         with self._posting:
             if self._closing:
                 return
@@ -228,14 +205,14 @@ class Background:
         leaving = Call(self._leave_all)
         with suppress(RuntimeError):  # the event loop is closed: an error that could not be caught has ended it
             self.loop.call_soon_threadsafe(leaving.begin)
-            longest = max((resource.max_leave_seconds for resource in list(self.resources)), default=0.0)
+            longest = max((queue.max_leave_seconds for queue in list(self.open_queues)), default=0.0)
             leaving.wait(longest + END_MARGIN)
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._ended.wait(END_MARGIN)
 
     async def _leave_all(self) -> None:
-        resources = list(self.resources)
-        for error in await asyncio.gather(*(resource.leave() for resource in resources), return_exceptions=True):
+        leaving = [queue.leave() for queue in list(self.open_queues)]
+        for error in await asyncio.gather(*leaving, return_exceptions=True):
             if isinstance(error, Exception):
                 logger.warning("a queue could not be closed properly: %s: %s", type(error).__name__, error)
 
@@ -245,22 +222,19 @@ class Background:
         finally:
             with self._posting:
                 self._closing = True
-            self._finish_tasks()
+            with suppress(Exception):
+                self.loop.run_until_complete(self._finish_tasks())
             self.loop.close()
             self._ended.set()
 
-    def _finish_tasks(self) -> None:
+    async def _finish_tasks(self) -> None:
         """End every task, so that no thread waits for ever and no task is destroyed while it runs."""
-        tasks = asyncio.all_tasks(self.loop)
+        tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
         if tasks:
-            self._run_once_more(asyncio.wait(tasks, timeout=1.0))
-        self._run_once_more(self.loop.shutdown_asyncgens())
-
-    def _run_once_more(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        with suppress(Exception):
-            self.loop.run_until_complete(coroutine)
+            await asyncio.wait(tasks, timeout=1.0)
+        await self.loop.shutdown_asyncgens()
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -312,7 +286,7 @@ def _gevent() -> Any:
 
 
 starting = threading.RLock()
-"""Held while the thread or a resource of it is made, so that only one of several first callers makes it."""
+"""Held while the thread is made or a queue is opened on it, so that only one of several first callers makes it."""
 
 _current: Background | None = None
 _is_ending = False

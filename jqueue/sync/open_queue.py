@@ -15,7 +15,7 @@ from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
-from jqueue.ports.queue import Consumer, JobQueue
+from jqueue.ports.queue import JobQueue
 from jqueue.sync.background import Background, Call, CallEnded
 
 DEFAULT_DEADLINE = 30.0
@@ -41,7 +41,7 @@ class OpenQueue:
         self._left = False
         options = getattr(queue, "options", None)
         self._deadline = DEFAULT_DEADLINE if options is None else to_seconds("deadline", options.deadline)
-        background.resources.add(self)
+        background.open_queues.add(self)
 
     # In any thread
 
@@ -95,19 +95,12 @@ class OpenQueue:
         task.add_done_callback(lambda _: self._calls.pop(call, None))
 
     async def _do(self, work: Callable[[JobQueue], Awaitable[Any]]) -> Any:
-        if not self._entered:
-            await self._enter()
-        return await work(self.queue)
-
-    async def _enter(self) -> None:
         async with self._enter_lock:
-            if self._entered:
-                return
-            if isinstance(self.queue, GroupCommitLoop):
-                await self.queue.start()
-            elif hasattr(self.queue, "__aenter__"):
-                await self.queue.__aenter__()
-            self._entered = True
+            if not self._entered:
+                if hasattr(self.queue, "__aenter__"):
+                    await self.queue.__aenter__()
+                self._entered = True
+        return await work(self.queue)
 
     def _give_back(self, jobs: Sequence[Job]) -> None:
         """Hand back jobs that were claimed after their caller had stopped waiting."""
@@ -135,21 +128,22 @@ class OpenQueue:
                 task.cancel()
         try:
             async with asyncio.timeout_at(until + 2.0), self._enter_lock:
-                if self._entered:
-                    await self._exit(seconds)
+                if self._entered and isinstance(self.queue, GroupCommitLoop):
+                    await self.queue.stop(deadline=seconds)
+                elif self._entered and hasattr(self.queue, "__aexit__"):
+                    await self.queue.__aexit__(None, None, None)
         finally:
             if self._calls:  # calls that do not go through the writer: reads
                 await asyncio.wait(self._calls.values(), timeout=max(0.0, until - loop.time()))
             for task in self._calls.values():
                 task.cancel()
             self._left = True
-            self._background.resources.discard(self)
+            self._background.open_queues.discard(self)
 
-    async def _exit(self, seconds: float) -> None:
-        if isinstance(self.queue, GroupCommitLoop):
-            await self.queue.stop(deadline=seconds)
-        elif hasattr(self.queue, "__aexit__"):
-            await self.queue.__aexit__(None, None, None)
+    async def start_beating(self, manager: HeartbeatManager) -> None:
+        """Begin the heartbeats of a block."""
+        await manager.__aenter__()
+        self.beats.add(manager)
 
     async def stop_beating(self, manager: HeartbeatManager) -> None:
         """End the heartbeats of a block, unless they have ended already."""
@@ -186,9 +180,7 @@ class KeepAlive:
         interval: Duration | None = None,
     ) -> None:
         self._open_queue = open_queue
-        self._jobs = jobs
-        self._interval = interval
-        self._manager: HeartbeatManager | None = None
+        self._manager = HeartbeatManager(open_queue.queue, jobs, interval, on_lost="event")
 
     @property
     def lost(self) -> bool:
@@ -198,29 +190,21 @@ class KeepAlive:
     @property
     def error(self) -> ClaimLostError | None:
         """The error that names the lost claim; None while no claim is lost."""
-        return None if self._manager is None else self._manager.error
+        return self._manager.error
 
     @property
     def cancelled(self) -> frozenset[str]:
         """Ids of the jobs of ranges that were cancelled, as far as heartbeats have told: see `HeartbeatManager`."""
-        return frozenset() if self._manager is None else self._manager.cancelled
+        return self._manager.cancelled
 
     def __enter__(self) -> Self:
-        self._manager = self._open_queue.run(self._start)
+        self._open_queue.run(lambda _: self._open_queue.start_beating(self._manager))
         return self
 
     def __exit__(
         self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
     ) -> None:
-        manager = self._manager
-        assert manager is not None
         with suppress(CallEnded):  # the queue was left within the block, or this is a fork, whose parent beats
-            self._open_queue.run(lambda _: self._open_queue.stop_beating(manager))
+            self._open_queue.run(lambda _: self._open_queue.stop_beating(self._manager))
         if exc_type is None and self.error is not None:
             raise self.error
-
-    async def _start(self, queue: Consumer) -> HeartbeatManager:
-        manager = HeartbeatManager(queue, self._jobs, self._interval, on_lost="event")
-        await manager.__aenter__()
-        self._open_queue.beats.add(manager)
-        return manager

@@ -20,6 +20,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
+    Sequence,
 )
 from contextlib import suppress
 from itertools import islice
@@ -72,11 +73,8 @@ def blocking(
     name = verb.__name__
 
     def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        given, named = args, kwargs
-        if takes_many and args:
-            given = (_as_list(args[0]), *args[1:])  # type: ignore[assignment]
-        elif takes_many and "jobs" in kwargs:
-            named = {**kwargs, "jobs": _as_list(kwargs["jobs"])}  # type: ignore[assignment]
+        given: Sequence[Any] = [_as_list(each) for each in args] if takes_many else args
+        named = {key: _as_list(each) for key, each in kwargs.items()} if takes_many else kwargs
         result: Result = self._run(
             lambda queue: _method_of(queue, name)(*given, **named), endless=endless, claims=claims
         )
@@ -107,14 +105,14 @@ def streaming(
         streamed = StreamedCall[Any, Any](lambda queue, items: getattr(queue, verb.__name__)(items, **options))
         try:
             self._run(lambda queue: streamed.give(queue, first))
-            while not streamed.ended:
+            while not streamed.task.done():
                 piece = list(islice(rest, ITEMS_GIVEN))
                 self._run(lambda queue: streamed.give(queue, piece))  # noqa: B023 - it runs at once
         except BaseException:
             with suppress(JQueueError):
                 self._run(lambda _: streamed.cancel())
             raise
-        return self._run(lambda _: streamed.answer())
+        return self._run(lambda _: streamed.task)
 
     made: Any = _like(verb, call)
     return made  # type: ignore[no-any-return]
@@ -191,7 +189,19 @@ class SyncQueue:
 
     @takes_queue_options
     def __init__(self, target: str | os.PathLike[str] | ObjectStoragePort | JobQueue, **settings: Any) -> None:
-        self._queue: JobQueue = _queue_on(target, settings)
+        queue: Any = target
+        if isinstance(target, str | os.PathLike):
+            queue = connect_queue(target, **settings)
+        elif isinstance(target, ObjectStoragePort):
+            queue = BrokerQueue(target, **settings)
+        elif isinstance(queue, SyncQueue) or not hasattr(queue, "enqueue"):
+            kind = type(target).__name__
+            raise InvalidJobError(
+                f"SyncQueue takes the URL or the path of a queue, a storage, or an async queue; got {kind}"
+            )
+        elif settings:
+            raise TypeError(f"an async queue has settings of its own: give {', '.join(settings)} to the async queue")
+        self._queue: JobQueue = queue
         self._closed = False
         self._forks_before = forks()
         self._open_queue: OpenQueue | None = None
@@ -385,20 +395,16 @@ class SyncQueue:
             return open_queue
         with background.starting:
             if self._open_queue is None or not self._open_queue.takes_calls:
-                self._copy_after_fork()
+                if self._forks_before != forks():
+                    self._forks_before = forks()
+                    if isinstance(self._queue, QueueBase):  # the fork may have come in the middle of a call
+                        self._queue = copy.copy(self._queue)
                 self._open_queue = OpenQueue(background.background(), self._queue)
                 if self._finalizer is not None:
                     self._finalizer.detach()
                 self._finalizer = weakref.finalize(self, self._open_queue.close_soon)
                 self._finalizer.atexit = False
             return self._open_queue
-
-    def _copy_after_fork(self) -> None:
-        """In a forked child, replace the queue object by a copy: the fork may have come in the middle of a call."""
-        if self._forks_before != forks():
-            self._forks_before = forks()
-            if isinstance(self._queue, QueueBase):
-                self._queue = copy.copy(self._queue)
 
 
 class StreamedCall(Generic[Item, Result]):
@@ -409,26 +415,25 @@ class StreamedCall(Generic[Item, Result]):
 
     Args:
         call: takes the queue, and an async iterator of the items.
+
+    Attributes:
+        task: the call, once items were given.
     """
+
+    task: asyncio.Task[Result]
 
     def __init__(self, call: Callable[[JobQueue, AsyncIterator[Item]], Coroutine[Any, Any, Result]]) -> None:
         self._call = call
-        self._task: asyncio.Task[Result] | None = None
-
-    @property
-    def ended(self) -> bool:
-        """True once the call has ended."""
-        return self._task is not None and self._task.done()
+        self._pieces: asyncio.Queue[list[Item]] = asyncio.Queue(1)
 
     async def give(self, queue: JobQueue, piece: list[Item]) -> None:
         """Give the next items, and wait until the call has taken them or has ended. No items are the end."""
-        if self._task is None:
-            self._pieces: asyncio.Queue[list[Item]] = asyncio.Queue(1)
-            self._task = asyncio.create_task(self._call(queue, self._items()))
+        if not hasattr(self, "task"):
+            self.task = asyncio.create_task(self._call(queue, self._items()))
         self._pieces.put_nowait(piece)
         taken = asyncio.create_task(self._pieces.join())
         try:
-            await asyncio.wait({self._task, taken}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({self.task, taken}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             await self.cancel()
             raise
@@ -437,14 +442,9 @@ class StreamedCall(Generic[Item, Result]):
 
     async def cancel(self) -> None:
         """End the call: its caller wants no answer."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-
-    async def answer(self) -> Result:
-        """Return the answer of the call, or raise its error."""
-        assert self._task is not None  # items were given
-        return await self._task
+        if hasattr(self, "task"):
+            self.task.cancel()
+            await asyncio.wait([self.task])
 
     async def _items(self) -> AsyncIterator[Item]:
         while piece := await self._pieces.get():
@@ -466,40 +466,18 @@ async def _piece_of(items: AsyncIterator[Item], at_once: int) -> tuple[list[Item
     return piece, False, None
 
 
-def _queue_on(target: Any, settings: dict[str, Any]) -> Any:
-    """Return the async queue for the target of a `SyncQueue`."""
-    if isinstance(target, str | os.PathLike):
-        return connect_queue(target, **settings)
-    if isinstance(target, ObjectStoragePort):
-        return BrokerQueue(target, **settings)
-    if isinstance(target, SyncQueue) or not hasattr(target, "enqueue"):
-        raise InvalidJobError(
-            f"SyncQueue takes the URL or the path of a queue, a storage, or an async queue; got {type(target).__name__}"
-        )
-    if settings:
-        raise TypeError(f"an async queue has settings of its own: give {', '.join(settings)} to the async queue")
-    return target
-
-
 def _as_list(jobs: Any) -> Any:
     """Return the jobs as a list. Their iterator may belong to the caller's thread, as a database cursor does."""
     return list(jobs) if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes) else jobs
 
 
 def _refuse_to_block_a_loop() -> None:
-    try:
+    """Raise JQueueError in the thread of an event loop, except in the cells of a notebook, which may block it."""
+    with suppress(RuntimeError):  # no event loop runs in this thread
         asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if not _in_a_notebook():
-        raise JQueueError(
-            "a SyncQueue would block the event loop that runs in this thread: use BrokerQueue and await its calls, or "
-            "call from another thread, for example with asyncio.to_thread"
-        )
-
-
-def _in_a_notebook() -> bool:
-    """True if the event loop of this program is the kernel of a notebook, whose cells run in it and may block it."""
-    ipython = sys.modules.get("IPython")
-    shell = None if ipython is None else ipython.get_ipython()
-    return getattr(shell, "kernel", None) is not None
+        ipython = sys.modules.get("IPython")
+        if getattr(ipython and ipython.get_ipython(), "kernel", None) is None:
+            raise JQueueError(
+                "a SyncQueue would block the event loop that runs in this thread: use BrokerQueue and await its calls, "
+                "or call from another thread, for example with asyncio.to_thread"
+            )
