@@ -127,35 +127,28 @@ class Background:
         self._closing = False
         self._posting = threading.RLock()  # a signal handler or a finalizer may post while its thread posts
         self._ended = threading.Event()
-        gevent = _gevent()
         self.loop: _Loop
-        try:
-            if gevent is None:
-                self.loop = _Loop()
-                threading.Thread(target=self._run, name="jqueue-sync", daemon=True).start()
-            else:
-                self._start_below(gevent)
-        except RuntimeError as error:
-            if gevent is None:
-                self.loop.close()
-            raise JQueueError(f"the thread for blocking calls could not be started: {error}") from error
-
-    def _start_below(self, gevent: Any) -> None:
-        """Start a thread that is no greenlet. Its event loop belongs to its own hub, so it is made there."""
-        made = gevent.get_original("_thread", "allocate_lock")()
+        gevent = _gevent()
+        made = threading.Lock() if gevent is None else gevent.get_original("_thread", "allocate_lock")()
         made.acquire()
 
-        def begin() -> None:
+        def run() -> None:
             try:
-                self.loop = _Loop(has_threads=False)
+                self.loop = _Loop(has_threads=gevent is None)  # gevent's loops belong to the hub of their thread
             finally:
                 made.release()
             self._run()
 
-        gevent.get_original("_thread", "start_new_thread")(begin, ())
-        made.acquire()
-        if not hasattr(self, "loop"):
-            raise RuntimeError("its event loop could not be made")
+        try:
+            if gevent is None:
+                threading.Thread(target=run, name="jqueue-sync", daemon=True).start()
+            else:
+                gevent.get_original("_thread", "start_new_thread")(run, ())  # a thread that is no greenlet
+            made.acquire()
+            if not hasattr(self, "loop"):
+                raise RuntimeError("its event loop could not be made")
+        except RuntimeError as error:
+            raise JQueueError(f"the thread for blocking calls could not be started: {error}") from error
 
     @property
     def takes_calls(self) -> bool:
@@ -247,7 +240,7 @@ class _Loop(asyncio.SelectorEventLoop):
         has_threads: False if it does their work itself from the beginning.
     """
 
-    def __init__(self, *, has_threads: bool = True) -> None:
+    def __init__(self, *, has_threads: bool) -> None:
         super().__init__()
         self._has_threads = has_threads
 

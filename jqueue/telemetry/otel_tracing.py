@@ -149,25 +149,21 @@ class CommitSpans(Observer):
             if isinstance(outcome, list):
                 for operation, result in zip(operations, outcome, strict=True):
                     for call, job_id, context in self._contexts(operation, result):
-                        yield Link(context, {"jqueue.call": call, "messaging.message.id": job_id})
+                        if context is not None:
+                            yield Link(context, {"jqueue.call": call, "messaging.message.id": job_id})
 
-    def _contexts(self, operation: Operation, result: object) -> Iterator[tuple[str, str, SpanContext]]:
+    def _contexts(self, operation: Operation, result: object) -> Iterator[tuple[str, str, SpanContext | None]]:
         """Yield what a call did, to which job, and the span to which that belongs."""
         if isinstance(operation, Enqueue):
-            context = span_context_in(operation.headers or {})
-            if context is not None:
-                yield "enqueue", operation.id, context
-        elif isinstance(operation, Ack | Nack):
-            if isinstance(operation.job, Claim):
-                job_id = operation.job.job_id
-                attempt, handled = self._handlers.get(job_id, (None, None))
-                if handled is not None and attempt == operation.job.attempt:
-                    yield type(operation).__name__.lower(), job_id, handled
+            yield "enqueue", operation.id, span_context_in(operation.headers)
+        elif isinstance(operation, Ack | Nack) and isinstance(operation.job, Claim):
+            attempt, handled = self._handlers.get(operation.job.job_id, (None, None))
+            if attempt == operation.job.attempt:
+                yield type(operation).__name__.lower(), operation.job.job_id, handled
         elif operation.claims_jobs and isinstance(result, Sequence):
             for job in result:
-                context = span_context_in(job.headers or {}) if isinstance(job, JobRecord) else None
-                if context is not None:
-                    yield "dequeue", job.id, context
+                if isinstance(job, JobRecord):
+                    yield "dequeue", job.id, span_context_in(job.headers)
 
 
 class OpenTelemetryTracing:

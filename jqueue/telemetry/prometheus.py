@@ -154,12 +154,12 @@ class WatchedQueue(Observer):
         shown: dict[str, EntrypointStats] = {}
         others: list[EntrypointStats] = []
         entrypoints = stats.entrypoints or {}
-        for name in sorted(entrypoints, key=lambda name: -_weight(entrypoints[name])):
+        for name, each in sorted(entrypoints.items(), key=lambda item: -(item[1].totals or Totals()).enqueued):
             label = self._label("entrypoint", name)
             if label == OTHERS:
-                others.append(entrypoints[name])
+                others.append(each)
             else:
-                shown[label] = entrypoints[name]
+                shown[label] = each
         totals = None if stats.totals is None else _without(stats.totals, [each.totals for each in shown.values()])
         if others or (totals is not None and any(getattr(totals, kind) for kind in KINDS)):
             shown[OTHERS] = replace(sum_of(EntrypointStats, others), totals=totals, paused=False)
@@ -186,10 +186,6 @@ def _of_entrypoint(labels: tuple[str, str], stats: EntrypointStats) -> Samples:
         samples["jqueue_wait_seconds", labels] = stats.totals.waits
         samples["jqueue_run_seconds", labels] = stats.totals.runs
     return samples
-
-
-def _weight(stats: EntrypointStats) -> int:
-    return stats.totals.enqueued if stats.totals is not None else stats.ready
 
 
 def _without(whole: Totals, parts: Iterable[Totals | None]) -> Totals:
@@ -263,10 +259,6 @@ class PrometheusMetrics(Collector):
         """Read the figures of each queue, and return the metrics in the text format of Prometheus."""
         await asyncio.gather(*(watched.look() for watched in self._present))
         return await asyncio.to_thread(self.text)
-
-    def describe(self) -> Iterable[Metric]:
-        """Return no metric: they are known once a queue is watched."""
-        return []
 
     def collect(self) -> Iterator[Metric]:
         """Yield the latest samples, for the registry. If two have the same labels, the first counts.

@@ -74,13 +74,17 @@ arrived.wait()
 
 def test_ctrl_c_ends_a_waiting_call_and_leaves_no_claim(tmp_path):
     source = """
-interrupting = True
+def interrupt():
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
 class Interrupting(BrokerQueue):
     async def dequeue(self, *args, **options):
-        if interrupting:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-        return await super().dequeue(*args, **options)
+        if moment == "before":
+            interrupt()
+        jobs = await super().dequeue(*args, **options)
+        if moment == "after":
+            interrupt()
+        return jobs
 
 queue = SyncQueue(Interrupting(LocalFileSystemStorage(sys.argv[1])))
 
@@ -91,10 +95,13 @@ def be_interrupted(**options):
     except KeyboardInterrupt:
         print("interrupted")
 
+moment = "before"
 be_interrupted(wait=3600)
 queue.enqueue("work", b"")
 be_interrupted()
-interrupting = False
+moment = "after"
+be_interrupted(wait=30)
+moment = None
 print(*(job.failures for job in queue.dequeue("work", wait=30)))
 """
-    assert ["interrupted", "interrupted", "1"] == run(tmp_path, source)
+    assert [*["interrupted"] * 3, "1"] == run(tmp_path, source)

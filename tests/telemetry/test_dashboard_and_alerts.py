@@ -39,11 +39,8 @@ def test_queries_and_rules_ask_for_metrics_and_labels_that_exist():
             assert set(re.findall(r"(\w+)(?:=~|!=|=)", labels)) <= {*KNOWN[name].labels, "queue"}
 
 
-def test_each_alert_names_a_chapter_of_the_runbook():
+def test_each_alert_is_on_the_page_of_alerts_and_names_a_chapter_of_the_runbook():
     assert set(re.findall(r"runbook\.md#([\w-]+)", RULES)) <= HEADINGS
-
-
-def test_the_page_of_the_alerts_has_each():
     page = (PAGES / "alerts.md").read_text(encoding="utf-8")
     assert re.findall(r"alert: (\w+)", RULES) == re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
 

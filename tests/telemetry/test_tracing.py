@@ -11,7 +11,7 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
-from jqueue.worker import BatchContext, Context, Worker
+from jqueue.worker import BatchContext, Context, Exponential, Worker
 from tests.worker.scenes import SECRET
 
 
@@ -111,7 +111,7 @@ async def test_retries_are_linked_to_the_enqueue_and_to_the_attempt_before(trace
 
     async with traces.tracing().instrument(BrokerQueue(InMemoryStorage())) as queue:
         await queue.enqueue("mail", b"")
-        report = await drain(worker_of(traces, mail, backoff=_AtOnce()), queue)
+        report = await drain(worker_of(traces, mail, backoff=Exponential(1e-9)), queue)
     assert (2, 1) == (report.failed, report.succeeded)
     enqueue = traces.only("enqueue").context.span_id
     first, second, third = traces.spans("process")
@@ -123,11 +123,6 @@ async def test_retries_are_linked_to_the_enqueue_and_to_the_attempt_before(trace
     assert (StatusCode.ERROR, "ValueError") == (first.status.status_code, first.attributes["error.type"])
     assert StatusCode.UNSET == third.status.status_code
     assert SECRET not in "".join(span.to_json() for span in traces.spans())
-
-
-class _AtOnce:
-    def bound(self, failures):
-        return 0.0
 
 
 async def test_jobs_of_a_bulk_enqueue_have_the_context_of_one_span(traces):
