@@ -92,22 +92,17 @@ def streaming(
     """
     whole: Any = blocking(verb)
 
-    def call(self: SyncQueue, /, *args: Any, **options: Any) -> Any:
-        if len(args) + ("jobs" in options) != 1:
-            return whole(self, *args, **options)  # raises the error about the arguments
-        jobs = args[0] if args else options.pop("jobs")
+    def call(self: SyncQueue, jobs: Any, **options: Any) -> Any:
         if isinstance(jobs, AsyncIterable | Collection) or not isinstance(jobs, Iterable):
             return whole(self, jobs, **options)
         rest = iter(jobs)
-        first = list(islice(rest, ITEMS_GIVEN))
-        if len(first) < ITEMS_GIVEN:
-            return whole(self, first, **options)
+        piece = list(islice(rest, ITEMS_GIVEN))
+        if len(piece) < ITEMS_GIVEN:
+            return whole(self, piece, **options)
         streamed = StreamedCall[Any, Any](lambda queue, items: getattr(queue, verb.__name__)(items, **options))
         try:
-            self._run(lambda queue: streamed.give(queue, first))
-            while not streamed.task.done():
+            while self._run(lambda queue: streamed.give(queue, piece)):  # noqa: B023 - it runs at once
                 piece = list(islice(rest, ITEMS_GIVEN))
-                self._run(lambda queue: streamed.give(queue, piece))  # noqa: B023 - it runs at once
         except BaseException:
             with suppress(JQueueError):
                 self._run(lambda _: streamed.cancel())
@@ -426,8 +421,11 @@ class StreamedCall(Generic[Item, Result]):
         self._call = call
         self._pieces: asyncio.Queue[list[Item]] = asyncio.Queue(1)
 
-    async def give(self, queue: JobQueue, piece: list[Item]) -> None:
-        """Give the next items, and wait until the call has taken them or has ended. No items are the end."""
+    async def give(self, queue: JobQueue, piece: list[Item]) -> bool:
+        """Give the next items, and wait until the call has taken them. Return False if it has ended.
+
+        No items are the end.
+        """
         if not hasattr(self, "task"):
             self.task = asyncio.create_task(self._call(queue, self._items()))
         self._pieces.put_nowait(piece)
@@ -439,6 +437,7 @@ class StreamedCall(Generic[Item, Result]):
             raise
         finally:
             taken.cancel()
+        return not self.task.done()
 
     async def cancel(self) -> None:
         """End the call: its caller wants no answer."""

@@ -23,9 +23,7 @@ class Traces:
         self.provider = TracerProvider()
         self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
         self.tracer = self.provider.get_tracer("test")
-
-    def tracing(self, **options):
-        return OpenTelemetryTracing(self.provider, **options)
+        self.tracing = OpenTelemetryTracing(self.provider)
 
     def spans(self, start=""):
         return [span for span in self.exporter.get_finished_spans() if span.name.startswith(start)]
@@ -40,19 +38,16 @@ def traces():
     return Traces()
 
 
-def worker_of(traces, function, **options):
-    worker = Worker(tracing=traces.tracing())
+async def drain(traces, queue, function, **options):
+    """Run a worker with one traced handler until nothing is left to do."""
+    worker = Worker(tracing=traces.tracing)
     worker.handler("mail", **options)(function)
-    return worker
-
-
-async def drain(worker, queue):
     return await worker.run(queue, drain=True, signals=False)
 
 
 async def test_enqueue_and_handler_are_one_trace_and_linked(traces):
     storage = InMemoryStorage()
-    async with traces.tracing().instrument(BrokerQueue(storage)) as queue:
+    async with traces.tracing.instrument(BrokerQueue(storage)) as queue:
         with traces.tracer.start_as_current_span("request") as request:
             job = await queue.enqueue("mail", SECRET.encode(), headers={"own": "kept"})
     seen = []
@@ -61,7 +56,7 @@ async def test_enqueue_and_handler_are_one_trace_and_linked(traces):
         seen.append((dict(ctx.headers), trace.get_current_span().get_span_context()))
 
     async with BrokerQueue(storage) as other:  # as in another process: it shares only the store
-        await drain(worker_of(traces, mail), other)
+        await drain(traces, other, mail)
     enqueue, process = traces.only("enqueue mail"), traces.only("process mail")
     assert (SpanKind.PRODUCER, SpanKind.CONSUMER) == (enqueue.kind, process.kind)
     assert request.get_span_context().span_id == enqueue.parent.span_id
@@ -83,17 +78,13 @@ async def test_enqueue_and_handler_are_one_trace_and_linked(traces):
 
 
 async def test_a_batch_is_one_span_that_links_the_enqueues_of_its_jobs(traces):
-    tracing = traces.tracing()
-    worker = Worker(tracing=tracing)
-
-    @worker.handler("mail", batch=10)
     async def mail(payloads: list[bytes], ctx: BatchContext) -> None:
         ctx[0].on_ack(Enqueue("next", b""))
 
-    async with tracing.instrument(BrokerQueue(InMemoryStorage())) as queue:
+    async with traces.tracing.instrument(BrokerQueue(InMemoryStorage())) as queue:
         for _ in range(3):
             await queue.enqueue("mail", b"")
-        await drain(worker, queue)
+        await drain(traces, queue, mail, batch=10)
         [following] = (await queue.read_state()).jobs
     enqueues, process = traces.spans("enqueue mail"), traces.only("process mail")
     assert process.parent is None
@@ -109,9 +100,9 @@ async def test_retries_are_linked_to_the_enqueue_and_to_the_attempt_before(trace
         if ctx.attempt < 3:
             raise ValueError(SECRET)
 
-    async with traces.tracing().instrument(BrokerQueue(InMemoryStorage())) as queue:
+    async with traces.tracing.instrument(BrokerQueue(InMemoryStorage())) as queue:
         await queue.enqueue("mail", b"")
-        report = await drain(worker_of(traces, mail, backoff=Exponential(1e-9)), queue)
+        report = await drain(traces, queue, mail, backoff=Exponential(1e-9))
     assert (2, 1) == (report.failed, report.succeeded)
     enqueue = traces.only("enqueue").context.span_id
     first, second, third = traces.spans("process")
@@ -126,7 +117,7 @@ async def test_retries_are_linked_to_the_enqueue_and_to_the_attempt_before(trace
 
 
 async def test_jobs_of_a_bulk_enqueue_have_the_context_of_one_span(traces):
-    queue = traces.tracing().instrument(BrokerQueue(InMemoryStorage()))
+    queue = traces.tracing.instrument(BrokerQueue(InMemoryStorage()))
     async with queue:
         jobs = await queue.enqueue_many([Enqueue(name, b"") for name in ("mail", "mail", "resize")])
     span = traces.only("enqueue")
@@ -135,7 +126,7 @@ async def test_jobs_of_a_bulk_enqueue_have_the_context_of_one_span(traces):
 
 
 async def test_a_context_that_the_caller_gives_is_kept(traces):
-    queue = traces.tracing().instrument(DirectQueue(InMemoryStorage()))
+    queue = traces.tracing.instrument(DirectQueue(InMemoryStorage()))
     given = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     jobs = [await queue.enqueue("mail", b"", headers=given)]
     jobs += await queue.enqueue_many([Enqueue("mail", b"", headers=given)])
@@ -144,7 +135,7 @@ async def test_a_context_that_the_caller_gives_is_kept(traces):
 
 
 def test_a_span_of_a_thread_is_the_parent_of_its_blocking_enqueue(traces):
-    inner = traces.tracing().instrument(BrokerQueue(InMemoryStorage()))
+    inner = traces.tracing.instrument(BrokerQueue(InMemoryStorage()))
     with SyncQueue(inner) as queue, traces.tracer.start_as_current_span("request") as request:
         queue.enqueue("mail", b"")
     assert request.get_span_context().span_id == traces.only("enqueue").parent.span_id
