@@ -1,7 +1,7 @@
 """Handlers in separate processes. A process that dies, or is killed as its job must end, costs only that job or batch.
 
-Each process leads a process group: see `in_process`. One thread belongs to it, which starts it, reads what it reports
-and waits for its end.
+Each process leads a process group: see `in_process`. Two threads belong to it. One starts it and waits for its end; the
+other one reads what it reports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import atexit
 import contextlib
 import json
 import multiprocessing
-import multiprocessing.connection
 import multiprocessing.resource_tracker
 import os
 import signal
@@ -33,6 +32,9 @@ TERMINATION = 3.0
 
 JOIN_TIMEOUT = 5.0
 """Seconds that all processes get to end when the worker does."""
+
+LAST_REPORTS = 1.0
+"""Seconds to wait for the last reports of a process that has ended. A process that it has left may hold its pipe."""
 
 Running = Callable[[bool], None]
 """Called with False while the job waits for a process and its imports, and with True once its handler has begun."""
@@ -150,7 +152,7 @@ class _Process:
             timer.start()
 
     def _run(self, theirs: Any) -> None:
-        """Start the process, read its reports until it ends, and kill all that it has left. It runs in a thread."""
+        """Start the process, wait for its end, and kill all that it has left. It runs in a thread."""
         try:
             with theirs, signals_blocked({signal.SIGINT}):
                 self._process.start()
@@ -159,8 +161,19 @@ class _Process:
             return
         if self._must_end:
             self._signal("SIGTERM")
+        reader = threading.Thread(target=self._read, name="jqueue-reports", daemon=True)
+        reader.start()
+        self._process.join()
+        self._signal("SIGKILL", gone=True)
+        reader.join(LAST_REPORTS)  # the process may have ended amid a report, and one that it has left keeps that open
+        code = self._process.exitcode
+        early = " before the handler returned" if code == 0 else ""
+        self._tell("gone", f"the process of the handler ended with exit code {code}{early}")
+
+    def _read(self) -> None:
+        """Read what the process reports, until nothing more can be read. It runs in a thread."""
         with self._pipe, contextlib.suppress(Exception):  # a handler may have written to the pipe, or closed it
-            while self._pipe in multiprocessing.connection.wait([self._pipe, self._process.sentinel]):
+            while True:
                 kind, content = json.loads(self._pipe.recv_bytes())
                 if kind == "log":
                     with contextlib.suppress(Exception):  # a filter of the program may raise anything
@@ -168,11 +181,6 @@ class _Process:
                 else:
                     self._tell(kind, content)
         self.end()
-        self._process.join()
-        self._signal("SIGKILL", gone=True)
-        code = self._process.exitcode
-        early = " before the handler returned" if code == 0 else ""
-        self._tell("gone", f"the process of the handler ended with exit code {code}{early}")
 
     def _tell(self, kind: str, content: Any) -> None:
         def tell() -> None:

@@ -158,6 +158,14 @@ async def test_a_handler_that_writes_to_the_pipe_of_its_process_costs_only_its_o
 # The processes that a handler has started
 
 
+@pytest.mark.parametrize("in_its_group", [True, False])
+async def test_a_process_that_ends_amid_a_report_and_leaves_its_pipe_open_costs_only_its_job(in_its_group):
+    async with broker() as queue, asyncio.timeout(15):
+        await process_handlers.end_amid_a_report.enqueue(queue, in_its_group)
+        assert RunReport(dead=1) == await processed(queue)
+        assert "ProcessDied: the process of the handler ended with exit code 3" == (await only_job(queue)).error
+
+
 @pytest.fixture
 def ear():
     """A server that reads what the child processes of handlers write: `ear.port`, `ear.lines()`."""
