@@ -70,7 +70,8 @@ class OutcomeSender:
                     for held in plain:
                         held.uncertain = True
                     state.sending -= len(plain)
-                    state.put_back([held for held in plain if held in state.held])
+                    unsent = set(state.unsent)  # a refused one has a new outcome there
+                    state.put_back([held for held in plain if held in state.held and held not in unsent])
                     raise
                 state.sending -= len(plain)
                 state.put_back(again)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, QueueSet, WorkerNotFoundError
+from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Limits, QueueSet, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.operator import Attend
 from jqueue.operations import Enqueue
@@ -172,6 +172,33 @@ async def test_a_job_is_handed_back_unharmed_if_all_tasks_are_cancelled_before_i
             await task
         job = await only_job(queue)
     assert (QUEUED, 0) == (job.status, job.failures)
+
+
+@in_virtual_time
+async def test_a_job_whose_ack_is_refused_right_before_all_tasks_are_cancelled_is_sent_once_more():
+    class Deaf(BrokerQueue):
+        async def apply_each(self, *operations, **options):
+            calls.append(operations)
+            if len(calls) == 1:
+                return [InvalidJobError("refused")] * len(operations)
+            if len(calls) == 2:
+                await asyncio.Event().wait()
+            return await super().apply_each(*operations, **options)
+
+    worker, calls, go_on = Worker(concurrency=3), list[tuple[object, ...]](), asyncio.Event()
+    worker.handler("work")(go_on.wait)
+    async with broker(kind=Deaf, limits=Limits(batch_size=2)) as queue:
+        for _ in range(3):
+            await queue.enqueue("work", b"")
+        others = asyncio.all_tasks()
+        task = asyncio.create_task(worker.run(queue, signals=False))
+        await asyncio.sleep(1)
+        go_on.set()
+        await until(lambda: len(calls) == 2)
+        cancel_tasks(others)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert 3 == sum(len(operations) for operations in calls[2:])
 
 
 @in_virtual_time
