@@ -88,12 +88,14 @@ class Surroundings(Generic[R_co]):
 
     _contexts: Sequence[Surroundings[R_co]] = ()  # of the jobs of a batch
 
-    def __init__(self, **around: Unpack[Around]) -> None:
-        self.deadline = around.get("deadline")
+    def __init__(
+        self, *, queue: JobQueue | None = None, resources: Any = None, deadline: datetime | None = None
+    ) -> None:
+        self.deadline = deadline
         self.is_cancelled = False
         self.loop: asyncio.AbstractEventLoop | None = None
-        self._queue = around.get("queue")
-        self._resources = around.get("resources")
+        self._queue = queue
+        self._resources = resources
         self._event: asyncio.Event | None = None
         self._logger: logging.LoggerAdapter[logging.Logger] | None = None
 
@@ -178,7 +180,7 @@ class Context(Surroundings[R_co]):
     def __init__(self, job: Job, **around: Unpack[Around]) -> None:
         super().__init__(**around)
         self.job = job
-        self.companions: tuple[Operation, ...] = ()
+        self.companions: list[Operation] = []
 
     @property
     def entrypoint(self) -> str:
@@ -234,11 +236,11 @@ class Context(Surroundings[R_co]):
             if not isinstance(operation, Operation):
                 raise InvalidJobError(f"on_ack takes operations such as Enqueue(...), got {type(operation).__name__}")
         self.queue.capabilities.require("transactions")
-        self.companions += operations
+        self.companions.extend(operations)  # in one step, as threads of a handler may call this
 
     def change_on_ack(self, change: Callable[[Operation], Operation]) -> None:
         """Replace each operation that was given to `on_ack` by what `change` returns for it."""
-        self.companions = tuple(map(change, self.companions))
+        self.companions = list(map(change, self.companions))
 
     def _about(self) -> dict[str, Any]:
         return about(self.job)

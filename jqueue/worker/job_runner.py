@@ -422,7 +422,7 @@ class JobRunner:
             return
         held.outcome = "succeeded"
         if held.context is not None:
-            held.companions = held.context.companions
+            held.companions = tuple(held.context.companions)
         self._state.add_outcome(held)
 
     def refuse(self, held: HeldJob, error: BaseException) -> None:

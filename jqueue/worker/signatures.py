@@ -140,7 +140,7 @@ def _read(
 
     The first parameter that is annotated as the context gets it, else the one that is called `ctx`.
     """
-    hints, parameters = _hints(named, function, local_names), _parameters(named, function)
+    parameters, hints = _parameters(named, function), _hints(named, function, local_names)
     needs = {
         each.name: mark.function
         for each in parameters
@@ -284,9 +284,11 @@ def _decisive(function: Function) -> Function:
 
 
 def _layers(function: Function) -> Iterator[Function]:
-    """Yield a function, the function that it wraps, and so on to the innermost."""
+    """Yield a function, the function that it wraps, and so on to the innermost, or until one wraps itself."""
     layer: Any = function
-    while layer is not None:
+    seen: list[Any] = []
+    while layer is not None and not any(layer is each for each in seen):
+        seen.append(layer)
         yield layer
         if isinstance(layer, functools.partial):
             layer = layer.func

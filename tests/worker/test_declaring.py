@@ -104,6 +104,7 @@ def handler(**options):
         functools.partial(send.operation, Email(to="a")),
         AnyWorker,
         AnyRouter,
+        functools.partial(BatchContext, "work", []),
     ],
 )
 def test_an_unknown_option_is_named(declare):
@@ -182,11 +183,19 @@ def takes_context(payloads: list[bytes], it: Context) -> None: ...
 def takes_batch_context(payload: bytes, it: BatchContext) -> None: ...
 
 
+def wraps_itself(payload: bytes) -> None: ...
+
+
+wraps_itself.__wrapped__ = functools.partial(wraps_itself)  # type: ignore[attr-defined]
+wraps_itself.__wrapped__.__wrapped__ = wraps_itself  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize(
     ("function", "options", "advice"),
     [
         (without_annotation, {}, "annotate its parameter 'message' as bytes, str, a pydantic model"),
         (two_in_batch, {"batch": 2}, r"'messages' as a list .* only this one, without third\. A payload of several"),
+        (wraps_itself, {}, "its parameters cannot be read: wrap it in a Python function"),
         (undefined, {}, "'Later', which is not defined when it is decorated"),
         (odd_payload, {}, "pydantic cannot validate"),
         (functools.partial(generates), {}, "must not be a generator"),
