@@ -97,7 +97,9 @@ class OpenQueue:
     async def _do(self, work: Callable[[JobQueue], Awaitable[Any]]) -> Any:
         async with self._enter_lock:
             if not self._entered:
-                if hasattr(self.queue, "__aenter__"):
+                if isinstance(self.queue, GroupCommitLoop):
+                    await self.queue.start()
+                elif hasattr(self.queue, "__aenter__"):
                     await self.queue.__aenter__()
                 self._entered = True
         return await work(self.queue)

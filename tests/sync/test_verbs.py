@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits, LocalFileSystemStorage, QueueSet
+from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.domain.errors import (
     ClaimLostError,
     DeadlineExceededError,
@@ -163,8 +164,12 @@ def test_a_sync_queue_is_made_of_a_path_a_url_a_storage_or_an_async_queue(tmp_pa
     for target in (str(file), file, file.as_uri(), LocalFileSystemStorage(file)):
         with SyncQueue(target, stale_timeout=7) as opened:
             opened.enqueue("work", b"")
-    with SyncQueue(DirectQueue(LocalFileSystemStorage(file))) as opened:
-        assert (4, True) == (len(opened.read_state().jobs), "queue.json" in repr(opened))
+    for kind in (DirectQueue, GroupCommitLoop):
+        with SyncQueue(kind(LocalFileSystemStorage(file))) as opened:
+            opened.enqueue("work", b"")
+            assert "queue.json" in repr(opened)
+    with SyncQueue(file) as opened:
+        assert 6 == len(opened.read_state().jobs)
     wrong: Any
     for wrong in (7, object(), queue):
         with pytest.raises(InvalidJobError, match="SyncQueue takes"):
