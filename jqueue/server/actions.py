@@ -94,7 +94,7 @@ class Field:
         try:
             value = msgspec.convert(value, _KINDS.get(self.kind, str))
         except msgspec.ValidationError:
-            raise InvalidJobError(f"{self.name!r} is of the wrong kind: the action needs a {self.kind}") from None
+            raise InvalidJobError(f"the action needs {self.name!r} of the kind {self.kind!r}") from None
         if self.kind != "duration":
             return value
         if (seconds := parse_duration(value)) is None:

@@ -294,6 +294,17 @@ async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app):
     assert before == await version(queue)
 
 
+async def test_the_refusal_of_a_wrong_value_names_the_field_and_what_it_must_be(queue, app):
+    for action, body, expected in (
+        ("reprioritise", {"priority": "high"}, "'priority' of the kind 'integer'"),
+        ("reschedule", {"delay": 5}, "'delay' of the kind 'duration'"),
+        ("enqueue", {"entrypoint": ["hunter2"]}, "'entrypoint' of the kind 'text'"),
+        ("enqueue", {"entrypoint": "mail", "json": "yes"}, "'json' of the kind 'tick'"),
+    ):
+        answer = await act(app, action, {"id": "a", "seen": [], **body})
+        assert f"the action needs {expected}" == answer.values["error"]
+
+
 async def test_each_action_on_a_job_does_its_work_in_one_commit_if_the_job_is_as_it_was_seen(queue, other, app):
     for action, body, (field, expected) in (
         ("remove", {}, ("id", None)),

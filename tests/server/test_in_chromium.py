@@ -297,6 +297,16 @@ def test_what_is_said_in_the_corner_covers_no_button_and_a_late_refusal_is_said_
         browser.see("the limit is 512", "#alerts")
 
 
+def test_each_press_turns_to_the_next_theme_even_if_the_storage_of_the_browser_is_full(browser, path):
+    on(path, "enqueue", "mail", b"")
+    with opened(browser, path):
+        browser.see("Theme: auto", "header")
+        browser.driver.execute_script("Storage.prototype.setItem = () => { throw new Error('full'); }")
+        browser.press("Theme", "header")
+        browser.see("Theme: dark", "header")
+        assert "dark" == browser.driver.execute_script("return document.documentElement.dataset.theme")
+
+
 def test_two_groups_of_dead_jobs_whose_names_run_together_are_two_rows(browser, path):
     for entrypoint, error in (("a", "b:c"), ("a:b", "c")):
         on(path, "enqueue", entrypoint, b"")

@@ -62,14 +62,14 @@ export class App {
 
   // Show the theme that was chosen, or the next one: as the system has it, dark, light.
   turnTheme(turn) {
-    const themes = ["auto", "dark", "light"], next = (theme) => (turn ? themes[(themes.indexOf(theme) + 1) % 3] : theme);
-    const root = document.documentElement;
-    try { // without a storage, the choice holds as long as the page is open
-      root.dataset.theme = next(localStorage.getItem("jqueue-theme") || root.dataset.theme || "auto");
-      localStorage.setItem("jqueue-theme", root.dataset.theme);
-    } catch {
-      root.dataset.theme = next(root.dataset.theme || "auto");
-    }
+    const themes = ["auto", "dark", "light"], root = document.documentElement;
+    let theme = root.dataset.theme || "auto";
+    const next = () => (turn ? themes[(themes.indexOf(theme) + 1) % 3] : theme);
+    try { // without a storage, or with a full one, the choice holds as long as the page is open
+      theme = localStorage.getItem("jqueue-theme") || theme;
+      localStorage.setItem("jqueue-theme", next());
+    } catch {}
+    root.dataset.theme = next();
     document.getElementById("theme").textContent = `Theme: ${root.dataset.theme}`;
   }
 
