@@ -98,11 +98,11 @@ class Supervisor:
 
     def supervise(self) -> int:
         """Run the processes, and return the worst exit status of the last ones."""
+        if self._changes is not None:
+            next(self._changes)  # from now on, no change is overlooked
         for number in SIGNALS:
             if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._signals.append(number))
-        if self._changes is not None:
-            next(self._changes)  # from now on, no change is overlooked
         try:
             while not self._is_over():
                 if self._changes is None:

@@ -283,7 +283,9 @@ def test_a_wrong_target_or_queue_is_refused(tmp_path, monkeypatch, target, reaso
     monkeypatch.delitem(sys.modules, "program", raising=False)
     monkeypatch.setitem(sys.modules, "watchfiles", None)
     program, *others = target.split()
+    before = signal.getsignal(signal.SIGINT)
     result = run("worker", program, *(others or ["queue.json"]))
+    assert signal.getsignal(signal.SIGINT) is before
     assert (2, "", True) == (result.exit_code, result.stdout, reason in result.stderr)
     assert all(line.startswith(("jqueue: ", " ", "SyntaxError")) for line in result.stderr.splitlines())
     assert "/cli/" not in result.stderr, "a traceback shows only the program"
