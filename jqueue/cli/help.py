@@ -10,9 +10,8 @@ import gc
 import os
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from keyword import iskeyword
-from pathlib import Path
+from pkgutil import get_data
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -105,7 +104,7 @@ class _Listed(TyperCommand):
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """Return the summary, which is not cut."""
-        return _summaries(self.module)[str(self.name)]
+        return _summaries(self.module).get(str(self.name), "")
 
     def imported(self) -> Any:
         """Return the command."""
@@ -119,9 +118,12 @@ class _Listed(TyperCommand):
 
 @cache
 def _summaries(module: str) -> dict[str, str]:
-    """Return the first paragraph of the docstring of each function of a module, by its name."""
-    spec = find_spec(module)
-    tree = ast.parse(Path(str(spec and spec.origin)).read_bytes())
+    """Return the first paragraph of the docstring of each function of a module, by its name. None without sources."""
+    package, _, name = module.rpartition(".")
+    try:
+        tree = ast.parse(get_data(package, f"{name}.py") or b"")
+    except OSError:
+        return {}
     functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
     return {each.name.removesuffix("_"): (ast.get_docstring(each) or "").partition("\n\n")[0] for each in functions}
 

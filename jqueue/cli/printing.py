@@ -49,10 +49,10 @@ def note(message: str) -> None:
 
 
 def show(*lines: str) -> None:
-    """Print lines for people. They are folded to the width of the terminal."""
+    """Print lines for people. They are folded to the width of the terminal, but for longer words, such as paths."""
     width = shutil.get_terminal_size().columns
     for line in lines:
-        write_lines(textwrap.wrap(line, width, break_on_hyphens=False) or [""])
+        write_lines(textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""])
 
 
 def jobs(number: int) -> str:

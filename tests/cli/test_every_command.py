@@ -1,9 +1,12 @@
 """Promises of every command: errors for people, nothing raw from a blob, widths, help, older formats."""
 
 import asyncio
+import compileall
 import os
 import re
 import shlex
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -174,6 +177,12 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, monkeypatch):
     assert {"id", "7", *shown} == {line.split()[0] for line in lines if line}, "ids are cut where they differ"
 
 
+def test_a_path_that_is_longer_than_a_line_stays_whole(tmp_path):
+    path = tmp_path / ("a" * 100) / "queue.json"
+    path.parent.mkdir()
+    assert str(path) in run("init", path).stdout.split()
+
+
 # Help and grammar
 
 
@@ -275,6 +284,24 @@ def test_without_typer_one_line_names_the_install_command():
     )
     assert 2 == result.returncode
     assert "jqueue: the command line needs typer and rich: pip install 'jqueue[cli]'\n" == result.stderr
+
+
+@pytest.mark.parametrize("kind", ["an archive", "no sources"])
+def test_the_help_lists_all_commands_of_an_archive_and_of_a_package_without_sources(kind, tmp_path):
+    place = tmp_path / "packages"
+    if kind == "an archive":
+        shutil.make_archive(str(place), "zip", ROOT, "jqueue")
+        place = place.with_suffix(".zip")
+    else:
+        shutil.copytree(ROOT / "jqueue", place / "jqueue")
+        compileall.compile_dir(place, quiet=2, legacy=True)
+        for path in place.rglob("*.py"):
+            path.unlink()
+    call = f"import sys; sys.path.insert(0, {str(place)!r}); from jqueue.cli.app import app; app(['--help'])"
+    ended = subprocess.run([sys.executable, "-c", call], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+    assert {name for name, *_ in ALL} <= set(ended.stdout.split())
+    assert ("Add a job, and print its id." in ended.stdout) is (kind == "an archive")
 
 
 def test_ctrl_c_amid_the_imports_prints_no_traceback():
