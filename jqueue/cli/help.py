@@ -5,9 +5,10 @@ The help is plain text. To draw boxes around it, typer imports a Markdown parser
 
 from __future__ import annotations
 
-import ast
 import gc
 import os
+import re
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from keyword import iskeyword
@@ -116,16 +117,21 @@ class _Listed(TyperCommand):
         return typer.main.get_command(command)
 
 
+_SUMMARY = re.compile(
+    r'^def (\w+?)_?\((?:(?!^def ).)*?\) -> [^\n]+:\n    """(.+?)(?:\n\n|""")', flags=re.DOTALL | re.MULTILINE
+)
+"""A function of a module, and the first paragraph of its docstring. To parse the modules would take 40 ms."""
+
+
 @cache
 def _summaries(module: str) -> dict[str, str]:
     """Return the first paragraph of the docstring of each function of a module, by its name. None without sources."""
     package, _, name = module.rpartition(".")
-    try:
-        tree = ast.parse(get_data(package, f"{name}.py") or b"")
-    except OSError:
-        return {}
-    functions = [each for each in tree.body if isinstance(each, ast.FunctionDef)]
-    return {each.name.removesuffix("_"): (ast.get_docstring(each) or "").partition("\n\n")[0] for each in functions}
+    source = b""
+    for path in (f"{name}.py", f"{name}/__init__.py"):
+        with suppress(OSError):
+            source += get_data(package, path) or b""
+    return {name: " ".join(text.split()) for name, text in _SUMMARY.findall(source.decode())}
 
 
 def _imported(name: str) -> ModuleType:

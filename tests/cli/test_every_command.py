@@ -177,6 +177,13 @@ def test_no_line_is_wider_than_the_terminal(tmp_path, monkeypatch):
     assert {"id", "7", *shown} == {line.split()[0] for line in lines if line}, "ids are cut where they differ"
 
 
+def test_a_group_lists_each_command_with_the_first_paragraph_of_its_help():
+    for words, command in ALL.items():
+        listed = " ".join(run(*words[:-1], "--help", COLUMNS="200").stdout.split())
+        summary = " ".join(command.help.partition("\n\n")[0].split())
+        assert f"{words[-1]} {summary}" in listed, words
+
+
 def test_a_path_that_is_longer_than_a_line_stays_whole(tmp_path):
     path = tmp_path / ("a" * 100) / "queue.json"
     path.parent.mkdir()
