@@ -109,7 +109,7 @@ async def in_chunks(
 
     Args:
         items: the items.
-        apart: returns True for the first item of a chunk and a later one that must not be in it.
+        apart: takes the first item of a chunk and the next item; returns True if the next item begins a new chunk.
     """
     chunk, missing = list[Item](), None
     try:

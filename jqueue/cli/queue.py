@@ -377,7 +377,7 @@ class Setting(NamedTuple):
 
 
 DURATION, SIZE = ("DURATION", duration, length), ("SIZE", size_of, size)
-"""Kinds of values: the name in the help, the function that reads the value of an option, and one that shows it."""
+"""Kinds of values. Each has a name in the help, a function that reads an option, and a function that shows a value."""
 
 VALUES = {
     "history": Setting(DURATION, "Keep the events of jobs for this time.", "Keep no events.", "not kept"),

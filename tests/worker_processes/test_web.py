@@ -76,7 +76,7 @@ class Callers:
             await asyncio.gather(*(call() for _ in range(AT_ONCE)))
 
     async def _accepted(self, session, job_id):
-        """Ask until there is an answer: a server that recycles a process may end a connection without one."""
+        """Ask until there is a whole answer: a server that recycles a process may cut one off, or send none."""
         async with asyncio.timeout(LONGEST / 2):
             while True:
                 try:
@@ -84,7 +84,7 @@ class Callers:
                         assert (200, job_id) == (response.status, job_id), await response.text()
                         self.accepted[job_id] = await response.json()
                         return
-                except aiohttp.ClientConnectionError:
+                except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
                     await asyncio.sleep(0.05)
 
 
