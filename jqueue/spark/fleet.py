@@ -3,9 +3,10 @@
     queue.json                      one queue
     s3://bucket/a.json,b.json       two: a comma in a URL is written %2C
     queues/*.json                   all files whose names match, as in a shell; `**` stands for any folders
-    s3://bucket/queues/*.json?…     all keys that match; the options after the question mark apply to all
+    s3://bucket/*.json?…            all keys that match; the options after the question mark apply to all
 
-In a URL, the options begin at the question mark, so that `*` and `[…]` are its only wildcards.
+In a URL, the options begin at the question mark, so that `*` and `[…]` are its only wildcards. The lock of a queue and
+the objects staged beside it match no wildcard. A name that begins with a dot only matches if the dot is written out.
 """
 
 from __future__ import annotations
@@ -18,17 +19,18 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from urllib.parse import quote
+from fnmatch import fnmatchcase
+from urllib.parse import quote, unquote
 
 from jqueue.adapters.storage._remote import RemoteStorage
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import InvalidURLError
-from jqueue.ports.storage import ObjectStoragePort, SupportsListing, SupportsRelease
-from jqueue.spark.globs import Pattern, has_wildcards
+from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, describe
 from jqueue.spark.option_parsing import check_one_url, url_of, urls_of
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
+_WILDCARD = re.compile(r"[*?\[]")
+_ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _SIGNS = re.compile(r"[,*?\[]")
 """Characters that may stand in a path, but have another meaning here."""
 
@@ -48,7 +50,7 @@ class FleetQueue:
     @property
     def name(self) -> str:
         """The name of its object, without secrets, as the column `queue` has it."""
-        return name_of(self.storage)
+        return describe(self.storage)
 
 
 def addresses_of(options: Mapping[str, str]) -> list[str]:
@@ -66,18 +68,9 @@ def addresses_of(options: Mapping[str, str]) -> list[str]:
     return [address for path in (paths or [url_of(options)]) for address in split(path)]
 
 
-def is_fleet(options: Mapping[str, str]) -> bool:
-    """Return True if the options name queues by a list or wildcards, even if only one queue is found.
-
-    Raises:
-        InvalidURLError: no queue is named.
-    """
-    return names_several(addresses_of(options))
-
-
 def names_several(addresses: list[str]) -> bool:
     """Return True if these are a list or have wildcards, even if only one queue is found."""
-    return len(addresses) > 1 or any(has_wildcards(_name_in(address)) for address in addresses)
+    return len(addresses) > 1 or any(map(_has_wildcards, addresses))
 
 
 def split(path: str) -> list[str]:
@@ -102,19 +95,18 @@ def queues_of(path: str) -> list[str]:
         InvalidURLError: it names no queue, or no queue matches.
         StorageError: a store could not list its objects.
     """
-    finding = _urls(split(path))
+
+    async def urls() -> list[str]:
+        queues = await find_all(split(path))
+        await release_all(queues)
+        return [queue.url for queue in queues]
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(finding)
+        return asyncio.run(urls())
     with ThreadPoolExecutor(1) as thread:  # a loop is running here already, as in a notebook
-        return thread.submit(asyncio.run, finding).result()
-
-
-async def _urls(addresses: Sequence[str]) -> list[str]:
-    queues = await find_all(addresses)
-    await release_all(queues)
-    return [queue.url for queue in queues]
+        return thread.submit(asyncio.run, urls()).result()
 
 
 async def release_all(queues: Iterable[FleetQueue]) -> None:
@@ -131,9 +123,9 @@ async def find_all(addresses: Sequence[str]) -> list[FleetQueue]:
         InvalidURLError: an address is wrong, or no queue matches.
         StorageError: a store could not list its objects.
     """
-    found: dict[str, FleetQueue] = {}
+    fleet: dict[str, FleetQueue] = {}
     for address in addresses:
-        if not has_wildcards(_name_in(address)):
+        if not _has_wildcards(address):
             queues = [FleetQueue(address, connect_storage(address))]
         elif (scheme := _URL.match(address)) is None or scheme[1].lower() == "file":
             queues = _files(address)
@@ -142,43 +134,31 @@ async def find_all(addresses: Sequence[str]) -> list[FleetQueue]:
         if not queues:
             raise InvalidURLError("no queue matches the wildcards of the URL")
         for queue in queues:
-            found.setdefault(queue.name, queue)
-    return list(found.values())
+            fleet.setdefault(queue.name, queue)
+    return list(fleet.values())
 
 
-def name_of(storage: object) -> str:
-    """Return the name of an object as people know it, without secrets, and printable."""
-    if isinstance(storage, RemoteStorage):
-        name = storage.url
-    elif isinstance(storage, LocalFileSystemStorage):
-        name = str(storage.path.absolute())
-    else:
-        name = repr(storage)
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in name)
-
-
-def _name_in(address: str) -> str:
-    """Return the part that may hold wildcards: all of a path, or a URL up to its options."""
-    return address.partition("?")[0] if _URL.match(address) else address
+def _has_wildcards(address: str) -> bool:
+    """Return True if a path, or a URL up to its options, has wildcards."""
+    return _WILDCARD.search(address.partition("?")[0] if _URL.match(address) else address) is not None
 
 
 def _files(address: str) -> list[FleetQueue]:
     """Return the files whose names match."""
-    url = _URL.match(address)
-    pattern, options = Pattern.of_path(address), ""
+    url, pattern, options = _URL.match(address), address, ""
     if url is not None:
         path, mark, text = address[url.end() :].partition("?")
         if not path.startswith(("/", "localhost/")):
             connect_storage(address)  # raises, and says what is wrong
-        pattern, options = Pattern.of_url(path.removeprefix("localhost")), mark + text
-    found = []
-    for path in sorted(glob.glob(pattern.text, recursive=True)):
-        if os.path.isfile(path) and not pattern.is_ours(path):
+        pattern, options = _pattern(path.removeprefix("localhost")), mark + text
+    queues = []
+    for path in sorted(glob.glob(pattern, recursive=True)):
+        if os.path.isfile(path) and not _is_ours(path):
             absolute = os.path.abspath(path)
             plain = url is None and not _SIGNS.search(absolute)
             queue_url = absolute if plain else f"file://{quote(os.fsencode(absolute))}{options}"
-            found.append(FleetQueue(queue_url, connect_storage(queue_url)))
-    return found
+            queues.append(FleetQueue(queue_url, connect_storage(queue_url)))
+    return queues
 
 
 async def _objects(address: str) -> list[FleetQueue]:
@@ -186,23 +166,40 @@ async def _objects(address: str) -> list[FleetQueue]:
     path, mark, options = address.partition("?")
     scheme, _, rest = path.partition("://")
     place, _, name = rest.partition("/")
-    pattern = Pattern.of_url(name)
-    before, begins = pattern.fixed_part()
-    if not before:
-        raise InvalidURLError(
-            f"the {scheme}:// URL has too little before its first wildcard: it takes two characters of the name, as in "
-            f"{scheme}://…/queues/*.json"
-        )
-    base = connect_storage(f"{scheme}://{place}/{quote(before)}{mark}{options}")
-    if not isinstance(base, SupportsListing):
+    pattern = _pattern(name)
+    fixed = _WILDCARD.split(pattern)[0]
+    base = connect_storage(f"{scheme}://{place}/{quote(fixed)}-{mark}{options}")
+    if not isinstance(base, RemoteStorage):
         raise InvalidURLError(f"wildcards are for files and object stores, and {scheme}:// cannot list its objects")
-    found: list[FleetQueue] = []
+    queues = []
     try:
-        for suffix in sorted(each.suffix for each in await base.list_beside(begins)):
-            if pattern.fits(before + suffix):
-                url = f"{scheme}://{place}/{quote(before + suffix)}{mark}{options}"
-                found.append(FleetQueue(url, base.beside(suffix)))
+        for key, storage in (await base.list_bucket(fixed)).items():
+            if not _is_ours(key) and _fit(key.split("/"), pattern.split("/")):
+                queues.append(FleetQueue(f"{scheme}://{place}/{quote(key)}{mark}{options}", storage))
     finally:
-        if not found:
-            await release_all([FleetQueue("", base)])
-    return found
+        if not queues:
+            await base.release()
+    return queues
+
+
+def _pattern(name: str) -> str:
+    """Return the pattern in the path of a URL, as `glob` takes it. Characters escaped with % are no wildcards."""
+    return _ESCAPES.sub(lambda escapes: glob.escape(unquote(escapes[0], errors="surrogateescape")), name)
+
+
+def _is_ours(name: str) -> bool:
+    """Return True for the lock of a queue, and an object staged beside it."""
+    last = name.rpartition("/")[2]
+    return last.endswith(".lock") or ".staged-" in last
+
+
+def _fit(parts: list[str], pattern: list[str]) -> bool:
+    """Return True if the parts of a key match the parts of a pattern."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        hidden = next((place for place, part in enumerate(parts) if part.startswith(".")), len(parts))
+        return any(_fit(parts[skipped:], pattern[1:]) for skipped in range(min(len(parts), hidden + 1)))
+    if not parts or (parts[0].startswith(".") and not pattern[0].startswith(".")):
+        return False
+    return fnmatchcase(parts[0], pattern[0]) and _fit(parts[1:], pattern[1:])

@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job
-from jqueue.spark.fleet import is_fleet
+from jqueue.spark.fleet import addresses_of, names_several
 
 QUEUE = "queue"
 """Name of the column that says which queue a row comes from, if several are read."""
@@ -104,7 +104,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     Raises:
         InvalidURLError: they name no queue.
     """
-    return FLEET_SCHEMA if is_fleet(options) else SNAPSHOT_SCHEMA
+    return FLEET_SCHEMA if names_several(addresses_of(options)) else SNAPSHOT_SCHEMA
 
 
 def check_schema(schema: StructType, *, fleet: bool) -> None:

@@ -1,13 +1,15 @@
 """Lists and wildcards name several queues, in files and in an object store."""
 
 import asyncio
+from contextlib import suppress
 from urllib.parse import quote
 
 import pytest
 
 from jqueue import connect
-from jqueue.domain.errors import InvalidURLError
-from jqueue.spark.fleet import name_of, queues_of
+from jqueue.domain.errors import CASConflictError, InvalidURLError
+from jqueue.ports.storage import describe
+from jqueue.spark.fleet import queues_of
 from tests.object_stores import BUCKET
 
 FILES = ("a.json", "b.json", "deep/c.json", "deep/er/d.json", "e.txt", ".hidden.json", "x [1], *.json")
@@ -17,7 +19,8 @@ NO_QUEUES = ("a.json.staged-1-2", ".b.json.token.tmp", "f.json.lock")
 def put(url):
     async def write():
         storage = connect(url, create=True)
-        await storage.write(b"{}", None)
+        with suppress(CASConflictError):  # another case has put it there
+            await storage.write(b"{}", None)
         if hasattr(storage, "release"):
             await storage.release()
 
@@ -46,7 +49,7 @@ def folder(tmp_path):
 )
 def test_wildcards_match_names_of_files(folder, pattern, names):
     urls = queues_of(f"{folder}/{pattern}")
-    assert names == sorted(name_of(connect(url)).removeprefix(f"{folder}/") for url in urls)
+    assert names == sorted(describe(connect(url)).removeprefix(f"{folder}/") for url in urls)
     assert urls == [url for each in urls for url in queues_of(each)] == queues_of(",".join(urls))
 
 
@@ -54,17 +57,18 @@ def test_wildcards_match_names_of_files(folder, pattern, names):
 @pytest.mark.parametrize(
     ("pattern", "names"),
     [
-        ("queues/**/*.json", ["queues/a.json", "queues/b.json", "queues/deep/c.json", "queues/x [1], *.json"]),
-        ("queues/x%20%5B1%5D%2C%20%2A.j*", ["queues/x [1], *.json"]),
+        ("fleet/queues/**/*.json", ["a.json", "b.json", "deep/c.json", "x [1], *.json"]),
+        ("fleet/queues/x%20%5B1%5D%2C%20%2A.j*", ["x [1], *.json"]),
+        ("*/queues/[ab].json", ["a.json", "b.json"]),
     ],
 )
 def test_wildcards_match_keys_of_a_bucket(seaweedfs, pattern, names):
-    begin = f"s3://{seaweedfs.access_key}:{quote(seaweedfs.secret_key)}@{seaweedfs.bucket}/fleet{hash(pattern)}/"
+    bucket = f"s3://{seaweedfs.access_key}:{quote(seaweedfs.secret_key)}@{seaweedfs.bucket}/"
     end = f"?endpoint_url={seaweedfs.endpoint_url}&region_name={seaweedfs.region}"
     for name in ("a.json", "b.json", "deep/c.json", ".hidden.json", "x [1], *.json", "a.json.staged-1-2"):
-        put(f"{begin}queues/{quote(name)}{end}")
-    urls = queues_of(f"{begin}{pattern}{end}")
-    assert names == [name_of(connect(url)).removeprefix(f"s3://{BUCKET}/fleet{hash(pattern)}/") for url in urls]
+        put(f"{bucket}fleet/queues/{quote(name)}{end}")
+    urls = queues_of(f"{bucket}{pattern}{end}")
+    assert names == [describe(connect(url)).removeprefix(f"s3://{BUCKET}/fleet/queues/") for url in urls]
 
 
 def test_options_of_a_url_apply_to_all_queues_and_one_named_twice_is_listed_once(folder):
@@ -78,7 +82,6 @@ def test_options_of_a_url_apply_to_all_queues_and_one_named_twice_is_listed_once
     [
         ("{0}/a.json,{0}/none*.json", "no queue matches"),
         ("a.json,,b.json", "%2C"),
-        ("s3://bucket/q*.json", "two characters"),
     ],
 )
 def test_a_wrong_list_or_pattern_is_refused_in_one_line(folder, path, words):
@@ -95,4 +98,4 @@ def test_a_wrong_list_or_pattern_is_refused_in_one_line(folder, path, words):
     ],
 )
 def test_the_name_of_a_queue_is_printable_and_has_no_secret(url, name):
-    assert name == name_of(connect(url))
+    assert name == describe(connect(url))

@@ -239,11 +239,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     def beside(self, suffix: str) -> Self:
         """Return the object of the same store whose name is this object's with the suffix. It shares the client."""
-        other = object.__new__(type(self))
-        vars(other).update(vars(self))
-        setattr(other, self.name_field, self._name + suffix)
-        other.url += suffix
-        return other
+        return self._named(self._name + suffix)
 
     async def list_beside(self, prefix: str) -> list[Listed]:
         """Return the objects whose name is this object's plus a suffix that begins with `prefix`.
@@ -255,16 +251,35 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
             StorageError: the store failed; the subclass says how.
         """
         check_prefix(prefix)
-        begins = self._name + prefix
-        found: dict[str, Listed] = {}
+        objects = await self._all(self._name + prefix)
+        return [Listed(name.removeprefix(self._name), *about) for name, about in objects.items()]
+
+    async def list_bucket(self, prefix: str) -> dict[str, Self]:
+        """Return the objects of the whole bucket whose names begin with `prefix`, by name. They share the client.
+
+        Raises:
+            StorageError: the store failed; the subclass says how.
+        """
+        return {name: self._named(name) for name in await self._all(prefix)}
+
+    def _named(self, name: str) -> Self:
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
+        setattr(other, self.name_field, name)
+        other.url = self.url.removesuffix(self._name) + name
+        return other
+
+    async def _all(self, begins: str) -> dict[str, tuple[datetime, int]]:
+        """Return the objects of the bucket whose names begin with this, in order, each with its time and its size."""
+        objects: dict[str, tuple[datetime, int]] = {}
         page: str | None = None
         while True:
-            told, following = await self._call("list", partial(self._list, begins=begins, page=page))
-            for name, modified, size in told:
+            entries, following = await self._call("list", partial(self._list, begins=begins, page=page))
+            for name, modified, size in entries:
                 if name.startswith(begins):  # a store may ignore the prefix, and a tool may remove what is listed
-                    found[name] = Listed(name.removeprefix(self._name), modified.astimezone(UTC), size)
+                    objects[name] = modified.astimezone(UTC), size
             if following is None:
-                return sorted(found.values())
+                return dict(sorted(objects.items()))
             if following == page:
                 raise StorageError(f"{self.url}: the store returns the same page of its list again and again")
             page = following

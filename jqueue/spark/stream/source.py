@@ -33,8 +33,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.domain.segments import RANGES_KEPT
-from jqueue.ports.storage import SupportsScratch
-from jqueue.spark.fleet import name_of
+from jqueue.ports.storage import SupportsScratch, describe
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.reader import SnapshotPartition, cut, read_pieces
 from jqueue.spark.staging import Staging, absolute
@@ -202,7 +201,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         single, several = split_between(self._options.partitions, len(held.jobs), in_ranges)
         found: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
         if held.ranges:
-            name, url = name_of(self._queue.storage), absolute(self._options.url)
+            name, url = describe(self._queue.storage), absolute(self._options.url)
             notes = self._notes_of(until, url)
             pieces = [rows_of_claim(name, url, claim, notes) for claim in held.ranges]
             found += [SnapshotPartition(part) for part in cut(pieces, several)]
