@@ -37,8 +37,6 @@ try:
     from pyspark.sql import functions as F
     from rich.console import Console
     from rich.text import Text
-
-    from jqueue.spark.noise import java_options, quiet_java, quiet_python
 except ImportError:
     sys.exit('This example needs more than jqueue: pip install "jqueue[cli,report,spark]", or use `make pipeline`')
 
@@ -305,11 +303,10 @@ def main(arguments: list[str] | None = None) -> int:
     console.print(f"{len(files):,} files in {str(options.folder.absolute())!r}")
     out = (options.out or Path(tempfile.mkdtemp(prefix="jqueue-pipeline-"))).absolute()
     out.mkdir(parents=True, exist_ok=True)
-    quiet_python()
     try:
-        with quiet_java("starting Spark"):
-            settings = {"spark.driver.extraJavaOptions": f"{java_options('off')} {QUICK_START}"}
-            spark = local_session("jqueue pipeline", options.master, **settings)
+        with console.status("starting Spark"):
+            settings = {"spark.driver.extraJavaOptions": QUICK_START}
+            spark = local_session("jqueue pipeline", options.master, log="OFF", **settings)
         try:
             problems = tell(spark, files, out, console)
         finally:

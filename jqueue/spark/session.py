@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jqueue.domain.errors import shown
@@ -30,6 +33,13 @@ DEFAULTS = {
     "spark.sql.shuffle.partitions": "4",
 }
 ON_THIS_MACHINE = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
+
+
+LOGGERS_OF_PYSPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
+"""They answer a typing mistake with pages of stack traces."""
+
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+LOG = Path(__file__).with_name("log4j2.properties")
 
 
 def spark_problem(version: str) -> str | None:
@@ -87,12 +97,17 @@ def interpreters(master: str, given: Mapping[str, str]) -> dict[str, str]:
     return {name: sys.executable for name in names if name not in given}
 
 
-def local_session(name: str = "jqueue", master: str = "local[*]", **settings: str) -> SparkSession:
+def local_session(
+    name: str = "jqueue", master: str = "local[*]", *, log: str = "WARN", **settings: str
+) -> SparkSession:
     """Return a session on this machine, or the session that already runs in this process.
+
+    Spark logs one line for each message, without Java's stack traces.
 
     Args:
         name: of the application.
         master: the address of Spark.
+        log: lowest level of Spark's log on stderr: OFF, ERROR, WARN or INFO. OFF also silences PySpark in this process.
         settings: more of Spark's settings, by their names, or with `_` for each dot: `spark_ui_enabled="true"`.
 
     Raises:
@@ -107,7 +122,14 @@ def local_session(name: str = "jqueue", master: str = "local[*]", **settings: st
     if problem is not None:
         raise RuntimeError(problem)
     os.environ.update(interpreters(master, os.environ))
+    if log == "OFF":
+        for logger in LOGGERS_OF_PYSPARK:
+            logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
+        warnings.filterwarnings("ignore", module=r"pyspark\.")  # of versions of packages that jqueue does not need
+        warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
+    own_log = f"-Dlog4j2.configurationFile={LOG.as_uri()} -Djqueue.spark.log={log}"
     wanted = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
+    wanted[JAVA_OPTIONS] = f"{own_log} {wanted.get(JAVA_OPTIONS, '')}".strip()
     defaults = DEFAULTS
     if master.startswith("local"):  # executors elsewhere have to reach the driver
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

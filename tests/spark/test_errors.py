@@ -1,5 +1,7 @@
 """The one line that a user needs is extracted from an error of PySpark, and nothing else is shown."""
 
+import os
+
 import pytest
 
 from jqueue.domain.errors import (
@@ -7,7 +9,7 @@ from jqueue.domain.errors import (
     JQueueError,
     QueueFullError,
 )
-from jqueue.spark.errors import cause, one_line, plain_errors
+from jqueue.spark.errors import cause, one_line, plain_errors, shows_one_line
 
 LINE = "option maxJobs takes a whole number from 1 to 10, got '0'"
 
@@ -64,6 +66,12 @@ def raised(text, name="AnalysisException", module="pyspark.errors.exceptions.cap
             "StreamingQueryException",
         ),
         raised(
+            "[STREAM_FAILED] Query [id = 42c6] terminated with exception: "
+            "[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform "
+            f"latestOffset: jqueue.domain.errors.InvalidJobError: {LINE}\n SQLSTATE: 38000 SQLSTATE: XXKST{PLAN}",
+            "StreamingQueryException",
+        ),
+        raised(
             f"{CALLED}org.apache.spark.SparkException: {ABORTED}org.apache.spark.api.python.PythonException: "
             f"{TRACEBACK}ValueError: {LINE}\n{JAVA}",
             "Py4JJavaError",
@@ -114,6 +122,24 @@ def test_plain_errors_raises_errors_of_jqueue_and_passes_others_through():
         with pytest.raises(type(error)) as passed, plain_errors():
             raise error
         assert error is passed.value
+
+
+@pytest.mark.parametrize(("error", "is_short"), [(InvalidURLError("bad URL"), True), (KeyError("size"), False)])
+def test_a_process_of_spark_shows_errors_of_jqueue_without_its_frames(monkeypatch, error, is_short):
+    @shows_one_line
+    class Source:
+        def partitions(self):
+            raise error
+
+        def read(self):
+            yield 1
+            raise error
+
+    for call in (Source().partitions, lambda: list(Source().read())):
+        monkeypatch.delenv("SPARK_HIDE_TRACEBACK", raising=False)
+        with pytest.raises(type(error)):
+            call()
+        assert is_short == bool(os.environ.get("SPARK_HIDE_TRACEBACK"))
 
 
 def test_an_error_from_elsewhere_keeps_its_class_name():

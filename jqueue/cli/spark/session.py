@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.console import Console
 
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import AsJSON
@@ -24,7 +25,6 @@ from jqueue.cli.parameters import option
 from jqueue.cli.progress import jobs_counted
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.spark.errors import one_line
-from jqueue.spark.noise import java_options, quiet_java, quiet_python
 from jqueue.spark.session import INSTALL, java_problem, spark_problem
 
 if TYPE_CHECKING:
@@ -65,11 +65,13 @@ class OnSpark:
     Attributes:
         master: Spark's name for the place.
         settings: of Spark.
+        log: lowest level of Spark's own log.
         as_json: True if the answer or an error is printed as JSON.
     """
 
     master: str
     settings: Mapping[str, str]
+    log: str
     as_json: bool
 
     @property
@@ -96,11 +98,10 @@ class OnSpark:
         if problem := spark_problem(installed) or java_problem():
             raise RefusedError(problem)
         try:
-            quiet_python()
-            with quiet_java("starting Spark"):
+            with Console(stderr=True).status("starting Spark"):
                 from jqueue.spark.session import local_session
 
-                session = local_session("jqueue spark", self.master, **self.settings)
+                session = local_session("jqueue spark", self.master, log=self.log, **self.settings)
             try:
                 yield session
             finally:
@@ -130,9 +131,7 @@ def _read(given: Mapping[str, Any]) -> OnSpark:
     if None in settings:
         raise RefusedError("--conf takes a Spark setting as KEY=VALUE: --conf spark.driver.memory=4g")
     chosen = {each[1]: each[2] for each in settings if each is not None}
-    extra, log = "spark.driver.extraJavaOptions", given["spark_log"] or "OFF"
-    chosen[extra] = f"{java_options(log)} {chosen.get(extra, '')}".strip()
-    return OnSpark(given["master"] or "local[*]", chosen, bool(given["as_json"]))
+    return OnSpark(given["master"] or "local[*]", chosen, given["spark_log"] or "OFF", bool(given["as_json"]))
 
 
 on_spark = expanding("spark", OPTIONS, _read)

@@ -19,6 +19,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.spark.enqueue.committing import BATCH_ID, QUERY_ID, TaskAttempt, TaskReport, left_out, log_receipt
 from jqueue.spark.enqueue.writing import ANSWERS, OPTIONS, bulk_enqueue
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import parse_options
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("
 """Options of the sink. The version of a micro-batch is its number, and no receipt fits a query of many commits."""
 
 
+@shows_one_line
 class StreamSink(DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query into a queue.
 

@@ -26,6 +26,7 @@ from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.enqueue.columns import columns_of
 from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, OptionType, parse_options, url_of
 from jqueue.spark.staging import Staging, absolute, open_store
 
@@ -89,6 +90,7 @@ ANSWERS: Mapping[str, str] = {
 """Advice for options of other sinks, by their names in lower case."""
 
 
+@shows_one_line
 class BulkWriter(DataSourceArrowWriter):
     """Writes a DataFrame into a queue. Spark creates it on the driver, and pickles it for the tasks, commit and abort.
 

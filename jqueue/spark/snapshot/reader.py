@@ -20,6 +20,7 @@ from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.printable import counted
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.ports.log import logger_of
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
 from jqueue.spark.rows import arrow_of, check_schema
@@ -115,6 +116,7 @@ class SnapshotPartition(InputPartition):
         return f"SnapshotPartition({sum(piece.size for piece in self.value)} bytes)"
 
 
+@shows_one_line
 class SnapshotReader(DataSourceReader):
     """Reads one version of each queue.
 

@@ -34,6 +34,7 @@ from jqueue.domain.errors import InvalidURLError, JQueueError
 from jqueue.domain.limits import Limits
 from jqueue.domain.segments import RANGES_KEPT
 from jqueue.ports.storage import SupportsScratch, describe
+from jqueue.spark.errors import shows_one_line
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.reader import SnapshotPartition, cut, read_pieces
 from jqueue.spark.staging import Staging, absolute
@@ -72,6 +73,7 @@ def open_queue(options: SourceOptions) -> DirectQueue:
     return queue
 
 
+@shows_one_line
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The streaming source, as Spark calls it: one call at a time.
 
