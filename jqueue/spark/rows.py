@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from operator import attrgetter
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -135,34 +134,18 @@ def arrow_of(jobs: Iterable[AnyJob], schema: StructType, queue: str | None = Non
         queue: the value of the column `queue`.
     """
     jobs = list(jobs)
-    cells: dict[str, Sequence[Any]] = {}
-    for name in schema.names:
-        if name == QUEUE:
-            cells[name] = [queue] * len(jobs)
-        elif name == "payload":
-            cells[name] = [None if job.payload_apart else job.payload for job in jobs]
-        elif name == "result":
-            cells[name] = [None if job.result is None else json_text(job.result) for job in jobs]
-        else:
-            cells[name] = list(map(attrgetter(name), jobs))
-    return batch_of(cells, len(jobs), to_arrow_schema(schema, timezone="UTC"))
-
-
-def batch_of(cells: Mapping[str, Sequence[Any]], rows: int, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch made of the values of its columns.
-
-    Args:
-        cells: values by column; a result as JSON, headers as a mapping. A missing column becomes nulls.
-        rows: number of rows.
-        schema: of the batch.
-    """
     columns = []
-    for field in schema:
-        if field.name not in cells:
-            columns.append(pa.nulls(rows, field.type))
-        elif pa.types.is_map(field.type):
-            pairs = [list(each.items()) if each else _NO_PAIRS for each in cells[field.name]]
-            columns.append(pa.array(pairs, field.type))
+    for column in to_arrow_schema(schema, timezone="UTC"):
+        cells: Sequence[Any]
+        if column.name == QUEUE:
+            cells = [queue] * len(jobs)
+        elif column.name == "payload":
+            cells = [None if job.payload_apart else job.payload for job in jobs]
+        elif column.name == "result":
+            cells = [None if job.result is None else json_text(job.result) for job in jobs]
+        elif column.name == "headers":
+            cells = [list(job.headers.items()) if job.headers else _NO_PAIRS for job in jobs]
         else:
-            columns.append(pa.array(cells[field.name], field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+            cells = [getattr(job, column.name) for job in jobs]
+        columns.append(pa.array(cells, column.type))
+    return pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(schema, timezone="UTC"))

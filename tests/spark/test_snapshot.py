@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import re
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -98,15 +97,6 @@ def test_a_snapshot_can_be_limited_to_entrypoints_and_statuses(url, deep, option
     wanted = {name: re.split(", ?", text.lower()) for name, text in options.items()}
     expected = [job for job in deep if all(getattr(job, name) in values for name, values in wanted.items())]
     assert shown(expected) == seen(snapshot(url, **options))
-
-
-@pytest.mark.parametrize("options", [{}, {"status": "in_progress"}])
-def test_entrypoints_and_statuses_are_counted_without_reading_a_segment(url, deep, options):
-    for segment in Path(f"{url}.segments").iterdir():
-        segment.unlink()
-    rows = snapshot(url, columns("status", "entrypoint"), numPartitions=5, **options)
-    wanted = [job for job in deep if all(getattr(job, name) == value for name, value in options.items())]
-    assert Counter((job.status, job.entrypoint) for job in wanted) == Counter(tuple(row.values()) for row in rows)
 
 
 def test_segments_and_chunks_without_a_wanted_job_are_not_read(url, steps, deep):

@@ -15,23 +15,31 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from jqueue.core.blob.lines import decode_line
+from jqueue.core.blob.lines import decode_line, encode_job
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import BlobMissingError, StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.printable import counted
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.ports.log import logger_of
+from jqueue.runtime.system import SystemClock
 from jqueue.spark.errors import shows_one_line
-from jqueue.spark.fleet import addresses_of, names_several
+from jqueue.spark.fleet import FleetQueue, addresses_of, find_all, names_several, release_all
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
 from jqueue.spark.rows import arrow_of, check_schema
-from jqueue.spark.snapshot.contents import Content, read_all
-from jqueue.spark.snapshot.counted_rows import COLUMNS, CountedRows
 from jqueue.spark.snapshot.segment_rows import BATCH_ROWS, SegmentRows
+from jqueue.spark.staging import absolute
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 logger = logger_of("jqueue")
+
+DEADLINE = 30.0
+"""Seconds to read a queue, as for any call of a queue."""
+
+AT_ONCE = 16
+"""Number of queues to read at a time."""
 
 MOST_PARTITIONS = 100_000
 PARTITIONS = 4
@@ -49,27 +57,6 @@ STATUSES = OptionType(f"some of {', '.join(JobStatus)}, with commas between them
 
 KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "numPartitions": INTEGER(1, MOST_PARTITIONS)}
 """The options besides the path."""
-
-_FILTERS = "the options entrypoint and status choose jobs, and a schema chooses columns"
-
-_NOW = "a snapshot shows the queue as it is now. the history and an archive tell the past"
-
-ANSWERS: Mapping[str, str] = {
-    "fetchsize": "each task reads its own part at once: leave it out",
-    "partitioncolumn": "the option numPartitions alone is enough",
-    "lowerbound": "the option numPartitions alone is enough",
-    "upperbound": "the option numPartitions alone is enough",
-    "dbtable": _FILTERS,
-    "query": _FILTERS,
-    "predicates": _FILTERS,
-    "topic": _FILTERS,
-    "subscribe": _FILTERS,
-    "versionasof": _NOW,
-    "timestampasof": _NOW,
-    "startingoffsets": _NOW,
-    "endingoffsets": _NOW,
-}
-"""Advice for options of other sources, by their names in lower case."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +90,7 @@ class BlobLines:
             yield list(map(decode_line, lines[first : first + BATCH_ROWS]))
 
 
-Piece = BlobLines | SegmentRows | CountedRows
+Piece = BlobLines | SegmentRows
 
 
 class SnapshotPartition(InputPartition):
@@ -133,7 +120,7 @@ class SnapshotReader(DataSourceReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        taken = parse_options(options, KNOWN, answers=ANSWERS)
+        taken = parse_options(options, KNOWN)
         self.addresses = addresses_of(options)
         self.selection = Selection(phases_of(taken.get("status", ())), frozenset(taken.get("entrypoint", ())))
         self.count: int | None = taken.get("numPartitions")
@@ -144,28 +131,24 @@ class SnapshotReader(DataSourceReader):
         """Read one version of each queue, and cut it into runs of jobs.
 
         Raises:
-            StorageError: a queue could not be read, or does not exist. The message names it.
+            BlobMissingError: one of the queues does not exist.
+            InvalidURLError: an address is wrong, or no queue matches.
+            StorageError: a queue could not be read. The message names it.
         """
-        pieces: list[Piece] = []
-        contents: list[Content] = []
+        return [SnapshotPartition(part) for part in cut(asyncio.run(self._pieces()), self.count)]
 
-        async def read() -> None:  # `asyncio.run` would print a returned value with an error
-            contents.extend(await read_all(self.addresses, self.selection))
+    async def _pieces(self) -> list[Piece]:
+        queues = await find_all(self.addresses)
+        room = asyncio.Semaphore(AT_ONCE)
 
-        asyncio.run(read())
-        for name, lines, set_aside, rows in contents:
-            if set_aside:
-                told = counted(set_aside, "line was", "lines were")
-                logger.warning("%s: %s left out: not readable as jobs", name, told)
-            pieces.append(BlobLines(name, b"\n".join(lines)))
-            for each in rows:
-                pieces += each.counted() if self._needs_no_line else [each]
-        return [SnapshotPartition(part) for part in cut(pieces, self.count)]
+        async def pieces(queue: FleetQueue) -> list[Piece]:
+            async with room:
+                return await _pieces_of(queue, self.selection)
 
-    @property
-    def _needs_no_line(self) -> bool:
-        """True if the manifest has all wanted columns."""
-        return bool(self.schema.names) and COLUMNS.issuperset(self.schema.names)
+        try:
+            return [piece for several in await asyncio.gather(*map(pieces, queues)) for piece in several]
+        finally:
+            await release_all(queues)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of one partition.
@@ -176,14 +159,39 @@ class SnapshotReader(DataSourceReader):
         return read_pieces(partition.value, self.schema)
 
 
+async def _pieces_of(queue: FleetQueue, selection: Selection) -> list[Piece]:
+    """Return the wanted jobs of one version of a queue: the lines in its object, and its segments, which are not read.
+
+    Some facts concern an object as a whole: an id that stands twice, a job that has no place yet. They are settled
+    here, and the jobs are encoded again, so that each line can be read alone, anywhere.
+    """
+    url = absolute(queue.url)
+    try:
+        view = await DirectQueue(queue.storage).view(deadline=DEADLINE)
+    except StorageError as error:
+        raise type(error)(f"{queue.name}: {error}") from None
+    if view.absent:
+        raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
+    if view.set_aside:
+        lines = counted(len(view.set_aside), "line was", "lines were")
+        logger.warning("%s: %s left out: not readable as jobs", queue.name, lines)
+    now, statuses = SystemClock().now(), frozenset(selection.statuses)
+    jobs = [encode_job(job) for job in view.records.values() if selection.matches(job, now)]
+    pieces: list[Piece] = [BlobLines(queue.name, b"\n".join(jobs))]
+    for name, segment in view.header.segments.items():
+        ranges = tuple(each for each in view.header.ranges.values() if each.segment == name)
+        first = segment.chunk_of(min([segment.next, *(each.first for each in ranges)]))
+        rows = SegmentRows(queue.name, url, name, segment, ranges, statuses, (first, segment.chunks))
+        if rows.wanted() and (not selection.entrypoints or segment.entrypoint in selection.entrypoints):
+            pieces.append(rows)
+    return pieces
+
+
 def read_pieces(pieces: Iterable[Piece], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of pieces. Errors are as for `SnapshotReader.read`."""
     for piece in pieces:
-        if isinstance(piece, CountedRows):
-            yield from piece.batches(schema)
-        else:
-            for jobs in piece.jobs():
-                yield arrow_of(jobs, schema, piece.queue)
+        for jobs in piece.jobs():
+            yield arrow_of(jobs, schema, piece.queue)
 
 
 def cut(pieces: Iterable[Piece], count: int | None) -> list[tuple[Piece, ...]]:

@@ -9,7 +9,7 @@ planning process looks at the manifest only: it reads neither a row nor an index
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -24,7 +24,6 @@ from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex, Span, job_of_row
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
-from jqueue.spark.snapshot.counted_rows import CountedRows
 
 DEADLINE = 120.0
 """Seconds for a read of a segment, with its repetitions. A task reads up to 64 MiB of one at once by default."""
@@ -90,7 +89,7 @@ class SegmentRows:
             StorageFatalError: rows cannot be read, and nothing takes note of them.
             StorageError: the store failed.
         """
-        wanted = self._wanted()
+        wanted = self.wanted()
         if not wanted:
             return
         found: list[tuple[SegmentIndex, Chunks]] = []  # `asyncio.run` makes a text of a returned value
@@ -136,34 +135,20 @@ class SegmentRows:
     def _share_of_a_chunk(self) -> int:
         return max(1, self.segment.index // self.segment.chunks // READ_FOR_ONE)
 
-    def counted(self) -> list[CountedRows]:
-        """Return the same rows by the manifest alone. The chunks must be those of the whole segment."""
-        waiting, claimed = self.segment.waiting, sum(each.rows for each in self.ranges)
-        counts = ((JobStatus.QUEUED, waiting), (JobStatus.IN_PROGRESS, claimed))
-        return [
-            CountedRows(self.queue, self.segment.entrypoint, status, rows)
-            for status, rows in counts
-            if rows and self._has(status)
-        ]
-
     def _has(self, status: JobStatus) -> bool:
         """Return True if jobs with a status are wanted."""
         return not self.statuses or status in self.statuses
 
-    def _wanted(self) -> list[int]:
+    def wanted(self) -> list[int]:
         """Return the numbers of the chunks that may have wanted jobs."""
-        waiting = self._has(JobStatus.QUEUED)
+        rows, waits = self.segment.chunk_rows, self._has(JobStatus.QUEUED)
         claimed = [each.span for each in self.ranges] if self._has(JobStatus.IN_PROGRESS) else []
         return [
             number
             for number in range(*self.chunks)
-            if (waiting and not self.segment.is_chunk_taken(number)) or self._meets(claimed, number)
+            if (waits and not self.segment.is_chunk_taken(number))
+            or any(first < (number + 1) * rows and last > number * rows for first, last in claimed)
         ]
-
-    def _meets(self, spans: Collection[Span], number: int) -> bool:
-        """Return True if a row of a chunk is in one of the spans."""
-        first = number * self.segment.chunk_rows
-        return any(start < first + self.segment.chunk_rows and end > first for start, end in spans)
 
     async def _read(self, wanted: Sequence[int], found: list[tuple[SegmentIndex, Chunks]]) -> None:
         """Read the index, and the bytes of the wanted chunks."""
