@@ -9,7 +9,7 @@ or a test compares them with it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
@@ -309,6 +309,33 @@ def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         if excluded in checked:
             raise InvalidJobError(f"give either {name} or {excluded}, not both")
     return checked
+
+
+def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[str, list[Any]]:
+    """Return the values to store of many jobs, by option. Each different value is checked once.
+
+    Args:
+        columns: by the name of an option in `IN_BULK`, its value for each job; None for the default. Headers are tuples
+            of pairs. All values of a column but None have one type.
+        limits: of the queue.
+
+    Raises:
+        InvalidJobError: a value is wrong, an option needs another one, or two exclude each other, in some job.
+    """
+    stored: dict[str, list[Any]] = {}
+    for name, values in columns.items():
+        option = IN_BULK[name]
+        check, of_pairs = option.check, option.kind is Mapping
+        checked: dict[Any, Any] = {None: option.unset}
+        for value in set(values) - checked.keys():
+            checked[value] = check(name, dict(value) if of_pairs else value, limits)
+        stored[name] = [checked[value] for value in values]
+    for name in stored.keys() & _BOUND:
+        needed, excluded = ([None] * len(stored[name]) if each not in stored else stored[each] for each in _BOUND[name])
+        for value, need, other in zip(stored[name], needed, excluded, strict=True):
+            if value is not None and ((need is None and _BOUND[name][0] is not None) or other is not None):
+                raise InvalidJobError(f"{name} does not fit to another option")
+    return stored
 
 
 def options_bytes(job: JobRecord) -> int:

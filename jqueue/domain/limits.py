@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -183,6 +183,17 @@ def check_payload(value: object, limits: Limits, *, objects: bool = False) -> by
             f"payload is {len(payload)} bytes; the limit is {most}. {advice} or set Limits(payload_bytes=...)"
         )
     return payload
+
+
+def check_payloads(values: Sequence[Any], limits: Limits) -> Sequence[bytes]:
+    """Return bytes-like payloads of the blob as bytes.
+
+    Raises:
+        InvalidJobError: one is not bytes-like, or larger than the limit.
+    """
+    if set(map(type, values)) <= {bytes} and max(map(len, values), default=0) <= limits.most_payload(objects=False):
+        return values
+    return [check_payload(value, limits) for value in values]
 
 
 def _encoding_advice(value: object) -> str:

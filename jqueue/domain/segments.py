@@ -418,6 +418,12 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
+def packed(texts: Iterable[str], rows: Iterable[int]) -> list[int]:
+    """Return the hash of each text times 2**32 plus its row, for `HashTable.making`."""
+    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
+    return [int.from_bytes(digest[:8]) << 32 | row for digest, row in zip(digests, rows, strict=True)]
+
+
 class HashTable:
     """Rows by the hash of a text.
 
@@ -556,9 +562,15 @@ SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
 _single_options, _NO_OPTIONS = attrgetter(*SINGLE), (None,) * len(SINGLE)
 
 
-def is_single(job: JobRecord) -> bool:
-    """Return True if a job is never in a range."""
-    return _single_options(job) != _NO_OPTIONS
+def single_rows(jobs: Iterable[JobRecord], first: int) -> list[Span]:
+    """Return the rows of jobs that are never in a range, as spans.
+
+    Args:
+        jobs: the jobs of rows that follow each other.
+        first: the number of the first row.
+    """
+    rows = enumerate(map(_single_options, jobs), first)
+    return [(row, row + 1) for row, options in rows if options != _NO_OPTIONS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,13 +109,15 @@ class Stager(Actor):
             stager = SegmentStager(Limits(), created_at, "unused", **sizes)
             for number in range(dice.choice([1, 2, 5])):
                 ids.append(f"{moment}-{task}-{number}")
-                details: dict[str, Any] = {"max_attempts": dice.choice([None, 1, 3]), "headers": {"task": f"{task}"}}
-                details["delay"] = dice.choice([None, None, None, 5.0])
-                stager.add(self.entrypoint(), b"", dice.choice([0, 0, -1, 5]), job_id=ids[-1], **details)
+                attempts, headers = dice.choice([None, 1, 3]), (("task", f"{task}"),)
+                delay, entrypoint = dice.choice([None, None, None, 5.0]), self.entrypoint()
+                priority = dice.choice([0, 0, -1, 5])
+                options = {"max_attempts": attempts, "headers": headers, "delay": delay, "priority": priority}
+                stager.add([entrypoint], [b""], {name: [value] for name, value in options.items()}, [ids[-1]])
             if dice.random() < 0.3:
                 keyed.append(f"{moment}-{task}")
                 payload, key = KEYED + keyed[-1].encode(), dice.choice(["key 1", "key 2"])
-                stager.add(self.entrypoint(), payload, job_id=f"{keyed[-1]}-keyed", unique_key=key)
+                stager.add([self.entrypoint()], [payload], {"unique_key": [key]}, [f"{keyed[-1]}-keyed"])
             new = []
             for encoded in (*stager.full(), *stager.rest()):
                 name = staged_name(app, version, f"{self.world.tag()}")

@@ -46,7 +46,7 @@ async def stage(queue, *payloads, transaction=FIRST, task=0, rows=100, **options
 
     for number, payload in enumerate(payloads):
         own = {name: value[number] if isinstance(value, list) else value for name, value in options.items()}
-        stager.add("work", payload, **own)
+        stager.add(["work"], [payload], {name: [value] for name, value in own.items()})
         for encoded in stager.full():
             await create(encoded)
     for encoded in stager.rest():

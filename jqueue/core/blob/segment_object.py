@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import zlib
 from binascii import a2b_base64
-from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -30,9 +29,9 @@ from jqueue.domain.segments import (
     Segment,
     SegmentIndex,
     Span,
-    hash_of,
-    is_single,
     joined,
+    packed,
+    single_rows,
     sorting,
 )
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
@@ -81,28 +80,29 @@ def encoding_segment(
         chunk_rows: number of rows in each chunk but the last.
     """
     order = yield from _ordering(jobs, scheduled=scheduled)
-    rows, number = deque([jobs[place] for place in order]), len(jobs)
+    rows, number = [jobs[place] for place in reversed(order)], len(jobs)
     jobs.clear()
     entrypoint = rows[0].entrypoint
     parts, chunks, offset = list[bytes](), list[Chunk](), 0
     ids, keys, objects, single = list[int](), list[int](), list[str](), list[Span]()
     spare, sequences, attempts = list[int](), list[int](), 0
     for first in range(0, number, chunk_rows):
-        some = [rows.popleft() for _ in range(min(chunk_rows, len(rows)))]
-        has_unknown = any(job.extra for job in some)
+        some = rows[: -chunk_rows - 1 : -1]
+        del rows[-chunk_rows:]
+        has_unknown = any(job.extra is not None for job in some)
         text = b"".join([encode_record(job) + b"\n" for job in some]) if has_unknown else _encode_rows(some)
         oldest = min([job.run_at or job.created_at for job in some]).timestamp()
         key = key_of(some[0])
         best = min([(job.priority, job.sequence) for job in some]) if scheduled else key[:2]
-        ids += [hash_of(job.id) << 32 | row for row, job in enumerate(some, first)]
-        keyed = [(job.unique_key, row) for row, job in enumerate(some, first) if job.unique_key is not None]
-        keys += [hash_of(key) << 32 | row for key, row in keyed]
+        ids += packed([job.id for job in some], range(first, first + len(some)))
+        if keyed := [(job.unique_key, row) for row, job in enumerate(some, first) if job.unique_key is not None]:
+            keys += packed(*zip(*keyed, strict=True))
         named = [job for job in some if job.payload_object is not None or job.result_object is not None]
         objects += [each.suffix for job in named for each in objects_of(job)]
-        single += [(row, row + 1) for row, job in enumerate(some, first) if is_single(job)]
+        single += single_rows(some, first)
         spare += [max(0, job.max_attempts - job.failures) for job in some if job.max_attempts is not None]
         sequences += [job.sequence for job in some]
-        attempts = max(attempts, *(job.attempt for job in some))
+        attempts = max(attempts, *[job.attempt for job in some])
         chunks.append(Chunk(offset, zlib.crc32(text), key, oldest, best))
         parts.append(text)
         offset += len(text)

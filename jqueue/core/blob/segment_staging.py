@@ -7,17 +7,18 @@ again, and the process that commits never sees a row.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
 
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job import OBJECTS, JobRecord
-from jqueue.domain.job_options import IN_BULK, check_names, options_bytes
-from jqueue.domain.limits import Limits
+from jqueue.domain.job import OBJECTS, QUEUED, JobRecord
+from jqueue.domain.job_options import check_columns
+from jqueue.domain.limits import Limits, check_name, check_payloads
 from jqueue.domain.operations.base import Preparation
 from jqueue.domain.operations.bulk import NewSegment, bulk_id, bulk_rest
 from jqueue.domain.operations.enqueue import Enqueue
@@ -33,6 +34,10 @@ STAGED_ROWS = 131_072
 
 STAGED_BYTES = 48 << 20
 """Bytes of rows above which a staged segment is complete. They are held in memory until it is written."""
+
+_encode = msgspec.json.Encoder().encode
+_FIELDS = JobRecord.__struct_fields__
+_DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(JobRecord) if not each.required}
 
 
 class Group(NamedTuple):
@@ -73,23 +78,26 @@ class JobGroups:
             given: for each, True if the caller has chosen its id.
             created_at: as in `Group`.
         """
-        groups = dict[tuple[str, bool, bool], list[JobRecord]]()
-        for job, own in zip(jobs, given, strict=True):
-            scheduled = job.run_at is not None and job.run_at > job.created_at
-            groups.setdefault((job.entrypoint, scheduled, own), []).append(job)
-            if job.payload_object is not None:
-                self.features.add(OBJECTS)
-            if job.concurrency_key is not None:
-                self.features.add(LIMITS)
-        for group, some in groups.items():
-            self.extend(Group(*group, created_at), some)
+        kinds = [
+            (job.entrypoint, job.run_at is not None and job.run_at > job.created_at, own)
+            for job, own in zip(jobs, given, strict=True)
+        ]
+        groups: dict[tuple[str, bool, bool], list[JobRecord]] = {kind: [] for kind in dict.fromkeys(kinds)}
+        for kind, job in zip(kinds, jobs, strict=True) if len(groups) > 1 else ():
+            groups[kind].append(job)
+        if any(job.payload_object is not None for job in jobs):
+            self.features.add(OBJECTS)
+        if any(job.concurrency_key is not None for job in jobs):
+            self.features.add(LIMITS)
+        for kind, some in groups.items():
+            self.extend(Group(*kind, created_at), some or jobs)
 
     def extend(self, group: Group, jobs: Sequence[JobRecord]) -> None:
         """Add jobs of one group."""
         there = self._jobs.setdefault(group, [])
         there += jobs
-        size = sum([ROW_BYTES + len(job.id) + len(job.payload) * 4 // 3 for job in jobs])
-        size += sum([options_bytes(job) for job in jobs if job.headers])
+        size = ROW_BYTES * len(jobs) + sum([len(job.id) + len(job.payload) * 4 // 3 for job in jobs])
+        size += sum([len(_encode(job.headers)) for job in jobs if job.headers])
         self._bytes[group] += size
         self._total += size
         if len(there) >= self._rows or self._bytes[group] >= self._size:
@@ -112,6 +120,18 @@ class JobGroups:
         self._total -= self._bytes.pop(group)
         self._full.discard(group)
         return group, self._jobs.pop(group)
+
+
+class InvalidRowError(InvalidJobError):
+    """A job of `SegmentStager.add` is wrong.
+
+    Attributes:
+        row: the number of the job in the call, from 0 on.
+    """
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(why)
+        self.row = row
 
 
 class StagedTask(msgspec.Struct, frozen=True):
@@ -154,36 +174,73 @@ class SegmentStager:
     ) -> None:
         self.jobs = 0
         self.created_at = created_at
-        self._chunk_rows = chunk_rows
+        self._chunk_rows, self._limits, self._rest = chunk_rows, limits, bulk_rest(new_id)
         self._groups = JobGroups(rows, size, size)
-        rest = bulk_rest(new_id)
-        self._preparation = Preparation(
-            limits, 1.0, lambda: bulk_id(self.jobs + 1, rest), _no_claims, object_bytes=None
-        )
 
     def add(
-        self, entrypoint: str, payload: bytes = b"", priority: int = 0, *, job_id: str | None = None, **options: Any
+        self,
+        entrypoints: Sequence[str],
+        payloads: Sequence[bytes],
+        options: Mapping[str, Sequence[Any]] | None = None,
+        job_ids: Sequence[str] | None = None,
     ) -> None:
-        """Add a job.
+        """Add jobs, given by column.
 
         Args:
-            entrypoint: the name of the handler.
-            payload: bytes-like.
-            priority: lower is served first.
-            job_id: an id that no other job ever has; None: it is made here.
-            options: options of `Enqueue` that are allowed in a bulk enqueue.
+            entrypoints: the names of their handlers.
+            payloads: bytes-like.
+            options: by the name of an option in `IN_BULK`, its value for each job; None: the job's is the default.
+                Headers are tuples of pairs. All values of a column but None have one type.
+            job_ids: ids that no other jobs ever have; None: they are made here.
 
         Raises:
-            InvalidJobError: an argument is wrong.
-            TypeError: there is no such option here.
+            InvalidRowError: a job is wrong.
         """
-        check_names("SegmentStager.add", options, IN_BULK)
-        new = Enqueue(entrypoint, payload, priority, **options).prepared(self._preparation)
-        job = new.job(self.jobs + 1, self.created_at)
-        if job_id is not None:
-            job = job.evolve(id=job_id)
-        self._groups.add([job], [job_id is not None], self.created_at)
-        self.jobs += 1
+        options, limits = options or {}, self._limits
+        try:
+            payloads = check_payloads(payloads, limits)
+            for name in set(entrypoints):
+                check_name("entrypoint", name, limits)
+            stored = check_columns(options, limits)
+        except InvalidJobError as error:
+            raise self._wrong(entrypoints, payloads, options, error) from None
+        delays, at = stored.pop("delay", None), self.created_at
+        if delays is not None:
+            starts = {delay: at + timedelta(seconds=delay) for delay in set(delays) if delay is not None}
+            times = stored.get("run_at", repeat(None))
+            stored["run_at"] = [
+                time if delay is None else starts[delay] for delay, time in zip(delays, times, strict=False)
+            ]
+        rows = range(self.jobs + 1, self.jobs + len(entrypoints) + 1)
+        ids = [bulk_id(row, self._rest) for row in rows] if job_ids is None else job_ids
+        columns: dict[str, Iterable[Any]] = {"id": ids, "entrypoint": entrypoints, "payload": payloads}
+        columns |= {"status": repeat(QUEUED), "sequence": rows, "created_at": repeat(at), **stored}
+        last = max(map(_FIELDS.index, columns))
+        cells = [columns.get(name, repeat(_DEFAULTS.get(name))) for name in _FIELDS[: last + 1]]
+        jobs = list(map(JobRecord, *cells))
+        self._groups.add(jobs, [job_ids is not None] * len(jobs), at)
+        self.jobs += len(jobs)
+
+    def _wrong(
+        self,
+        entrypoints: Sequence[str],
+        payloads: Sequence[bytes],
+        options: Mapping[str, Sequence[Any]],
+        error: InvalidJobError,
+    ) -> InvalidRowError:
+        """Return the error about the first job that is wrong, as an enqueue of this job alone finds it."""
+        preparation = Preparation(self._limits, 1.0, str, _no_claims)
+        for number, (entrypoint, payload, *values) in enumerate(
+            zip(entrypoints, payloads, *options.values(), strict=True)
+        ):
+            own = {name: value for name, value in zip(options, values, strict=True) if value is not None}
+            if "headers" in own:
+                own["headers"] = dict(own["headers"])
+            try:
+                Enqueue(entrypoint, payload, **own).prepared(preparation)
+            except InvalidJobError as reason:
+                return InvalidRowError(number, str(reason))
+        raise error
 
     @property
     def features(self) -> set[str]:

@@ -12,12 +12,11 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
 
-from jqueue.core.blob.segment_staging import SegmentStager
+from jqueue.core.blob.segment_staging import InvalidRowError, SegmentStager
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.spark.enqueue.columns import Columns
@@ -49,13 +48,10 @@ class RowEncoder:
             self._refuse_values(name, batch.column(place))
         names, payloads = self._entrypoints(batch), self._payloads(batch)
         options = {name: values for name in IN_BULK if (values := self._values(name, batch)) is not None}
-        rows = zip(names, payloads, *options.values(), strict=True)
-        for number, (entrypoint, payload, *values) in enumerate(rows):
-            own = {name: value for name, value in zip(options, values, strict=True) if value is not None}
-            try:
-                self._staged.add(entrypoint, payload, **own)
-            except InvalidJobError as error:
-                raise self._wrong(number, str(error)) from None
+        try:
+            self._staged.add(names, payloads, options)
+        except InvalidRowError as error:
+            raise self._wrong(error.row, str(error)) from None
         self._rows += batch.num_rows
 
     def _entrypoints(self, batch: pa.RecordBatch) -> list[str]:
@@ -106,12 +102,12 @@ class RowEncoder:
             return payloads
         raise self._wrong(number, "payload has a number that JSON cannot hold: NaN or infinity")
 
-    def _values(self, name: str, batch: pa.RecordBatch) -> Iterable[Any] | None:
+    def _values(self, name: str, batch: pa.RecordBatch) -> list[Any] | None:
         """Return the values of a part of the jobs, row by row; None if all rows have the default."""
         place = self._columns.places.get(name)
         if place is None:
             constant = self._columns.constants.get(name)
-            return None if constant is None else repeat(constant, batch.num_rows)
+            return None if constant is None else [constant] * batch.num_rows
         column = batch.column(place)
         if column.null_count == len(column):
             return None
@@ -120,7 +116,7 @@ class RowEncoder:
         if kind is timedelta:
             return [None if value is None else _seconds(value) for value in values]
         if kind is Mapping:
-            return [None if pairs is None else dict(pairs) for pairs in values]
+            return [None if pairs is None else tuple(pairs) for pairs in values]
         return values
 
     def _pylist(self, name: str, column: pa.Array) -> list[Any]:
