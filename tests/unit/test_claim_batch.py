@@ -1,5 +1,6 @@
 """A batch of claims in one operation: ranges where many jobs wait in a segment, and jobs one by one elsewhere."""
 
+import asyncio
 import random
 from contextlib import asynccontextmanager
 
@@ -124,3 +125,25 @@ async def test_batches_claim_each_job_once_and_none_before_a_more_urgent_one(see
                 del left[job_id]
             await queue.apply_each(*ends_of(claimed))
         assert ({}, 0) == (left, (await queue.stats()).depth)
+
+
+class Slow(InMemoryStorage):
+    """A storage that takes a second for each part of a segment."""
+
+    async def read_object(self, suffix, start=0, stop=None):
+        await asyncio.sleep(1)
+        return await super().read_object(suffix, start, stop)
+
+
+@in_virtual_time
+async def test_ranges_with_many_failed_jobs_ask_for_all_their_rows_at_once():
+    clock = VirtualClock()
+    async with in_segments(DirectQueue(Slow(clock=clock), clock=clock), rows_kept=0) as queue:
+        await filled(queue, (256, {}))
+        [claimed] = await queue.apply(batch())
+        failed = [[job.id async for job in queue.read_range(each)][::2] for each in claimed]
+        assert (4, 128) == (len(failed), sum(map(len, failed))), "several ranges, each of several chunks"
+        began = clock.monotonic()
+        ends = [EndRange(each, dict.fromkeys(ids)) for each, ids in zip(claimed, failed, strict=True)]
+        assert [None] * len(ends) == await queue.apply_each(*ends)
+        assert clock.monotonic() - began < 2

@@ -15,7 +15,7 @@ from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim, JobRecord, StoredObj
 from jqueue.domain.large_values import LargeValue, PayloadSource
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.models import AnyJob, Job, QueueState, for_callers
-from jqueue.domain.segment_rows import RowsMissingError
+from jqueue.domain.segment_rows import RowsMissingError, Wanted
 
 JobReference = Job | Claim | str
 """A claim as callers name it: the dequeued job, its claim, or the bare id of a job that the queue object handed out."""
@@ -246,6 +246,7 @@ def perform(
         RowsMissingError: one needs rows that are not loaded and can be. The draft is unchanged.
     """
     results: list[Any] = []
+    missing: set[Wanted] = set()
     begin = savepoint = draft.savepoint()
     for operation in operations:
         if results:
@@ -254,12 +255,17 @@ def perform(
             results.append(operation.change(draft, now))
         except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
             refusal = _refusal(operation, draft, error)
-            draft.rollback(begin if atomic or refusal is None else savepoint)
-            if refusal is None:
-                raise
-            if atomic:
+            draft.rollback(begin if atomic else savepoint)
+            if isinstance(error, RowsMissingError) and refusal is None:
+                missing |= error.wanted  # all operations ask at once, since all are applied anew
+            if atomic and refusal is not None:
                 return refusal
+            if atomic:
+                break
             results.append(refusal)
+    if missing:
+        draft.rollback(begin)
+        raise RowsMissingError(missing)
     return results
 
 

@@ -261,13 +261,19 @@ class EndRange(Operation, frozen=True):
             raise ClaimLostError(*claim, "the range was ended, or its claim became stale")
         segment = draft.header.segments[held.segment]
         last = held.last if self.worked_on is None else min(held.last, held.first + self.worked_on)
-        jobs, alone = [], set[int]()
+        jobs, alone, missing = [], set[int](), set[Wanted]()
         for job_id in self.singles:
-            job, row = draft.jobs.find(job_id), rows.row_in(claim.job_id, job_id)
+            try:
+                job, row = draft.jobs.find(job_id), rows.row_in(claim.job_id, job_id)
+            except RowsMissingError as error:  # all are asked for at once: each time, all is done anew
+                missing |= error.wanted
+                continue
             if job is None or row is None or row >= last:
                 raise JobNotFoundError(job_id)
             jobs.append(job)
             alone.add(row)
+        if missing:
+            raise RowsMissingError(missing)
         done = without([(held.first, last)], ((row, row + 1) for row in alone))
         near = range(max(held.first, last - FINISHED_KEPT - len(alone)), last)
         kept = [] if segment.own_ids else [row for row in near if row not in alone][-FINISHED_KEPT:]
