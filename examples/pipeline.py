@@ -43,7 +43,7 @@ except ImportError:
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from jqueue.spark.report.past import PastReport
+    from jqueue.spark.report import PastReport
 
 LEFT_OUT = {"__pycache__", "build", "dist", "dist-packages", "node_modules", "site-packages"}
 MOST_FILES = 50_000  # of one commit, and of one batch

@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from jqueue.spark.report import report
-from jqueue.spark.report.columns import FIGURES_SCHEMA
 
 spark = SparkSession.active()
 found = report(spark, spark.conf.get("spark.jqueue.queues", "") or "")
@@ -31,6 +30,6 @@ dp.create_streaming_table(
 def snapshots() -> DataFrame:
     """One row for each queue and entrypoint, and when that was."""
     runs = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-    figures = spark.createDataFrame([*found.standings, *without_jobs], FIGURES_SCHEMA)
+    figures = spark.createDataFrame([*found.standings, *without_jobs], found.frame.schema)
     taken = figures.select(F.lit(found.now).alias("taken_at"), "*")
     return runs.select(F.col("value").alias("run")).crossJoin(F.broadcast(taken)).coalesce(1)

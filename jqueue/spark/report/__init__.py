@@ -10,7 +10,6 @@ Payloads, headers, results and the texts of errors appear in none of them. Table
 "jqueue[report]"`.
 """
 
-from jqueue.spark.report.past import PastReport
-from jqueue.spark.report.reading import Report, report
+from jqueue.spark.report.reading import PastReport, Report, report
 
 __all__ = ["PastReport", "Report", "report"]

@@ -1,12 +1,10 @@
-"""The columns of a report, and its rows as Python values."""
+"""The figures of a report: records whose fields are the columns of its DataFrames and tables."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
-
-from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType, TimestampType
+from typing import NamedTuple, get_args, get_type_hints
 
 
 class EntrypointFigures(NamedTuple):
@@ -103,9 +101,73 @@ class HistogramBucket(NamedTuple):
     jobs: int
 
 
+class PastFigures(NamedTuple):
+    """Figures of the events of one entrypoint, holder or window of time, or of all. Times are in seconds.
+
+    Attributes:
+        entrypoint: the entrypoint; None for all of them.
+        holder: holder of the claims; None for all holders.
+        start: beginning of the window; None for the whole time.
+        enqueued: jobs that were enqueued.
+        claimed: claims of jobs.
+        done: jobs that were acked.
+        failed: attempts that failed: nacks that count, and stale claims.
+        dead: jobs that were given up.
+        mean_attempts: mean number of claims of the jobs that were done or given up.
+        most_attempts: largest number of claims of such a job.
+        median_wait: half of the claimed jobs had been ready for longer.
+        p95_wait: one in twenty claimed jobs had been ready for longer.
+        p99_wait: one in a hundred claimed jobs had been ready for longer.
+        median_run: half of the attempts that were done or failed took longer.
+        p95_run: one in twenty attempts took longer.
+        p99_run: one in a hundred attempts took longer.
+        median_total: half of the jobs that were done and left the queue took longer, from their enqueue to their ack.
+        p95_total: one in twenty such jobs took longer.
+        p99_total: one in a hundred such jobs took longer.
+    """
+
+    entrypoint: str | None = None
+    holder: str | None = None
+    start: datetime | None = None
+    enqueued: int = 0
+    claimed: int = 0
+    done: int = 0
+    failed: int = 0
+    dead: int = 0
+    mean_attempts: float | None = None
+    most_attempts: int | None = None
+    median_wait: float | None = None
+    p95_wait: float | None = None
+    p99_wait: float | None = None
+    median_run: float | None = None
+    p95_run: float | None = None
+    p99_run: float | None = None
+    median_total: float | None = None
+    p95_total: float | None = None
+    p99_total: float | None = None
+
+
+class PastFailure(NamedTuple):
+    """Number of attempts that failed with one class of errors, in one window.
+
+    Attributes:
+        entrypoint: of the jobs.
+        error: the class, as in `Failure`.
+        start: beginning of the window.
+        failed: number of attempts.
+        dead: jobs among them that were given up.
+    """
+
+    entrypoint: str
+    error: str
+    start: datetime
+    failed: int
+    dead: int
+
+
 @dataclass(frozen=True)
 class Figures:
-    """All figures of a report, as its tables and its page show them.
+    """All figures of a report on queues as they are now.
 
     Attributes:
         now: the time from which ages are measured.
@@ -127,29 +189,48 @@ class Figures:
     attempts: tuple[HistogramBucket, ...] = field(repr=False)
 
 
-_KINDS = {
-    **dict.fromkeys(("queue", "entrypoint", "error"), StringType()),
-    **dict.fromkeys(("at_least", "below", "mean_attempts"), DoubleType()),
-    **dict.fromkeys(("oldest_age", "median_age", "p95_age"), DoubleType()),
-    **dict.fromkeys(("median_turnaround", "p95_turnaround", "longest_turnaround"), DoubleType()),
-    "next_at": TimestampType(),
+@dataclass(frozen=True)
+class Past:
+    """All figures of a report on the past, from the events in a lake.
+
+    Attributes:
+        lake: path or URL of the lake.
+        since: time of the first event.
+        until: time of the last event.
+        window: length of a window, in seconds. Windows begin at multiples of it since 1970, in UTC.
+        total: the figures of all events.
+        windows: the figures of each window, in order of time. A window without events is left out.
+        entrypoints: the figures of each entrypoint, those with the most jobs done first.
+        parts: the figures of each entrypoint in each window.
+        holders: the figures of each holder of claims, those with the most jobs done first.
+        failures: attempts that failed, by entrypoint, class of the error, and window.
+    """
+
+    lake: str
+    since: datetime
+    until: datetime
+    window: float
+    total: PastFigures = field(repr=False)
+    windows: tuple[PastFigures, ...] = field(repr=False)
+    entrypoints: tuple[PastFigures, ...] = field(repr=False)
+    parts: tuple[PastFigures, ...] = field(repr=False)
+    holders: tuple[PastFigures, ...] = field(repr=False)
+    failures: tuple[PastFailure, ...] = field(repr=False)
+
+
+AGES = {
+    **{0.0: "< 1 s", 1.0: "1–10 s", 10.0: "10–60 s", 60.0: "1–10 min", 600.0: "10–60 min"},  # noqa: RUF001
+    **{3600.0: "1–6 h", 6 * 3600.0: "6–24 h", 86400.0: "1–7 d", 7 * 86400.0: "≥ 7 d"},  # noqa: RUF001
 }
+"""The columns of the histograms of ages and turnarounds: lower bounds in seconds, and their names."""
+
+ATTEMPTS = {0.0: "none", 1.0: "1", 2.0: "2", 3.0: "3", 4.0: "4", 5.0: "5–9", 10.0: "10–19", 20.0: "≥ 20"}  # noqa: RUF001
+"""The columns of the histogram of attempts. "none" counts jobs that no worker has claimed yet."""
+
+_TYPES = {str: "string", int: "bigint", float: "double", datetime: "timestamp"}
 
 
-def _schema(names: tuple[str, ...]) -> StructType:
-    return StructType([StructField(name, _KINDS.get(name, LongType())) for name in names])
-
-
-FIGURES_SCHEMA = _schema(EntrypointFigures._fields)
-FAILURE_SCHEMA = _schema(Failure._fields)
-HISTOGRAM_SCHEMA = _schema(HistogramBucket._fields)
-
-AGES = (0.0, 1.0, 10.0, 60.0, 600.0, 3600.0, 6 * 3600.0, 86400.0, 7 * 86400.0)
-"""The lower bounds of the histograms of ages and turnarounds, in seconds."""
-
-AGE_NAMES = ("< 1 s", "1–10 s", "10–60 s", "1–10 min", "10–60 min", "1–6 h", "6–24 h", "1–7 d", "≥ 7 d")  # noqa: RUF001
-
-ATTEMPTS = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 10.0, 20.0)
-"""The lower bounds of the histogram of attempts. "none" counts jobs that no worker has claimed yet."""
-
-ATTEMPT_NAMES = ("none", "1", "2", "3", "4", "5–9", "10–19", "≥ 20")  # noqa: RUF001
+def schema_of(record: type) -> str:
+    """Return the schema of a DataFrame of these records."""
+    hints = get_type_hints(record).items()
+    return ", ".join(f"{name} {_TYPES[(get_args(hint) or (hint,))[0]]}" for name, hint in hints)

@@ -6,10 +6,9 @@ the definitions of its tables.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import reduce
-from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -36,29 +35,10 @@ errors do: "password: …" is a user's own text."""
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 
+EACH = 0
+"""Level of a row of figures of one entrypoint in one queue."""
+
 STATES = ("ready", "scheduled", "in_progress", "dead", "completed", "expired")
-
-
-class Frames(NamedTuple):
-    """The figures of a snapshot.
-
-    Attributes:
-        standings: one row for each queue and entrypoint, for each queue, and for all; see `EntrypointFigures`. The
-            column `level` is 0 for the first, 1 for the second and 3 for the last.
-        counts: number of jobs of an entrypoint in each part of each histogram, and with each class of errors, in the
-            columns `queue, entrypoint, state, kind, part, jobs`.
-    """
-
-    standings: DataFrame
-    counts: DataFrame
-
-
-def figures_of(facts: DataFrame) -> Frames:
-    """Return the figures of all jobs. The facts are read twice, so the caller should persist them."""
-    return Frames(
-        facts.rollup("queue", "entrypoint").agg(F.grouping_id().alias("level"), *standing_columns()),
-        counts_of(facts),
-    )
 
 
 def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
@@ -69,18 +49,18 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
         now: the time from which ages are measured.
     """
     at = F.lit((now - EPOCH) // _MICROSECOND)
-    due = _micros(F.coalesce("run_at", "created_at"))
+    due = F.unix_micros(F.coalesce("run_at", "created_at"))
     status = F.col("status")
     state = (
         F.when(status != JobStatus.QUEUED.value, status)
-        .when(_micros(F.col("run_at")) > at, "scheduled")
-        .when(_micros(F.col("expires_at")) <= at, "expired")
+        .when(F.unix_micros(F.col("run_at")) > at, "scheduled")
+        .when(F.unix_micros(F.col("expires_at")) <= at, "expired")
         .otherwise("ready")
     )
     lasts = F.coalesce("claim_timeout", F.lit(DEFAULT_CLAIM_TIMEOUT.total_seconds()))
-    silent = _seconds(at - _micros(F.col("heartbeat_at")))
+    silent = _seconds(at - F.unix_micros(F.col("heartbeat_at")))
     taken = (status == JobStatus.IN_PROGRESS.value) & F.coalesce(silent > lasts, F.lit(True))
-    finished = F.when(status == JobStatus.COMPLETED.value, _micros(F.col("finished_at")))
+    finished = F.when(status == JobStatus.COMPLETED.value, F.unix_micros(F.col("finished_at")))
     return snapshot.select(
         "queue",
         "entrypoint",
@@ -94,11 +74,15 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
     )
 
 
-def standing_columns() -> list[Column]:
-    """Return the columns that compute the figures of a `EntrypointFigures` from facts."""
+def standings_of(facts: DataFrame) -> DataFrame:
+    """Return the figures of each entrypoint of a queue, of each queue, and of all: those of `EntrypointFigures`.
+
+    The column `level` is 0 (`EACH`) for the first, 1 for the second and 3 for the last.
+    """
     ages, turnarounds = (F.percentile(name, [0.5, 0.95]) for name in ("age", "turnaround"))
     tried = F.when(F.col("tries") > 0, F.col("tries"))
-    return [
+    return facts.rollup("queue", "entrypoint").agg(
+        F.grouping_id().alias("level"),
         F.count("*").alias("jobs"),
         *(F.count_if(F.col("state") == state).alias(state) for state in STATES),
         F.max("age").alias("oldest_age"),
@@ -113,29 +97,29 @@ def standing_columns() -> list[Column]:
         F.get(turnarounds, 0).alias("median_turnaround"),
         F.get(turnarounds, 1).alias("p95_turnaround"),
         F.max("turnaround").alias("longest_turnaround"),
-    ]
+    )
 
 
 def counts_of(facts: DataFrame) -> DataFrame:
-    """Return the number of jobs in each part of each histogram, and with each class of errors, in one pass."""
-    parts = [
-        _part("age", _bucket(F.col("age"), AGES)),
-        _part("turnaround", _bucket(F.col("turnaround"), AGES)),
-        _part("attempts", _bucket(F.col("tries"), ATTEMPTS)),
-        _part("error", F.col("error")),
-    ]
-    each = facts.select("queue", "entrypoint", "state", F.inline(F.array(*parts)))
+    """Return the number of jobs in each part of each histogram, and with each class of errors, in one pass.
+
+    The columns are `queue, entrypoint, state, kind, part, jobs`.
+    """
+    parts = {
+        "age": _bucket(F.col("age"), AGES),
+        "turnaround": _bucket(F.col("turnaround"), AGES),
+        "attempts": _bucket(F.col("tries"), ATTEMPTS),
+        "error": F.col("error"),
+    }
+    structs = (F.struct(F.lit(kind).alias("kind"), part.alias("part")) for kind, part in parts.items())
+    each = facts.select("queue", "entrypoint", "state", F.inline(F.array(*structs)))
     known = each.where(F.col("part").isNotNull())
     return known.groupBy("queue", "entrypoint", "state", "kind", "part").agg(F.count("*").alias("jobs"))
 
 
-def _part(kind: str, part: Column) -> Column:
-    return F.struct(F.lit(kind).alias("kind"), part.alias("part"))
-
-
-def _bucket(value: Column, bounds: Sequence[float]) -> Column:
+def _bucket(value: Column, bounds: Iterable[float]) -> Column:
     """Return the number of the part that a value belongs to, as text; null if there is no value."""
-    passed = (F.when(value >= bound, 1).otherwise(0) for bound in bounds[1:])
+    passed = (F.when(value >= bound, 1).otherwise(0) for bound in [*bounds][1:])
     return F.when(value.isNotNull(), reduce(Column.__add__, passed).cast("string"))
 
 
@@ -145,10 +129,6 @@ def error_class(error: Column) -> Column:
     named = F.when(error.isin(STALE_ERROR, STALE_CLAIM), STALE_CLAIM)
     named = named.when(error.rlike(TIMED_OUT), TIMEOUT).when(found != "", found).otherwise(OTHER)
     return F.when(error.isNotNull(), named)
-
-
-def _micros(moment: Column) -> Column:
-    return F.unix_micros(moment)
 
 
 def from_zero(seconds: Column) -> Column:

@@ -35,6 +35,8 @@ def facts_of(events: DataFrame, window: float) -> DataFrame:
     done, failed = verb == Verb.ACK.value, verb.isin(*_FAILED)
     dead = (F.col("after") == JobStatus.DEAD.value) & (F.col("before") == JobStatus.IN_PROGRESS.value)
     start = F.floor(F.unix_micros("at") / F.lit(window * 1e6)) * F.lit(window)
+    stale = F.col("error").isNull() & (verb == Verb.REVOKE.value)
+    error = F.when(stale, F.lit(STALE_CLAIM)).otherwise(F.col("error"))
     total = (F.unix_micros("at") - F.unix_micros("created_at")) / F.lit(1e6)
 
     def count(wanted: Column) -> Column:
@@ -54,25 +56,12 @@ def facts_of(events: DataFrame, window: float) -> DataFrame:
         from_zero(F.col("wait_seconds")).alias("wait"),
         F.when(done | failed, from_zero(F.col("run_seconds"))).alias("run"),
         F.when(done, from_zero(total)).alias("total"),
-        F.when(failed, F.coalesce(error_class(_error()), F.lit("other"))).alias("error"),
+        F.when(failed, F.coalesce(error_class(error), F.lit("other"))).alias("error"),
     )
-
-
-def _error() -> Column:
-    stale = F.col("verb") == Verb.REVOKE.value
-    return F.when(stale & F.col("error").isNull(), F.lit(STALE_CLAIM)).otherwise(F.col("error"))
 
 
 def figures_of(facts: DataFrame) -> DataFrame:
     """Return the figures of each entrypoint, holder and window, with the column `level`."""
-    made = facts.where("entrypoint is not null").groupingSets(
-        [["entrypoint", "start"], ["start"], ["entrypoint"], ["holder"], []], "entrypoint", "holder", "start"
-    )
-    return made.agg(F.grouping_id().alias("level"), *figure_columns())
-
-
-def figure_columns() -> list[Column]:
-    """Return the columns that compute the figures of `PastFigures` from facts."""
     tried = F.when(F.col("tries").isNotNull(), F.col("weight"))
     names = ("enqueued", "claimed", "done", "failed", "dead")
     counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
@@ -84,7 +73,10 @@ def figure_columns() -> list[Column]:
     for name in TIMES:
         shares = F.percentile(name, list(SHARES.values()), F.col("weight"))
         times += [F.get(shares, place).alias(f"{share}_{name}") for place, share in enumerate(SHARES)]
-    return [*counts, *attempts, *times]
+    groups = facts.where("entrypoint is not null").groupingSets(
+        [["entrypoint", "start"], ["start"], ["entrypoint"], ["holder"], []], "entrypoint", "holder", "start"
+    )
+    return groups.agg(F.grouping_id().alias("level"), *counts, *attempts, *times)
 
 
 def failures_of(facts: DataFrame) -> DataFrame:

@@ -1,203 +1,175 @@
-"""The plots of the page, as numbers: the length of each bar, and the place of each mark. The template draws them.
+"""The plots of the page, as data, and their drawing by Matplotlib: SVG in the colours of the page's style.
 
-Lengths and places are percentages, so that a plot fits any screen, and its words keep their size.
+A plot is drawn for the width of a phone, so that its words can be read there. A wider screen enlarges it.
 """
 
 from __future__ import annotations
 
+import io
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
-from jqueue.spark.report.columns import EntrypointFigures, Failure, HistogramBucket
-from jqueue.spark.report.formatting import duration, number
+from jqueue.spark.report.words import duration, name, words
 
-MOST_BARS = 15
-"""Largest number of entrypoints in a plot; the largest ones are shown."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    **{"text": "#1b1f24", "quiet": "#57606a", "line": "#d8dee4"},
+    **{"ready": "#0072b2", "scheduled": "#7ec3ee", "in_progress": "#e69f00", "dead": "#c4391d"},
+    **{"completed": "#009e73", "expired": "#8c8c8c", "purple": "#7d4fa8", "teal": "#3a8f9c"},
+}
+"""The colours of the page's style by name. In the SVG, its variables take their place."""
 
 UNEVEN = 10
-"""Bars are logarithmic if the largest count is more than this many times the smallest."""
+"""Bars are logarithmic if the largest value is more than this many times the smallest."""
 
-STATES = (
-    ("ready", "ready"),
-    ("scheduled", "scheduled"),
-    ("in_progress", "in progress"),
-    ("dead", "dead"),
-    ("completed", "finished"),
-    ("expired", "expired"),
-)
-"""The states of jobs, and their names in the report."""
+MARKS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, *(86400.0 * days for days in (0.25, 2, 14, 140, 1400)))
+"""Seconds at which an axis of durations may have a mark."""
 
-MOST_RANGES = 8
-"""Largest number of entrypoints in a plot of ranges, which stands beside a histogram."""
+WIDTH, ROW, TIME_HEIGHT = 280.0, 34.0, 140.0
+"""Width of a plot, height of a row, and of a plot over time, in points of 1/72 inch."""
 
-_MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "jqueue", "font.size": 10.5, "font.sans-serif": "DejaVu Sans"}
+"""Settings of Matplotlib while a plot is drawn: words stay words, and the same plot is the same text."""
 
-MARKS = {
-    **{0.001: "1 ms", 0.01: "10 ms", 0.1: "100 ms", 1.0: "1 s", 10.0: "10 s"},
-    **{_MINUTE: "1 min", 10 * _MINUTE: "10 min", _HOUR: "1 h", 6 * _HOUR: "6 h"},
-    **{_DAY: "1 d", 7 * _DAY: "7 d", 70 * _DAY: "70 d", 700 * _DAY: "700 d"},
-}
-"""Places in seconds at which an axis of durations may have a mark, and its words."""
+Series = list[tuple[str, str]]
 
-MARKS_APART = 20
-"""Least distance between the marks of an axis, in percent of it: their words must fit between."""
+_TAG, _COLOUR = re.compile(r"<[^>]+>"), re.compile("|".join(COLOURS.values()))
+_VARIABLES = {colour: f"var(--{each})" for each, colour in COLOURS.items()}
 
 
-class Piece(NamedTuple):
-    """A part of a bar: its start, its length and its kind."""
+@dataclass(frozen=True)
+class Plot:
+    """A plot of rows, each a name and a value for each series.
 
-    start: float
-    length: float
-    kind: str
-
-
-class Bar(NamedTuple):
-    """One line of a plot: its name, its parts, and its sum."""
-
-    name: str
-    pieces: tuple[Piece, ...]
-    value: str
-
-
-class Column(NamedTuple):
-    """One column of a histogram: its name, its height, and its number of jobs."""
-
-    name: str
-    height: float
-    value: str
-
-
-class Times(NamedTuple):
-    """The durations of an entrypoint, in seconds."""
-
-    name: str
-    median: float
-    p95: float
-    longest: float
-
-
-class Range(NamedTuple):
-    """Median, 95th percentile and longest duration, on a logarithmic axis; and the same in words."""
-
-    name: str
-    middle: float
-    high: float
-    most: float
-    description: str
-
-
-class Ranges(NamedTuple):
-    """Ranges, and the marks of their axis: the place and the words of each."""
-
-    rows: tuple[Range, ...]
-    marks: tuple[tuple[float, str], ...]
-
-
-def label(each: EntrypointFigures, short: Mapping[str, str]) -> str:
-    """Return the name of a line: the entrypoint, with its queue if there are several."""
-    return f"{each.entrypoint} · {short[each.queue or '']}" if len(short) > 1 else str(each.entrypoint)
-
-
-def entrypoint_bars(standings: Iterable[EntrypointFigures], short: Mapping[str, str]) -> tuple[Bar, ...]:
-    """Return a bar for each entrypoint, with its jobs by state; the largest first."""
-    rows = sorted(standings, key=lambda each: each.jobs, reverse=True)[:MOST_BARS]
-    place = scale_of(each.jobs for each in rows)
-    return tuple(
-        Bar(
-            label(each, short),
-            _pieces([(getattr(each, field), field) for field, _ in STATES], place(each.jobs)),
-            number(each.jobs),
-        )
-        for each in rows
-    )
-
-
-def scale_of(counts: Iterable[int]) -> Callable[[int], float]:
-    """Return a function from a count to the length of its bar, in percent.
-
-    It is linear, unless the smallest count is less than a tenth of the largest: then it is logarithmic, from half a job
-    on, so that a queue of five jobs is seen beside one of a million.
+    Attributes:
+        title: its title.
+        series: the name and the colour of each series. Over time, a series in the colour of text is a line.
+        rows: the name and the values of each row; None is no value.
+        note: a remark on rows that it leaves out.
+        are_sums: True if the values of a row are parts of a sum. Otherwise they are durations, the longest last.
+        edges: of a plot over time, the beginning of each window, and the end of the last.
     """
-    kept = [count for count in counts if count]
-    if is_uneven(kept):
-        return lambda count: 100 * math.log(2 * count) / math.log(2 * max(kept)) if count else 0.0
-    return lambda count: 100 * count / max(kept) if count else 0.0
+
+    title: str
+    series: Series
+    rows: Sequence[tuple[str, Sequence[Any]]]
+    note: str = ""
+    are_sums: bool = True
+    edges: Sequence[datetime] = ()
+
+    @property
+    def sizes(self) -> list[Any]:
+        """The sum of the counts of each row, or its longest duration."""
+        return [(sum if self.are_sums else max)(value or 0 for value in values) for _, values in self.rows]
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """True if linear bars would hide the smallest beside the largest."""
+        values = self.sizes if self.are_sums else [value for _, row in self.rows for value in row]
+        known = [value for value in values if value]
+        return not self.edges and bool(known) and UNEVEN * min(known) < max(known)
+
+    @property
+    def description(self) -> str:
+        """The same in words; of a plot over time, its first, busiest and last window."""
+        rows, sizes = self.rows, self.sizes
+        if self.edges:
+            rows = [rows[place] for place in sorted({0, sizes.index(max(sizes)), len(rows) - 1})]
+        texts = []
+        for title, values in rows:
+            pairs = zip(values, self.series, strict=True)
+            texts.append(f"{title}: {', '.join(f'{words(value)} {series}' for value, (series, _) in pairs if value)}")
+        return f"{self.title}. {'; '.join(texts)}."
+
+    def svg(self) -> str:
+        """Return it as an element of HTML."""
+        from matplotlib import style
+        from matplotlib.figure import Figure
+
+        height = TIME_HEIGHT if self.edges else ROW * len(self.rows)
+        out = io.StringIO()
+        with style.context(["default", SETTINGS]), warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # the browser has letters that the font here has not
+            figure = Figure(figsize=(WIDTH / 72, height / 72))
+            (_over_time if self.edges else _bars)(figure, self)
+            without = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+            figure.savefig(out, format="svg", metadata=without, transparent=True)
+        svg = out.getvalue()
+        return _TAG.sub(_with_variables, svg[svg.index("<svg") :])
 
 
-def is_uneven(counts: Iterable[int]) -> bool:
-    """Return True if linear bars would hide the smallest of the counts beside the largest."""
-    kept = [count for count in counts if count]
-    return bool(kept) and UNEVEN * min(kept) < max(kept)
+def _with_variables(tag: re.Match[str]) -> str:
+    return _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], tag[0])
 
 
-def _pieces(counts: Iterable[tuple[int, str]], length: float) -> tuple[Piece, ...]:
-    """Return the parts of a bar of this length, each in proportion to its count."""
-    kept = [(count, kind) for count, kind in counts if count]
-    whole, start, pieces = sum(count for count, _ in kept), 0.0, []
-    for count, kind in kept:
-        share = length * count / whole
-        pieces.append(Piece(round(start, 3), round(share, 3), kind))
-        start += share
-    return tuple(pieces)
+def _bars(figure: Figure, plot: Plot) -> None:
+    axes = figure.add_axes((0, 0, 1, 1))
+    sizes, places = plot.sizes, range(len(plot.rows))
+    least = min((value for _, values in plot.rows for value in values if value), default=1) / 2
+    longest = max(*sizes, least)
+
+    def length(value: float) -> float:
+        if not plot.is_logarithmic:
+            return float(value / longest)
+        return math.log(max(value, least) / least) / math.log(longest / least)
+
+    rights = []
+    for (_, values), size in zip(plot.rows, sizes, strict=True):
+        parts = [length(size) * end / (size or 1) for end in accumulate(values)]
+        rights.append(parts if plot.are_sums else [length(value) for value in values])
+    axes.barh(places, 1, height=0.36, color=COLOURS["line"], alpha=0.45)
+    for series, (_, colour) in reversed([*enumerate(plot.series)]):
+        axes.barh(places, [each[series] for each in rights], height=0.36, color=COLOURS[colour])
+    for place, ((title, _), size) in enumerate(zip(plot.rows, sizes, strict=True)):
+        # The name stands above the bar, since it may be long, and in any language.
+        axes.text(0, place - 0.29, name(title, 42), color=COLOURS["text"], parse_math=False)
+        axes.text(1.22, place, words(size), color=COLOURS["quiet"], ha="right", va="center")
+    axes.set(xlim=(0, 1.22), ylim=(len(sizes) - 0.65, -0.65))
+    axes.set_axis_off()
 
 
-def failure_bars(failures: Iterable[Failure]) -> tuple[Bar, ...]:
-    """Return a bar for each class of errors over all entrypoints, with its jobs by state; the most frequent first."""
-    rows = by_class(failures)[:MOST_BARS]
-    place = scale_of(each.jobs for each in rows)
-    bars = []
-    for each in rows:
-        counts = [(each.dead, "dead"), (each.waiting, "ready"), (each.completed, "completed")]
-        bars.append(Bar(each.error, _pieces(counts, place(each.jobs)), number(each.jobs)))
-    return tuple(bars)
+def _over_time(figure: Figure, plot: Plot) -> None:
+    from matplotlib import dates, ticker
 
-
-def by_class(failures: Iterable[Failure]) -> list[Failure]:
-    """Return the sums of each class, with the queue and the entrypoint that have most of its failures."""
-    found: dict[str, Failure] = {}
-    for each in failures:  # the most frequent first
-        seen = found.get(each.error)
-        if seen is None:
-            found[each.error] = each
-            continue
-        sums = (seen.jobs + each.jobs, seen.dead + each.dead, seen.waiting + each.waiting)
-        found[each.error] = Failure(*seen[:3], *sums, seen.completed + each.completed)
-    return sorted(found.values(), key=lambda each: (-each.jobs, each.error))
-
-
-def columns(buckets: Iterable[HistogramBucket], bounds: Sequence[float], names: Sequence[str]) -> tuple[Column, ...]:
-    """Return the columns of a histogram over all entrypoints; none if it has no jobs."""
-    counts = dict.fromkeys(bounds, 0)
-    for share in buckets:
-        counts[share.at_least] += share.jobs
-    whole = max(counts.values())
-    if not whole:
-        return ()
-    return tuple(
-        Column(name, round(100 * count / whole, 3), number(count))
-        for name, count in zip(names, counts.values(), strict=True)
-    )
-
-
-def ranges(times: Sequence[Times]) -> Ranges | None:
-    """Return the ranges of entrypoints, the longest first; None if there are none."""
-    kept = sorted(times, key=lambda each: (-each.longest, each.name))[:MOST_RANGES]
-    if not kept:
-        return None
-    shortest, longest = min(each.median for each in kept), max(each.longest for each in kept)
-    first = max((mark for mark in MARKS if mark <= shortest), default=min(MARKS))
-    last = min((mark for mark in MARKS if mark > max(first, longest)), default=10 * longest)
-
-    def place(seconds: float) -> float:
-        return round(100 * math.log(max(seconds, first) / first) / math.log(last / first), 3)
-
-    marks: list[tuple[float, str]] = []
-    for mark, words in MARKS.items():
-        if first <= mark <= last and (not marks or place(mark) - marks[-1][0] >= MARKS_APART):
-            marks.append((place(mark), words))
-    rows = []
-    for each in kept:
-        middle, high, most = map(place, each[1:])
-        rows.append(Range(each.name, middle, high, most, ", ".join(map(duration, each[1:]))))
-    return Ranges(tuple(rows), tuple(marks))
+    axes = figure.add_axes((0.16, 0.14, 0.82, 0.8), frame_on=False)
+    edges: Any = dates.date2num(plot.edges)  # type: ignore[no-untyped-call]
+    base, width = [0.0] * len(plot.rows), min(1.4, 100 / len(plot.rows))
+    for series, (_, colour) in enumerate(plot.series):
+        values = [math.nan if row[1][series] is None else row[1][series] for row in plot.rows]
+        if not plot.are_sums or colour == "text":
+            axes.stairs(values, edges, baseline=None, color=COLOURS[colour], linewidth=width)
+        else:
+            tops = [below + value for below, value in zip(base, values, strict=True)]
+            axes.stairs(tops, edges, baseline=base, fill=True, color=COLOURS[colour])
+            base = tops
+    if not plot.are_sums:
+        known = [value for _, values in plot.rows for value in values if value is not None]
+        first = max((mark for mark in MARKS if mark <= min(known)), default=MARKS[0])
+        last = min((mark for mark in MARKS if mark >= max(known) and mark > first), default=MARKS[-1])
+        marks = [mark for mark in MARKS if first <= mark <= last]
+        marks = marks[:: math.ceil(len(marks) / 5)]
+        axes.set_yscale("log")
+        axes.set_yticks(marks, [*map(duration, marks)], minor=False)
+        axes.set_yticks([], minor=True)
+        axes.set_ylim(bottom=first)
+    else:
+        axes.yaxis.set_major_locator(ticker.MaxNLocator(4, integer=True))
+        axes.yaxis.set_major_formatter(ticker.EngFormatter(sep=""))
+        axes.set_ylim(bottom=0)
+    locator = dates.AutoDateLocator(tz=UTC, minticks=3, maxticks=6)  # type: ignore[no-untyped-call]
+    formatter = dates.ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(formatter)
+    axes.tick_params(length=0, pad=3, colors=COLOURS["quiet"])
+    axes.tick_params(axis="x", pad=6)
+    axes.set_xlim(edges[0], edges[-1])
+    axes.grid(axis="y", color=COLOURS["line"])
+    axes.set_axisbelow(True)

@@ -1,52 +1,121 @@
-"""`report(spark, urls)`: one version of each queue, read once, and all figures from it.
+"""`report(spark, urls, lake=...)`: the figures of queues as they are now, and of the past as a lake has it.
 
-The figures of a queue are few, even if it has many jobs. So they are collected on the driver when the report is made,
-and tables, page and DataFrames show the same figures, even if the queues change meanwhile.
+The figures are few, even if there are many jobs. So they are collected on the driver when the report is made, and
+tables, page and DataFrames show the same figures, even if the queues change meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, get_type_hints, overload
 
 import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from jqueue.connect import connect_storage
-from jqueue.domain.durations import Duration
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.ports.storage import describe
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import queues_of
+from jqueue.spark.lake.reading import read_lake
+from jqueue.spark.lake.store import lake_name
+from jqueue.spark.report import columns, figures, past_figures
 from jqueue.spark.report.columns import (
-    AGES,
-    ATTEMPTS,
-    FAILURE_SCHEMA,
-    FIGURES_SCHEMA,
-    HISTOGRAM_SCHEMA,
     EntrypointFigures,
     Failure,
     Figures,
     HistogramBucket,
+    Past,
+    PastFailure,
+    PastFigures,
+    schema_of,
 )
-from jqueue.spark.report.figures import EPOCH, READ, facts_of, figures_of
-from jqueue.spark.report.past import PastReport, past_of
+from jqueue.spark.report.figures import EPOCH
+from jqueue.spark.report.sections import Part, past_part, present_part
 from jqueue.spark.session import require_spark
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-EACH, QUEUES, ALL = 0, 1, 3
-"""Levels of a row of figures, as Spark numbers them: one entrypoint, one queue, or all queues."""
+WINDOWS = (
+    *(1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 1800.0, 3600.0, 2 * 3600.0, 6 * 3600.0),
+    *(86400.0, 7 * 86400.0, 28 * 86400.0, 364 * 86400.0),
+)
+"""Lengths of windows, in seconds, of which a report takes the first that makes at most `MOST_WINDOWS`."""
+
+MOST_WINDOWS = 72
+"""Largest number of windows, unless the caller sets their length."""
+
+R = TypeVar("R", EntrypointFigures, PastFigures, PastFailure)
+
+
+class _Shown:
+    """A report that can be printed, and written as a page."""
+
+    def _parts(self) -> list[Part]:
+        raise NotImplementedError
+
+    def print(self, console: Console | None = None) -> None:
+        """Show it in the terminal, in tables of 80 columns.
+
+        Raises:
+            ImportError: rich is not installed. The message says how to get it.
+        """
+        from jqueue.spark.report.terminal import show
+
+        show(self._parts(), console)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write it as a page: one file, with plots, that needs nothing else. Return its path.
+
+        Raises:
+            ImportError: Jinja or Matplotlib is not installed. The message says how to get it.
+            StorageError: the file cannot be written.
+        """
+        from jqueue.spark.report.page import write_page
+
+        return write_page(path, self._parts())
 
 
 @dataclass(frozen=True)
-class Report(Figures):
+class PastReport(Past, _Shown):
+    """A report on the past of queues: its figures as DataFrames, tables and a page."""
+
+    spark: SparkSession = field(repr=False)
+
+    @property
+    def frame(self) -> DataFrame:
+        """One row for each entrypoint and window; the columns are those of `PastFigures`."""
+        return self.spark.createDataFrame(self.parts, schema_of(PastFigures))
+
+    @property
+    def entrypoint_frame(self) -> DataFrame:
+        """One row for each entrypoint, over the whole time."""
+        return self.spark.createDataFrame(self.entrypoints, schema_of(PastFigures))
+
+    @property
+    def holder_frame(self) -> DataFrame:
+        """One row for each holder of claims, over the whole time."""
+        return self.spark.createDataFrame(self.holders, schema_of(PastFigures))
+
+    @property
+    def failure_frame(self) -> DataFrame:
+        """One row for each entrypoint, class of errors and window; see `PastFailure`."""
+        return self.spark.createDataFrame(self.failures, schema_of(PastFailure))
+
+    def _parts(self) -> list[Part]:
+        return [past_part(self)]
+
+
+@dataclass(frozen=True)
+class Report(Figures, _Shown):
     """A report on queues: its figures as DataFrames, tables and a page."""
 
     spark: SparkSession = field(repr=False)
@@ -56,46 +125,28 @@ class Report(Figures):
     @property
     def frame(self) -> DataFrame:
         """One row for each queue and entrypoint; the columns are those of `EntrypointFigures`."""
-        return self.spark.createDataFrame(list(self.standings), FIGURES_SCHEMA)
+        return self.spark.createDataFrame(self.standings, schema_of(EntrypointFigures))
 
     @property
     def failure_frame(self) -> DataFrame:
         """One row for each queue, entrypoint and class of errors; see `Failure`."""
-        return self.spark.createDataFrame(list(self.failures), FAILURE_SCHEMA)
+        return self.spark.createDataFrame(self.failures, schema_of(Failure))
 
     @property
     def histogram_frame(self) -> DataFrame:
         """The histograms of ages, turnarounds and attempts, named by the column `histogram`; see `HistogramBucket`."""
-        kinds = {"ages": self.ages, "turnarounds": self.turnarounds, "attempts": self.attempts}
-        frames = [
-            self.spark.createDataFrame(list(buckets), HISTOGRAM_SCHEMA).withColumn("histogram", F.lit(kind))
-            for kind, buckets in kinds.items()
-        ]
-        return frames[0].union(frames[1]).union(frames[2])
+        names = ("ages", "turnarounds", "attempts")
+        rows = [(*bucket, name) for name in names for bucket in getattr(self, name)]
+        return self.spark.createDataFrame(rows, f"{schema_of(HistogramBucket)}, histogram string")
 
-    def print(self, console: Console | None = None) -> None:
-        """Show it in the terminal, in tables of 80 columns.
+    def _parts(self) -> list[Part]:
+        return [present_part(self), *([past_part(self.past)] if self.past else ())]
 
-        Raises:
-            ImportError: rich is not installed. The message says how to get it.
-        """
-        from jqueue.spark.report.tables import show
 
-        out = show(self, console)
-        if self.past is not None:
-            out.print()
-            self.past.print(out)
-
-    def to_html(self, path: str | Path) -> Path:
-        """Write it as a page: one file, with plots, that needs nothing else. Return its path.
-
-        Raises:
-            ImportError: Jinja is not installed. The message says how to get it.
-            StorageError: the file cannot be written.
-        """
-        from jqueue.spark.report.page import write_page
-
-        return write_page(path, self, self.past)
+class _Period(TypedDict, total=False):
+    since: datetime | None
+    until: datetime | None
+    window: Duration | None
 
 
 @overload
@@ -105,20 +156,10 @@ def report(
     *,
     now: datetime | None = None,
     lake: str | None = None,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    window: Duration | None = None,
+    **period: Unpack[_Period],
 ) -> Report: ...
 @overload
-def report(
-    spark: SparkSession,
-    urls: None = None,
-    *,
-    lake: str,
-    since: datetime | None = None,
-    until: datetime | None = None,
-    window: Duration | None = None,
-) -> PastReport: ...
+def report(spark: SparkSession, urls: None = None, *, lake: str, **period: Unpack[_Period]) -> PastReport: ...
 def report(
     spark: SparkSession,
     urls: str | Sequence[str] | None = None,
@@ -148,97 +189,119 @@ def report(
 
     Raises:
         ImportError: Spark is too old.
-        InvalidURLError: no queue matches, a URL is wrong, or there is no lake.
+        InvalidURLError: no queue matches, a URL is wrong, or there is no lake, or it has no events in this time.
         StorageError: a store could not list its queues, or the lake cannot be read.
     """
     require_spark(pyspark.__version__, spark.version)
-    past = None if lake is None else past_of(spark, lake, since, until, window)
-    if urls is None:
-        if past is None:
-            raise InvalidURLError("a report needs a queue or a lake: give a URL, or lake=")
-        return past
-    found = _report(spark, urls, now)
-    return found if past is None else replace(found, past=past)
+    for name, time in (("now", now), ("since", since), ("until", until)):
+        if time is not None and time.tzinfo is None:
+            raise InvalidJobError(f"{name} must be aware of its time zone, as in datetime.now(UTC)")
+    past = None if lake is None else _past_report(spark, lake, since, until, window)
+    if urls is not None:
+        return replace(_present_report(spark, urls, now or SystemClock().now()), past=past)
+    if past is None:
+        raise InvalidURLError("a report needs a queue or a lake: give a URL, or lake=")
+    return past
 
 
-def _report(spark: SparkSession, urls: str | Sequence[str], now: datetime | None) -> Report:
-    if now is not None and now.tzinfo is None:
-        raise InvalidJobError("now must be aware of its time zone, as in datetime.now(UTC)")
-    found = queues_of(urls if isinstance(urls, str) else ",".join(urls))
-    names = tuple(sorted({describe(connect_storage(url)) for url in found}))
+def _present_report(spark: SparkSession, urls: str | Sequence[str], now: datetime) -> Report:
+    matching = queues_of(urls if isinstance(urls, str) else ",".join(urls))
+    queues = tuple(sorted({describe(connect_storage(url)) for url in matching}))
     reader = spark.read.format("jqueue")
-    if len(found) == 1:
-        snapshot = reader.schema(READ).load(found[0]).withColumn("queue", F.lit(names[0]))
+    if len(matching) == 1:
+        snapshot = reader.schema(figures.READ).load(matching[0]).withColumn("queue", F.lit(queues[0]))
     else:
-        snapshot = reader.schema(f"{READ}, queue string").load(found)
-    return report_of(snapshot, names, now or SystemClock().now())
-
-
-def report_of(snapshot: DataFrame, queues: Sequence[str], now: datetime) -> Report:
-    """Return the report of a snapshot, which is read once.
-
-    Args:
-        snapshot: the jobs; see `figures_of`.
-        queues: the names of its queues.
-        now: the time from which ages are measured.
-    """
+        snapshot = reader.schema(f"{figures.READ}, queue string").load(matching)
     own = F.lit(SystemEntropy().new_id())  # or Spark would share persisted data between two equal reports
-    facts = facts_of(snapshot, now).withColumn("report", own).persist()
+    facts = figures.facts_of(snapshot, now).withColumn("report", own).persist()
     try:
-        frames = figures_of(facts)
-        next_at = F.unix_micros("next_at")  # a collected time loses its zone
-        standings = frames.standings.withColumn("next_at", next_at).collect()
-        counts = frames.counts.collect()
+        rows = figures.standings_of(facts).withColumn("next_at", F.unix_micros("next_at")).collect()
+        counts = figures.counts_of(facts).collect()
     finally:
         facts.unpersist()
-    by_level: dict[int, list[EntrypointFigures]] = {EACH: [], QUEUES: [], ALL: []}
-    for row in standings:
-        by_level[row["level"]].append(_standing(row))
+    records = [(row["level"], _record(EntrypointFigures, row, "next_at", timedelta(microseconds=1))) for row in rows]
+    totals = {each.queue: each for level, each in records if level != figures.EACH}
+    standings = [each for level, each in records if level == figures.EACH]
     return Report(
-        spark=snapshot.sparkSession,
+        spark=spark,
         now=now.astimezone(UTC),
-        queues=tuple(queues),
-        standings=tuple(sorted(by_level[EACH], key=lambda each: (each.queue, each.entrypoint))),
-        totals={
-            **{name: EntrypointFigures(name, None) for name in (None, *queues)},
-            **{each.queue: each for each in (*by_level[QUEUES], *by_level[ALL])},
-        },
+        queues=queues,
+        standings=tuple(sorted(standings, key=lambda each: (each.queue, each.entrypoint))),
+        totals={name: totals.get(name, EntrypointFigures(name, None)) for name in (None, *queues)},
         failures=_failures(counts),
-        ages=_shares(counts, "age", AGES),
-        turnarounds=_shares(counts, "turnaround", AGES),
-        attempts=_shares(counts, "attempts", ATTEMPTS),
+        ages=_buckets(counts, "age", columns.AGES),
+        turnarounds=_buckets(counts, "turnaround", columns.AGES),
+        attempts=_buckets(counts, "attempts", columns.ATTEMPTS),
     )
 
 
-def _standing(row: Row) -> EntrypointFigures:
-    values = {name: row[name] for name in EntrypointFigures._fields}
-    if values["next_at"] is not None:
-        values["next_at"] = EPOCH + timedelta(microseconds=values["next_at"])
-    return EntrypointFigures(**values)
+def _record(kind: type[R], row: Row, time: str, unit: timedelta) -> R:
+    """Return a row as a record. A collected time would lose its zone: it is collected as a number of units."""
+    values = {name: row[name] for name in get_type_hints(kind)}
+    if values[time] is not None:
+        values[time] = EPOCH + values[time] * unit
+    return kind(**values)
 
 
 def _failures(counts: Sequence[Row]) -> tuple[Failure, ...]:
     """Return the classes of errors, the most frequent first."""
-    found: dict[tuple[str, str, str], Counter[str]] = {}
+    classes: dict[tuple[str, str, str], Counter[str]] = {}
     for row in counts:
         if row["kind"] == "error":
             key = (row["queue"], row["entrypoint"], row["part"])
-            found.setdefault(key, Counter())[row["state"]] += row["jobs"]
-    made = []
-    for key, states in found.items():
+            classes.setdefault(key, Counter())[row["state"]] += row["jobs"]
+    failures = []
+    for key, states in classes.items():
         dead, completed = states["dead"], states["completed"]
-        made.append(Failure(*key, states.total(), dead, states.total() - dead - completed, completed))
-    return tuple(sorted(made, key=lambda each: (-each.jobs, each)))
+        failures.append(Failure(*key, states.total(), dead, states.total() - dead - completed, completed))
+    return tuple(sorted(failures, key=lambda each: (-each.jobs, each)))
 
 
-def _shares(counts: Sequence[Row], kind: str, bounds: Sequence[float]) -> tuple[HistogramBucket, ...]:
+def _buckets(counts: Sequence[Row], kind: str, names: Iterable[float]) -> tuple[HistogramBucket, ...]:
     """Return one histogram, its columns in order. Columns without jobs are left out."""
-    found: Counter[tuple[str, str, int]] = Counter()
+    jobs: Counter[tuple[str, str, int]] = Counter()
     for row in counts:
         if row["kind"] == kind:
-            found[row["queue"], row["entrypoint"], int(row["part"])] += row["jobs"]
+            jobs[row["queue"], row["entrypoint"], int(row["part"])] += row["jobs"]
+    bounds = [*names]
     below = (*bounds[1:], None)
-    return tuple(
-        HistogramBucket(queue, entrypoint, bounds[part], below[part], jobs)
-        for (queue, entrypoint, part), jobs in sorted(found.items())
+    return tuple(HistogramBucket(*key[:2], bounds[key[2]], below[key[2]], jobs[key]) for key in sorted(jobs))
+
+
+def _past_report(
+    spark: SparkSession, lake: str, since: datetime | None, until: datetime | None, window: Duration | None
+) -> PastReport:
+    events = read_lake(spark, lake, past_figures.READ)
+    if since is not None:
+        events = events.where(F.col("at") >= F.lit(since))
+    if until is not None:
+        events = events.where(F.col("at") < F.lit(until))
+    bounds = events.agg(F.min(F.unix_micros("at")), F.max(F.unix_micros("at"))).collect()[0]
+    if bounds[0] is None:
+        raise InvalidURLError("the lake has no events in this time")
+    first, last = (EPOCH + timedelta(microseconds=micros) for micros in bounds)
+    seconds = (last - first).total_seconds()
+    default = next((each for each in WINDOWS if seconds <= each * MOST_WINDOWS), WINDOWS[-1])
+    length = to_seconds("window", window or default)
+    facts, second = past_figures.facts_of(events, length), timedelta(seconds=1)
+    levels: dict[int, list[PastFigures]] = {}
+    for row in past_figures.figures_of(facts).collect():
+        levels.setdefault(row["level"], []).append(_record(PastFigures, row, "start", second))
+    failures = past_figures.failures_of(facts).collect()
+    return PastReport(
+        lake=lake_name(lake),
+        since=first,
+        until=last,
+        window=length,
+        total=next(iter(levels.get(past_figures.WHOLE, ())), PastFigures()),
+        windows=tuple(sorted(levels.get(past_figures.BY_WINDOW, ()), key=attrgetter("start"))),
+        entrypoints=_most_first(levels.get(past_figures.BY_ENTRYPOINT, ())),
+        parts=tuple(sorted(levels.get(past_figures.BY_BOTH, ()), key=attrgetter("entrypoint", "start"))),
+        holders=_most_first(each for each in levels.get(past_figures.BY_HOLDER, ()) if each.holder is not None),
+        failures=tuple(sorted(_record(PastFailure, row, "start", second) for row in failures)),
+        spark=spark,
     )
+
+
+def _most_first(rows: Iterable[PastFigures]) -> tuple[PastFigures, ...]:
+    return tuple(sorted(rows, key=lambda each: (-each.done, -each.enqueued, each.entrypoint or each.holder or "")))

@@ -1,255 +1,294 @@
-"""The sections of the page: one question each, with its plots and its table."""
+"""The sections of a report, one question each: tables for the terminal and the page, and plots for the page.
+
+Each table is defined here once. The fields of its records are its columns, so their types say how a value is written.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import timedelta
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeVar
 
 from jqueue.domain.printable import counted
-from jqueue.spark.report import plots
-from jqueue.spark.report.columns import (
-    AGE_NAMES,
-    AGES,
-    ATTEMPT_NAMES,
-    ATTEMPTS,
-    EntrypointFigures,
-    Figures,
-    HistogramBucket,
-)
-from jqueue.spark.report.formatting import ahead, duration, mean, number
-from jqueue.spark.report.past_plots import Spark, TimePlot
+from jqueue.spark.report import columns
+from jqueue.spark.report.figures import EPOCH, STATES
+from jqueue.spark.report.plots import Plot, Series
+from jqueue.spark.report.words import UNITS, duration, mean, moment, rate, short_names, window_start, words
 
-MOST_ROWS = 1000
-"""Largest number of rows in a table of the page; the DataFrame has all."""
+MOST_BARS, MOST_WINDOWS = 15, 400
+"""Largest number of rows, or of windows, in a plot: the largest or the latest are shown."""
 
-OPEN_ROWS = 30
-"""Largest number of rows in a table that is open at first; a longer one is folded up."""
+TIMES = {"wait": "ready until claimed", "run": "claimed until its end", "total": "enqueued until done"}
+"""The times of a job in the past, and what they are."""
 
-Cells = Callable[[EntrypointFigures], tuple[str, ...]]
+AGES = ("median_age", "p95_age", "oldest_age")
+TURNAROUNDS = ("median_turnaround", "p95_turnaround", "longest_turnaround")
 
+HEADINGS = {
+    **{"in_progress": "running", "completed": "finished", "failing": "failed", "next_at": "next"},
+    **{"mean_attempts": "mean", "most_attempts": "most", "start": "begins (UTC)"},
+    **{field: field.split("_")[0] for field in (*AGES, *TURNAROUNDS)},
+    **{f"{share}_{time}": f"{time} {share}" for time in TIMES for share in ("median", "p95", "p99")},
+}
+"""Headings of columns, and names in legends, other than the names of their fields."""
 
-@dataclass(frozen=True)
-class Plot:
-    """A plot, and the same in words for readers who cannot see it.
+COLOURS = {
+    **{"done": "completed", "failed": "dead", "waiting": "ready", "enqueued": "text", "jobs": "ready"},
+    **{f"median_{time}": "text" for time in ("age", "turnaround", *TIMES)},
+    **{f"p95_{time}": "ready" for time in ("age", "turnaround", *TIMES)},
+    **dict.fromkeys(("oldest_age", "longest_turnaround", *(f"p99_{time}" for time in TIMES)), "scheduled"),
+    "stale": "in_progress",
+}
+"""Colours of fields. The states of jobs have their own."""
 
-    Attributes:
-        kind: the way to draw it: bars, columns, ranges, time or sparks.
-        title: its title.
-        data: its data, of `jqueue.spark.report.plots` and `past_plots`.
-        description: the same in words.
-        legend: kinds of pieces, and their names.
-        note: remarks on its scale, and on entrypoints that it leaves out.
-    """
+CLASS_COLOURS = ("dead", "in_progress", "purple", "teal", "scheduled")
+"""The colours of the most frequent classes of errors; all others have one colour."""
 
-    kind: str
-    title: str
-    data: Sequence[plots.Bar] | Sequence[plots.Column] | plots.Ranges | TimePlot | Sequence[Spark]
-    description: str
-    legend: tuple[tuple[str, str], ...] = ()
-    note: str = ""
+R = TypeVar("R", columns.Failure, columns.PastFailure)
 
 
-@dataclass(frozen=True)
-class Table:
+class Column(NamedTuple):
+    """A column of a table: a field of its records."""
+
+    field: str
+    text: Callable[[Any], str] = words
+
+    @property
+    def heading(self) -> str:
+        """Its heading."""
+        return HEADINGS.get(self.field, self.field)
+
+    def of(self, record: object) -> str:
+        """Return its cell in a row."""
+        value = getattr(record, self.field)
+        return "" if value is None else self.text(value)
+
+
+Columns = tuple[Column, ...]
+
+
+class Table(NamedTuple):
     """A table.
 
     Attributes:
         title: its title.
-        names: the headings of the columns with names.
-        numbers: the headings of the columns with figures.
-        rows: the cells of each row.
-        total: the last row; empty if there is none.
-        more: number of rows left out.
+        names: the columns with names.
+        numbers: the columns with figures.
+        rows: a record for each row, the most important first.
+        total: the record of the last row; None: there is none.
+        more: columns with figures for which the terminal has no room.
+        longest: largest number of rows in the terminal.
     """
 
     title: str
-    names: tuple[str, ...]
-    numbers: tuple[str, ...]
-    rows: list[tuple[str, ...]]
-    total: tuple[str, ...] = ()
-    more: int = 0
-
-    @property
-    def is_open(self) -> bool:
-        """True if it is open at first."""
-        return len(self.rows) <= OPEN_ROWS
+    names: Columns
+    numbers: Columns
+    rows: Sequence[Any]
+    total: object = None
+    more: Columns = ()
+    longest: int = 40
 
 
-@dataclass(frozen=True)
-class Section:
-    """One question, its plots, and its table."""
+class Part(NamedTuple):
+    """The present or the past.
+
+    Attributes:
+        title: its heading, if there are both.
+        of: the queue, the number of queues, or the lake.
+        about: the time that it tells of, in words.
+        tiles: figures at its top, each with its name and its colour.
+        sections: by title, a question's tables with rows, and its plots.
+    """
 
     title: str
+    of: str
     about: str
-    plots: tuple[Plot, ...]
-    tables: tuple[Table, ...]
+    tiles: Sequence[tuple[str, str, str]]
+    sections: dict[str, tuple[list[Table], list[Plot]]]
 
 
-def sections_of(report: Figures, short: Mapping[str, str]) -> list[Section]:
-    """Return the sections that have something to tell.
+def present_part(report: columns.Figures) -> Part:
+    """Return the present of queues."""
+    total, short, several = report.totals[None], short_names(report.queues), len(report.queues) > 1
+    standings = sorted(report.standings, key=lambda each: -each.jobs)
+    queue = Column("queue", lambda name: short[name])
+    names = (Column("entrypoint"), queue) if several else (Column("entrypoint"),)
+    next_at = Column("next_at", lambda time: f"in {duration(max(0.0, (time - report.now).total_seconds()))}")
+    jobs, more = (
+        _columns("ready", "scheduled", "in_progress", "stale", "dead", "completed"),
+        _columns("expired", "jobs"),
+    )
+    queues = [Table("Queues", (queue,), jobs, [report.totals[each] for each in report.queues], total, more)]
+    waiting = (*_columns(*AGES, "scheduled"), next_at)
+    attempts = _columns("tried", "mean_attempts", "most_attempts", "failing")
+    outcomes = ("dead", "waiting", "completed")
+    errors = Table("Errors", (*_columns("error"), *names), _columns("jobs", *outcomes), report.failures)
 
-    Args:
-        report: the figures.
-        short: a short name for each queue.
-    """
-    builder = _SectionBuilder(report, short)
-    sections = (builder.where(), builder.waiting(), builder.finished(), builder.attempts(), builder.failed())
-    return [section for section in sections if section.tables[-1].rows]
+    def table(title: str, numbers: Columns, *more: Column) -> Table:
+        rows = [each for each in standings if any(getattr(each, field) for field, _ in (*numbers, *more))]
+        return Table(title, names, numbers, rows, total, more)
+
+    def label(each: columns.EntrypointFigures) -> str:
+        return f"{each.entrypoint} · {short[each.queue or '']}" if several else str(each.entrypoint)
+
+    sections = {
+        "Where jobs stand": (
+            [*(queues if several else []), table("Entrypoints", jobs, *more)],
+            [_bars("Jobs by entrypoint", [each for each in STATES if getattr(total, each)], standings, label)],
+        ),
+        "How long ready jobs have waited": (
+            [table("Waiting", waiting, *_columns("ready"))],
+            [
+                _histogram("Ages of ready jobs", report.ages, columns.AGES),
+                _bars("Ages by entrypoint", AGES, standings, label, are_sums=False),
+            ],
+        ),
+        "How long finished jobs took": (
+            [table("Finished", _columns("completed", *TURNAROUNDS))],
+            [
+                _histogram("Times of finished jobs", report.turnarounds, columns.AGES),
+                _bars("Times by entrypoint", TURNAROUNDS, standings, label, are_sums=False),
+            ],
+        ),
+        "How often jobs were tried": (
+            [table("Attempts", attempts)],
+            [_histogram("Jobs by attempts", report.attempts, columns.ATTEMPTS)],
+        ),
+        "What failed": (
+            [errors],
+            [
+                _bars(
+                    "Jobs by the class of their last error",
+                    outcomes,
+                    _sums(report.failures, "error"),
+                    attrgetter("error"),
+                )
+            ],
+        ),
+    }
+    tiles = _tiles(total, *(each for each in STATES if each != "expired" or total.expired), "stale")
+    tiles.append(("oldest ready job", words(total.oldest_age) or "none", "line"))
+    of = counted(len(report.queues), "queue") if several else report.queues[0]
+    return Part("Now", of, f"As of {moment(report.now)}", tiles, _with_rows(sections))
 
 
-@dataclass(frozen=True)
-class _SectionBuilder:
-    """The sections of a report, a method for each."""
+def past_part(past: columns.Past) -> Part:
+    """Return the past, as a lake has it."""
+    total, length = past.total, timedelta(seconds=past.window)
+    first, last = (EPOCH + (time - EPOCH) // length * length for time in (past.since, past.until))
+    all_windows = (last - first) // length + 1
+    starts = [last - length * place for place in reversed(range(min(MOST_WINDOWS, all_windows)))]
+    titles = [window_start(start, past.window) for start in starts]
+    by_start = {each.start: each for each in past.windows}
+    windows = [by_start.get(start, columns.PastFigures()) for start in starts]
+    unit_of_time = f"in windows of {duration(past.window)}"
 
-    report: Figures
-    short: Mapping[str, str]
+    def over_time(title: str, series: Series, rows: Iterable[Sequence[Any]], *, are_sums: bool = True) -> Plot:
+        note = _left_out(all_windows - len(starts), "earlier window")
+        return Plot(title, series, [*zip(titles, rows, strict=True)], note, are_sums, [*starts, last + length])
 
-    def where(self) -> Section:
-        bars = plots.entrypoint_bars(self.report.standings, self.short)
-        total = self.report.totals[None]
-        columns = (*(words for _, words in plots.STATES), "stale", "all")
+    def of_windows(title: str, *fields: str, are_sums: bool = True) -> Plot:
+        return over_time(title, _series(fields), map(attrgetter(*fields), windows), are_sums=are_sums)
 
-        def cells(each: EntrypointFigures) -> tuple[str, ...]:
-            states = (number(getattr(each, field)) for field, _ in plots.STATES)
-            return (*states, number(each.stale), number(each.jobs))
+    def table(title: str, name: Column, rows: Sequence[Any], longest: int = 40) -> Table:
+        numbers = _columns("enqueued", "done", "failed", "dead", "mean_attempts")
+        more = _columns("most_attempts", "p95_wait", "median_run", "p95_run", "p95_total")
+        return Table(title, (name,), numbers, rows, total, more, longest=longest)
 
-        legend = tuple((field, words) for field, words in plots.STATES if getattr(total, field))
-        more = len(self.report.standings) - plots.MOST_BARS
-        kept = sorted((each.jobs for each in self.report.standings), reverse=True)[: plots.MOST_BARS]
-        left_out = f"{counted(more, 'entrypoint')} with fewer jobs: in the table only." if more > 0 else ""
-        note = " ".join(filter(None, (_scale_note(kept), left_out)))
-        description = _describe("Bar chart of jobs by entrypoint", ((bar.name, bar.value) for bar in bars))
-        tables = [self._table("Entrypoints", columns, self.report.standings, cells)]
-        if len(self.short) > 1:
-            rows = [(name, *cells(self.report.totals[name])) for name in self.report.queues]
-            tables.insert(0, Table("Queues", ("queue",), columns, rows, ("all", *cells(total))))
-        return Section(
-            "Where jobs stand",
-            "Ready jobs can be claimed now, scheduled ones not yet. A job in progress is stale if its worker has sent "
-            "no heartbeat for longer than its claim lasts. Finished jobs are counted as long as their results are "
-            "kept.",
-            (Plot("bars", "Jobs by entrypoint", bars, description, legend, note),),
-            tuple(tables),
+    by_class = {(each.start, each.error): each.failed for each in _sums(past.failures, "start", "error")}
+    classes = [each.error for each in _sums(past.failures, "error")]
+    groups = [[error] for error in classes[: len(CLASS_COLOURS)]]
+    names = [*zip(classes, CLASS_COLOURS, strict=False)]
+    if rare := classes[len(CLASS_COLOURS) :]:
+        groups.append(rare)
+        names.append(("all others", "expired"))
+    failed = [[sum(by_class.get((start, error), 0) for error in group) for group in groups] for start in starts]
+    errors = _sums(past.failures, "error", "entrypoint")
+    entrypoint, window = Column("entrypoint"), Column("start", lambda start: window_start(start, past.window))
+    times = _columns(*(f"{share}_{time}" for time in TIMES for share in ("median", "p95")))
+    p99 = _columns(*(f"p99_{time}" for time in TIMES))
+    sections = {
+        "What was done": (
+            [table("Entrypoints", entrypoint, past.entrypoints), table("Windows", window, past.windows[::-1], 10)],
+            [of_windows(f"Jobs {unit_of_time}", "done", "failed", "enqueued")],
+        ),
+        "How long jobs took": (
+            [Table("Times", (entrypoint,), times, past.entrypoints, total, p99)],
+            [
+                of_windows(f"{time.title()}: {words}", f"median_{time}", f"p95_{time}", f"p99_{time}", are_sums=False)
+                for time, words in TIMES.items()
+            ],
+        ),
+        "Attempts that failed": (
+            [Table("Errors", _columns("error", "entrypoint"), _columns("failed", "dead"), errors)],
+            [over_time(f"Failed attempts {unit_of_time}", names, failed)],
+        ),
+        "Who did it": (
+            [table("Holders", Column("holder"), past.holders)],
+            [_bars("Jobs by holder", ("done", "failed"), past.holders, attrgetter("holder"))],
+        ),
+    }
+    seconds = max(1.0, (past.until - past.since).total_seconds())
+    unit = next(unit for unit, length in UNITS.items() if seconds >= 2 * length or unit == "s")
+    tiles = _tiles(total, "enqueued", "done", "failed", "dead", "p95_wait", "p95_run")
+    tiles.append((f"done / {unit}", rate(total.done * UNITS[unit] / seconds), "completed"))
+    about = f"From {moment(past.since)} to {moment(past.until)}"
+    return Part("Before", past.lake, about, tiles, _with_rows(sections))
+
+
+def _columns(*fields: str) -> Columns:
+    return tuple(Column(field, mean if field == "mean_attempts" else words) for field in fields)
+
+
+def _series(fields: Iterable[str]) -> Series:
+    """Return the name and the colour of each field."""
+    return [(HEADINGS.get(field, field), COLOURS.get(field, field)) for field in fields]
+
+
+def _tiles(total: object, *fields: str) -> list[tuple[str, str, str]]:
+    values = [getattr(total, field) for field in fields]
+    series = zip(_series(fields), values, strict=True)
+    return [(name, words(value) or "none", colour if value else "line") for (name, colour), value in series]
+
+
+def _bars(
+    title: str, fields: Sequence[str], records: Iterable[Any], label: Callable[[Any], str], *, are_sums: bool = True
+) -> Plot:
+    rows = [(label(each), [getattr(each, field) for field in fields]) for each in records]
+    rows = [row for row in rows if None not in row[1]]
+    rows.sort(key=lambda row: (sum if are_sums else max)(row[1]), reverse=True)
+    return Plot(title, _series(fields), rows[:MOST_BARS], _left_out(len(rows) - MOST_BARS, "more row"), are_sums)
+
+
+def _histogram(title: str, buckets: Iterable[columns.HistogramBucket], names: Mapping[float, str]) -> Plot:
+    counts = Counter[float]()
+    for each in buckets:
+        counts[each.at_least] += each.jobs
+    return Plot(title, _series(["jobs"]), [(name, [counts[bound]]) for bound, name in names.items()])
+
+
+def _left_out(count: int, what: str) -> str:
+    return f"{counted(count, what)}: in the table only." if count > 0 else ""
+
+
+def _sums(failures: Iterable[R], *fields: str) -> list[R]:
+    """Return the sums of the failures that are alike in these fields, the most frequent first."""
+    sums: dict[Any, Any] = {}
+    for each in failures:
+        key = tuple(getattr(each, field) for field in fields)
+        pairs: Iterable[Any] = zip(each, sums.get(key, each), strict=True)
+        sums[key] = (
+            type(each)._make(one + two if type(one) is int else one for one, two in pairs) if key in sums else each
         )
-
-    def waiting(self) -> Section:
-        def cells(each: EntrypointFigures) -> tuple[str, ...]:
-            ages = map(duration, (each.oldest_age, each.median_age, each.p95_age))
-            return (number(each.ready), *ages, number(each.scheduled), ahead(each.next_at, self.report.now))
-
-        return Section(
-            "How long ready jobs have waited",
-            "A job's age counts from its scheduled time, or from its enqueue if it had none. A job that was handed "
-            "back keeps its age, unless it was given a delay.",
-            (
-                *_histogram("Ages of ready jobs", self.report.ages, AGES, AGE_NAMES),
-                *self._ranges("Ages by entrypoint", lambda each: (each.median_age, each.p95_age, each.oldest_age)),
-            ),
-            (
-                self._table(
-                    "Waiting",
-                    ("ready", "oldest", "median", "p95", "scheduled", "next"),
-                    [each for each in self.report.standings if each.ready or each.scheduled],
-                    cells,
-                ),
-            ),
-        )
-
-    def finished(self) -> Section:
-        def times(each: EntrypointFigures) -> tuple[float | None, ...]:
-            return each.median_turnaround, each.p95_turnaround, each.longest_turnaround
-
-        def cells(each: EntrypointFigures) -> tuple[str, ...]:
-            return (number(each.completed), *map(duration, times(each)))
-
-        rows = [each for each in self.report.standings if each.completed]
-        return Section(
-            "How long finished jobs took",
-            "The time of a job goes from when it was due until its ack, waiting and work together. For a job that was "
-            "tried again after a pause, it begins at the end of the pause. Only jobs with kept results are known.",
-            (
-                *_histogram("Times of finished jobs", self.report.turnarounds, AGES, AGE_NAMES),
-                *self._ranges("Times by entrypoint", times),
-            ),
-            (self._table("Finished", ("finished", "median", "p95", "longest"), rows, cells),),
-        )
-
-    def attempts(self) -> Section:
-        def cells(each: EntrypointFigures) -> tuple[str, ...]:
-            most = number(each.most_attempts or 0)
-            return (number(each.tried), mean(each.mean_attempts), most, number(each.failing))
-
-        rows = [each for each in self.report.standings if each.tried]
-        return Section(
-            "How often jobs were tried",
-            "An attempt is a claim. Mean and most are over the jobs that were claimed at least once. Failed are jobs "
-            "with a recorded last error, even if they succeeded afterwards.",
-            _histogram("Jobs by attempts", self.report.attempts, ATTEMPTS, ATTEMPT_NAMES),
-            (self._table("Attempts", ("tried", "mean", "most", "failed"), rows, cells),),
-        )
-
-    def failed(self) -> Section:
-        title = "Jobs by the class of their last error"
-        bars = plots.failure_bars(self.report.failures)
-        description = _describe(f"Bar chart of {title[0].lower()}{title[1:]}", ((bar.name, bar.value) for bar in bars))
-        note = _scale_note([each.jobs for each in plots.by_class(self.report.failures)[: plots.MOST_BARS]])
-        legend = (("dead", "dead"), ("ready", "waiting or in progress"), ("completed", "finished after all"))
-        names = ("error", "entrypoint", "queue") if len(self.short) > 1 else ("error", "entrypoint")
-        rows = [
-            (
-                *(each.error, each.entrypoint, self.short[each.queue])[: len(names)],
-                *map(number, (each.jobs, each.dead, each.waiting, each.completed)),
-            )
-            for each in self.report.failures
-        ]
-        columns = ("jobs", "dead", "waiting", "finished")
-        return Section(
-            "What failed",
-            "The class of the last error of each job; the rest of its text is not in this report. Errors without a "
-            "class count as other. A timeout is a handler that ran longer than allowed. A stale claim is a worker "
-            "that sent no more heartbeats.",
-            (Plot("bars", title, bars, description, legend, note),),
-            (Table("Errors", names, columns, rows[:MOST_ROWS], more=max(0, len(rows) - MOST_ROWS)),),
-        )
-
-    def _ranges(self, title: str, times: Callable[[EntrypointFigures], tuple[float | None, ...]]) -> tuple[Plot, ...]:
-        known = []
-        for each in self.report.standings:
-            median, p95, longest = times(each)
-            if median is not None and p95 is not None and longest is not None:
-                known.append(plots.Times(plots.label(each, self.short), median, p95, longest))
-        made = plots.ranges(known)
-        if made is None:
-            return ()
-        about = "Median, 95th percentile and longest, on a logarithmic axis"
-        return (Plot("ranges", title, made, _describe(about, ((row.name, row.description) for row in made.rows))),)
-
-    def _table(self, title: str, columns: tuple[str, ...], rows: Sequence[EntrypointFigures], cells: Cells) -> Table:
-        """Return a table of entrypoints, with their queue if there are several. Too many are cut to the largest."""
-        names = ("entrypoint", "queue") if len(self.short) > 1 else ("entrypoint",)
-        kept = sorted(rows, key=lambda each: each.jobs, reverse=True)[:MOST_ROWS]
-        kept.sort(key=lambda each: (each.entrypoint or "", each.queue or ""))
-        made = [(*(each.entrypoint or "", self.short[each.queue or ""])[: len(names)], *cells(each)) for each in kept]
-        whole = ("all", *[""] * (len(names) - 1), *cells(self.report.totals[None]))
-        return Table(title, names, columns, made, whole if len(rows) > 1 else (), len(rows) - len(kept))
+    return [each for key, each in sorted(sums.items(), key=lambda item: (-item[1][3], item[0]))]
 
 
-def _histogram(
-    title: str, buckets: Sequence[HistogramBucket], bounds: Sequence[float], names: Sequence[str]
-) -> tuple[Plot, ...]:
-    columns = plots.columns(buckets, bounds, names)
-    if not columns:
-        return ()
-    return (Plot("columns", title, columns, _describe("Histogram", ((each.name, each.value) for each in columns))),)
-
-
-def _scale_note(counts: Sequence[int]) -> str:
-    """Return a note on the lengths of bars; an empty one if they are linear."""
-    if not plots.is_uneven(counts):
-        return ""
-    return "The lengths of the bars are logarithmic; within a bar, the parts are in proportion."
-
-
-def _describe(what: str, values: Iterable[tuple[str, str]]) -> str:
-    """Return a plot in words."""
-    return f"{what}. {'; '.join(f'{name}: {value}' for name, value in values)}."
+def _with_rows(sections: dict[str, tuple[list[Table], list[Plot]]]) -> dict[str, tuple[list[Table], list[Plot]]]:
+    """Return the tables and plots that have something to tell."""
+    shown = {
+        title: ([table for table in tables if table.rows], [plot for plot in plots if any(plot.sizes)])
+        for title, (tables, plots) in sections.items()
+    }
+    return {title: parts for title, parts in shown.items() if parts[0]}
