@@ -11,8 +11,7 @@ from typing import Any
 from jqueue.domain.errors import StorageError
 from jqueue.formats.dirq.folders import Stamp
 from jqueue.formats.dirq.names import HIDDEN, Place, element_name
-from jqueue.formats.files.folders import flush
-from jqueue.formats.files.notes import LARGEST, MORE, encoded, read_note, set_attribute, write_note
+from jqueue.formats.notes import Notes, flush
 from jqueue.formats.times import microseconds
 
 AHEAD = 3_600 * 1_000_000
@@ -21,25 +20,10 @@ AHEAD = 3_600 * 1_000_000
 A name farther ahead comes from a wrong clock, and is not followed.
 """
 
-NOTES = "note-"
+NOTES = ".jqueue-notes"
+"""Folder of the notes. It has none within it, which programs of dirq would count as elements."""
 
 READ_AT_ONCE = 1 << 16
-
-_KINDS: dict[str, type] = {
-    **dict.fromkeys(("id", "entrypoint", "error", "from", "to"), str),
-    **dict.fromkeys(("attempt", "failures", "max_attempts", "token", "next", "dead_at", "created"), int),
-}
-
-
-def _checked(note: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a note that have the right type: any program may have written the note."""
-    found = {name: value for name, value in note.items() if value.__class__ is _KINDS.get(name)}
-    timeout, headers = note.get("timeout"), note.get("headers")
-    if isinstance(timeout, (int, float)):
-        found["timeout"] = float(timeout)
-    if isinstance(headers, dict) and all(isinstance(text, str) for text in headers.values()):
-        found["headers"] = headers
-    return found
 
 
 class Disk:
@@ -49,18 +33,15 @@ class Disk:
         root: path of the folder.
         umask: umask of new files and folders; None means that of the process.
         fsync: True if `sync` and `flush` bring new files and names to the disk; if False, they do nothing.
-        attributes: True to keep notes in extended attributes, where the file system has them.
 
     Attributes:
         known: True if the folder was there at the last look.
         newest: number in the largest name that was seen.
-        notes_beside: True if notes may be in files of their own.
     """
 
-    def __init__(self, root: Path, umask: int | None, fsync: bool, attributes: bool) -> None:
+    def __init__(self, root: Path, umask: int | None, fsync: bool) -> None:
         self.root = str(root)
-        self.attributes = attributes
-        self.notes_beside = not attributes
+        self.notes = Notes(self.path(NOTES), umask)
         self.known = False
         self.newest = 0
         self._umask = umask
@@ -234,11 +215,8 @@ class Disk:
         Raises:
             FileNotFoundError: the element is gone.
         """
-        path = self.path(name)
-        found = read_note(path, attributes=self.attributes)
-        if self.notes_beside and (not found or MORE in found):
-            found = read_note(path, self._beside(name), attributes=self.attributes)
-        return _checked(found) if found else found
+        os.stat(self.path(name))
+        return self.notes.read(_key(name))
 
     def write_note(self, name: str, note: dict[str, Any]) -> None:
         """Replace the note of an element.
@@ -246,22 +224,16 @@ class Disk:
         Raises:
             FileNotFoundError: the element is gone.
         """
-        if not self.notes_beside:
-            content = encoded(note)
-            if len(content) <= LARGEST and set_attribute(self.path(name), content):
-                return
-            self.notes_beside = True
-        write_note(self.path(name), note, self._beside(name), attributes=self.attributes)
+        self.notes.write(_key(name), note, self.path(name))
 
     def carry_note(self, name: str, new: str) -> None:
-        """Make the note of an element that of its new name, too, if it is a file of its own.
+        """Make the note of an element that of its new name, too.
 
         Raises:
             FileExistsError: the new name has a note.
         """
-        if self.notes_beside:
-            with suppress(FileNotFoundError):
-                os.link(self._beside(name), self._beside(new))
+        with suppress(FileNotFoundError):
+            os.link(self.notes.path(_key(name)), self.notes.path(_key(new)))
 
     def rename(self, name: str, new: str) -> None:
         """Rename an element, and its note with it.
@@ -279,11 +251,10 @@ class Disk:
         self.drop_note(name)
 
     def drop_note(self, name: str) -> None:
-        """Remove the note of an element, if it is a file of its own. An attribute goes with the element."""
-        if self.notes_beside:
-            with suppress(FileNotFoundError):
-                os.unlink(self._beside(name))
+        """Remove the note of an element."""
+        self.notes.remove(_key(name))
 
-    def _beside(self, name: str) -> str:
-        element = Place(name).element.partition(".")[0]
-        return self.path(f"{HIDDEN}/{NOTES}{element.replace('/', '-')}")
+
+def _key(name: str) -> str:
+    """Return the key of an element's note."""
+    return Place(name).element.partition(".")[0].replace("/", "-")

@@ -6,7 +6,7 @@
 
 Programs of dirq and of jqueue can work on one folder at the same time. They take locks in the same way. An element is
 renamed or removed in one step, which the file system lets only one program do. Fields that the format cannot hold are
-in a note with each element (`jqueue.formats.files.notes`). Dead jobs are in a folder that dirq does not look into.
+in a note with each element (`jqueue.formats.notes`). Dead jobs are in a folder that dirq does not look into.
 
 `DirqElements`, in a module of its own, is the other kind: its elements are folders.
 """

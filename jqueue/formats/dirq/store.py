@@ -21,11 +21,10 @@ from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.dirq.disk import NOTES, Disk
+from jqueue.formats.dirq.disk import Disk
 from jqueue.formats.dirq.folders import Folder, KnownElement, Listing, Stamp
 from jqueue.formats.dirq.names import DEAD, ELEMENT, FOLDER, HIDDEN, MOVING, Place, number_of
-from jqueue.formats.files.folders import AckedJobs
-from jqueue.formats.files.notes import HAS_ATTRIBUTES
+from jqueue.formats.notes import AckedJobs
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.times import microseconds, moment
 from jqueue.ports.queue import Capabilities
@@ -67,7 +66,6 @@ class DirqStore(ABC):
         maxtemp: seconds after which an unfinished element is removed; 0 means never.
         maxlock: seconds after which the lock of another program is removed; 0 means never.
         fsync: True to bring a job to the disk before its enqueue returns. Programs of dirq do not do that.
-        attributes: True to keep notes in extended attributes, where the file system has them.
     """
 
     capabilities: Capabilities = CAPABILITIES
@@ -82,7 +80,6 @@ class DirqStore(ABC):
         maxtemp: float = MAXTEMP,
         maxlock: float = MAXLOCK,
         fsync: bool = True,
-        attributes: bool = HAS_ATTRIBUTES,
     ) -> None:
         self._settings: dict[str, Any] = {
             "entrypoint": entrypoint,
@@ -90,12 +87,11 @@ class DirqStore(ABC):
             "maxtemp": maxtemp,
             "maxlock": maxlock,
             "fsync": fsync,
-            "attributes": attributes,
         }
         self._guard, self._forks = Lock(), forks()
         self.path = Path(path).absolute()
         self.entrypoint = entrypoint or self.path.name
-        self._disk = Disk(self.path, umask, fsync, attributes)
+        self._disk = Disk(self.path, umask, fsync)
         self._maxtemp, self._maxlock = maxtemp, maxlock
         self._root = str(self.path)
         self._top = Listing(self._root)
@@ -174,7 +170,6 @@ class DirqStore(ABC):
         self._refresh_top(seconds)
         if self._hidden.listing.read(seconds):
             names = [name for name in self._hidden.listing.names if name.startswith((DEAD, MOVING))]
-            self._disk.notes_beside |= any(name.startswith(NOTES) for name in self._hidden.listing.names)
             self._hidden.elements = sorted(name for name in names if ELEMENT.fullmatch(name.rpartition("-")[2]))
             self._read_elements(HIDDEN, self._hidden, self._hidden.elements, now)
         for name, folder in self._folders.items():

@@ -15,7 +15,7 @@ from typing import Any
 from jqueue.domain.errors import BlobMissingError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.models import Job, record_of
-from jqueue.formats.files.notes import read_note
+from jqueue.formats.notes import Notes
 from jqueue.formats.port import StoredJob
 from jqueue.formats.times import microseconds
 from jqueue.formats.times import moment as from_microseconds
@@ -35,9 +35,6 @@ LISTINGS = 3
 
 MOST_LISTINGS = 20
 """Number of times that a folder is listed at most, while a listed file has another name before it is read."""
-
-COUNTED = ("attempt", "failures", "until", "next", "due")
-"""Fields of a note that enter calculations, and so must be integers."""
 
 
 def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = False) -> JobRecord:
@@ -70,7 +67,7 @@ def job_of(name: Name, note: dict[str, Any], entrypoint: str, *, dead: bool = Fa
         values.setdefault("run_at", moment(until))  # the name may be rounded
     elif until is not None:
         ours = is_noted(name, note)
-        timeout = float(note.get("claim_timeout", VISIBILITY_TIMEOUT)) if ours else VISIBILITY_TIMEOUT
+        timeout = float(note.get("timeout", VISIBILITY_TIMEOUT)) if ours else VISIBILITY_TIMEOUT
         attempt = values.get("attempt", 0)
         values |= {
             "status": JobStatus.IN_PROGRESS,
@@ -100,13 +97,12 @@ class FolderReader:
     Args:
         folder: path of the folder.
         entrypoint: entrypoint of messages without a note.
-        attributes: True if notes may be extended attributes.
     """
 
-    def __init__(self, folder: str, entrypoint: str, attributes: bool) -> None:
+    def __init__(self, folder: str, entrypoint: str) -> None:
         self._folder = folder
         self._entrypoint = entrypoint
-        self._attributes = attributes
+        self.notes = Notes(f"{folder}/{NOTES}")
         self._was_there = False
         self._times: tuple[tuple[int, int], ...] = ()
         self._since: datetime | None = None
@@ -122,7 +118,7 @@ class FolderReader:
 
     def unread_copy(self) -> FolderReader:
         """Return a copy that has read nothing, and only remembers whether the folder was there."""
-        other = FolderReader(self._folder, self._entrypoint, self._attributes)
+        other = FolderReader(self._folder, self._entrypoint)
         other._was_there = self._was_there
         return other
 
@@ -173,12 +169,8 @@ class FolderReader:
         Raises:
             FileNotFoundError: the message is no longer there.
         """
-        return _checked(read_note(f"{self._folder}/{place}", self.beside(place), attributes=self._attributes))
-
-    def beside(self, place: str) -> str:
-        """Return the path of the file for a note that is not an attribute."""
-        number = place.removeprefix(f"{DEAD}/").partition(".")[0]
-        return f"{self._folder}/{NOTES}/{number}"
+        os.stat(f"{self._folder}/{place}")
+        return self.notes.read(key_of(place))
 
     def job(self, place: str, note: dict[str, Any]) -> JobRecord:
         """Return the job of a message with this note. A note that jqueue did not write is ignored."""
@@ -286,9 +278,9 @@ class FolderReader:
         return names
 
 
-def _checked(note: dict[str, Any]) -> dict[str, Any]:
-    """Return the note, or an empty one if a field of `COUNTED` is not an integer: jqueue writes no such note."""
-    return note if all(type(note.get(field, 0)) is int for field in COUNTED) else {}
+def key_of(place: str) -> str:
+    """Return the key of a message's note."""
+    return place.removeprefix(f"{DEAD}/").partition(".")[0]
 
 
 def note_of(job: JobRecord, before: dict[str, Any], **values: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ docs/reference/formats.md describes the format.
 
 Each change of a message renames or removes its file under exactly the name that was last seen. The file system lets
 only one program do that, and no rename replaces a file. So programs of vsqs and of jqueue can work on one folder at the
-same time. Fields that the format cannot hold are in a note with each file (`jqueue.formats.files.notes`). Dead jobs are
+same time. Fields that the format cannot hold are in a note with each file (`jqueue.formats.notes`). Dead jobs are
 in a folder that vsqs does not look into. A note is written before the rename that others see, or by the holder of the
 claim.
 """
@@ -24,11 +24,10 @@ from msgspec.structs import replace
 from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.files.folders import AckedJobs, flush
-from jqueue.formats.files.notes import HAS_ATTRIBUTES, write_note
+from jqueue.formats.notes import AckedJobs, flush
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob, StoreFullError
 from jqueue.formats.vsqs.exclusive import rename_exclusively
-from jqueue.formats.vsqs.folder_reader import DEAD, VISIBILITY_TIMEOUT, FolderReader, note_of
+from jqueue.formats.vsqs.folder_reader import DEAD, NOTES, VISIBILITY_TIMEOUT, FolderReader, key_of, note_of
 from jqueue.formats.vsqs.names import Name, Unit, parse
 from jqueue.formats.vsqs.numbers import Numbers
 from jqueue.runtime.posix_files import write_all
@@ -56,7 +55,6 @@ class VsqsFolder:
         when_full: effect of an enqueue to a full queue: "refuse" raises QueueFullError at once, "wait" waits for space
             until the deadline of the call.
         fsync: True to sync a job's file and the folder before its enqueue returns. vsqs syncs the file only.
-        attributes: True to keep notes in extended attributes. Where there are none, notes are files in any case.
 
     Raises:
         InvalidJobError: an argument is wrong.
@@ -75,7 +73,6 @@ class VsqsFolder:
         capacity: int | None = None,
         when_full: str = "refuse",
         fsync: bool = True,
-        attributes: bool = HAS_ATTRIBUTES,
     ) -> None:
         if unit not in tuple(Unit):
             raise InvalidJobError("unit must be us or ms")
@@ -89,8 +86,7 @@ class VsqsFolder:
         self.entrypoint = entrypoint or self.path.name
         self._folder = os.fspath(self.path)
         self._fsync = fsync
-        self._attributes = attributes and HAS_ATTRIBUTES
-        self._current_reader, self._forks = FolderReader(self._folder, self.entrypoint, self._attributes), forks()
+        self._current_reader, self._forks = FolderReader(self._folder, self.entrypoint), forks()
         self._acked = AckedJobs(self.path / ACKED)
         self._numbers = Numbers(self._folder, self.unit, capacity)
 
@@ -229,7 +225,7 @@ class VsqsFolder:
         place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
         note = note_of(job, {}, due=due)
         try:
-            write_note(path, note, self._reader.beside(place), attributes=self._attributes)
+            self._reader.notes.write(str(number), note, path, sync=self._fsync)
             rename_exclusively(path, self._path(place))
         except OSError as error:
             return error
@@ -248,6 +244,7 @@ class VsqsFolder:
     def _flush(self, *, any_dead: bool) -> None:
         if self._fsync:
             flush(self._folder)
+            flush(f"{self._folder}/{NOTES}")
             if any_dead:
                 flush(f"{self._folder}/{DEAD}")
 
@@ -263,8 +260,7 @@ class VsqsFolder:
             os.unlink(self._path(outcome.place))
         except OSError:
             return outcome
-        with suppress(OSError):
-            os.unlink(self._reader.beside(outcome.place))
+        self._reader.notes.remove(key_of(outcome.place))
         return error
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
@@ -280,7 +276,7 @@ class VsqsFolder:
             failures = note.get("failures", 0) + job.failures - old.failures
             job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=failures)
             payload = self._read(place)
-            note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, claim_timeout=timeout))
+            note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, timeout=timeout))
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -330,8 +326,7 @@ class VsqsFolder:
         job = change.old
         payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
         os.unlink(self._path(change.place))
-        with suppress(OSError):
-            os.unlink(self._reader.beside(change.place))
+        self._reader.notes.remove(key_of(change.place))
         if change.acked:
             with suppress(OSError):  # the job is acked all the same
                 self._acked.remember([job.claim])
@@ -363,10 +358,9 @@ class VsqsFolder:
         [number] = self._numbers.reserve(1, now).numbers
         try:
             new = f"{folder}{Name(number, due)}"
-            write_note(self._path(place), note, self._reader.beside(new), attributes=self._attributes)
+            self._reader.notes.write(key_of(new), note, self._path(place))
             self._rename(place, new)
-            with suppress(OSError):
-                os.unlink(self._reader.beside(place))
+            self._reader.notes.remove(key_of(place))
             return self._stored_job(new, note, payload)
         finally:
             self._numbers.free([number])
@@ -382,7 +376,7 @@ class VsqsFolder:
         return new
 
     def _annotate(self, place: str, note: dict[str, Any]) -> dict[str, Any]:
-        write_note(self._path(place), note, self._reader.beside(place), attributes=self._attributes)
+        self._reader.notes.write(key_of(place), note, self._path(place))
         return note
 
     def _stored_job(self, place: str, note: dict[str, Any], payload: bytes) -> StoredJob:

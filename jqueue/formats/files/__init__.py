@@ -1,1 +1,0 @@
-"""File operations that several formats share: notes, remembered acks, folder syncs."""
