@@ -10,7 +10,7 @@ from typing import Any
 
 from jqueue.domain.errors import StorageError
 from jqueue.formats.dirq.folders import Stamp
-from jqueue.formats.dirq.names import HIDDEN, Place, element_name
+from jqueue.formats.dirq.names import Place, element_name
 from jqueue.formats.notes import Notes, flush
 from jqueue.formats.times import microseconds
 
