@@ -52,7 +52,7 @@ def serve(pipe: Connection, levels: dict[str, int]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # and any that came while it was blocked
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=_end_with_parent, name="jqueue-parent", daemon=True).start()
+    threading.Thread(target=end_with_parent, name="jqueue-parent", daemon=True).start()
     turn = threading.Lock()
 
     def send(report: bytes) -> None:
@@ -81,7 +81,7 @@ def _report(kind: str, content: Any = None) -> bytes:
     return json.dumps([kind, content], default=str).encode()
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """Kill this process and its group when the worker ends, however it ends: only the worker enforces timeouts."""
     parent = multiprocessing.parent_process()
     assert parent is not None

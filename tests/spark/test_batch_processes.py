@@ -17,6 +17,7 @@ import pytest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
+from jqueue.spark.batch import children
 from jqueue.worker import Context, Discard, Worker
 from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, enqueue, left_in
@@ -131,7 +132,8 @@ def test_jobs_that_a_dead_process_had_begun_are_done_again_alone_and_all_others_
 
 
 @pytest.mark.parametrize("hang", [lambda: time.sleep(600), lambda: [0 for _ in iter(int, 1)]], ids=["asleep", "busy"])
-def test_a_handler_that_blocks_the_event_loop_beyond_its_timeout_is_ended_and_alone_charged(url, hang):
+def test_a_handler_that_blocks_the_event_loop_beyond_its_timeout_is_ended_and_alone_charged(url, hang, monkeypatch):
+    monkeypatch.setattr(children, "LATE", 0.2)
     worker = Worker(concurrency=3, cancel_grace=0.05)
 
     @worker.handler("work", timeout=600)
@@ -168,8 +170,9 @@ def test_a_handler_without_a_timeout_has_that_of_the_batch_and_one_that_stops_in
     assert 1 == len(set(diary.read()))
 
 
-def test_what_handlers_leave_running_delays_nothing_and_ends_with_their_process(url, diary):
+def test_what_handlers_leave_running_delays_nothing_and_ends_with_their_process(url, diary, monkeypatch):
     """Threads, processes, a lifespan that hangs at its end."""
+    monkeypatch.setattr(children, "END", 0.2)
     worker = Worker()
 
     @worker.lifespan
@@ -187,14 +190,14 @@ def test_what_handlers_leave_running_delays_nothing_and_ends_with_their_process(
             os._exit(5)
 
     enqueue(url, works(b"good", b"bad"))
-    before = children()
+    before = processes()
     report = run(url, worker)
     assert (1, 1) == (report.done, report.killed)
-    assert before == children()
+    assert before == processes()
     until_gone(diary.read())
 
 
-def children():
+def processes():
     tasks = Path("/proc/self/task")
     return {each for task in tasks.iterdir() for each in (task / "children").read_text().split()}
 

@@ -1,120 +1,217 @@
 """Jobs done in child processes, so that a handler which ends its process costs its own job an attempt, and no other's.
 
 A child does all jobs, as many at a time as its worker does. If it ends early, the jobs that it had begun are done
-again, one at a time. A job that ends a process in which no other job has run is to blame, and is charged; the others
-are done. A handler that was seen to block the event loop past its timeout is to blame at once, and is not run again.
-Jobs that were not begun go to another child, together. Without fork (Windows) there are no children: handlers run in
-the task itself, and a handler that ends the process fails the task.
+again, one at a time. A job that ends a process in which no other job has begun is to blame, and is charged; the others
+are done. Jobs that were not begun go to another child, together. A child whose handlers do not stop in time is ended.
+Without fork (Windows) there are no children: handlers run in the task itself, and a handler that ends the process fails
+the task.
 """
 
 from __future__ import annotations
 
+import math
+import multiprocessing
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import signal
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+
+import msgspec
 
 from jqueue.domain.errors import JQueueError
-from jqueue.domain.models import Job
+from jqueue.domain.job import JobRecord
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.child import WorkInstructions, work
-from jqueue.spark.batch.child_listener import ChildReport, ChildTimeouts, run_child
-from jqueue.spark.batch.outcomes import Outcome
-from jqueue.spark.batch.partition_rows import DONE, NEW, PartitionRows
+from jqueue.runtime.system import SystemClock
+from jqueue.spark.batch.child import WorkInstructions, run_as_child, work
+from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
+from jqueue.spark.batch.partition_queue import Message
 
 logger = logger_of("jqueue.spark")
+
+LATE = 10.0
+"""Seconds that a worker may take to stop a handler after its timeout and its grace."""
+
+END = 30.0
+"""Seconds that a worker may take to end after all jobs that it has begun."""
+
+EXIT = 5.0
+"""Seconds that a process may take to exit after its last message."""
+
+CHECK_INTERVAL = 0.5
+"""Seconds between two checks of a child."""
+
+CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
 
 class WorkFailed(JQueueError):
     """The jobs of a partition cannot be done, for a reason common to all: the worker cannot be made, or fails.
 
     Attributes:
-        outcomes: what became of the jobs that were done before.
+        outcomes: what became of the jobs that were done before, by id.
     """
 
-    def __init__(self, why: str, outcomes: Sequence[Outcome]) -> None:
+    def __init__(self, why: str, outcomes: dict[str, Outcome]) -> None:
         super().__init__(why)
         self.outcomes = outcomes
 
 
-def do_rows(
-    instructions: WorkInstructions, rows: PartitionRows, timeouts: ChildTimeouts | None = None
-) -> dict[str, Outcome]:
-    """Do jobs in child processes. Return the outcomes of those that are not marked as done, by their ids.
+@dataclass
+class ChildReport:
+    """Report of a child about its jobs, and how it ended.
+
+    Attributes:
+        begun: ids of the jobs that it has begun.
+        running: ids of the jobs that have not ended, with the times by which each must have ended.
+        outcomes: what became of jobs, by id. Jobs that it has handed back are not among them.
+        last: the last message.
+        heard: time of the last message.
+        death: how its process ended, if it ended early.
+        is_overdue: True if handlers did not stop in time, so that the process was killed.
+    """
+
+    begun: set[str] = field(default_factory=set)
+    running: dict[str, float] = field(default_factory=dict)
+    outcomes: dict[str, Outcome] = field(default_factory=dict)
+    last: Message = field(default_factory=Message)
+    heard: float = 0.0
+    death: str | None = None
+    is_overdue: bool = False
+
+    def receive(self, message: Message) -> None:
+        """Take a message."""
+        self.last, self.heard = message, SystemClock().monotonic()
+        self.begun.update(message.begun)
+        for job_id, limit in message.begun.items():
+            self.running[job_id] = math.inf if limit is None else self.heard + limit + LATE
+        for outcome in message.ended:
+            self.running.pop(outcome.job_id, None)
+            if outcome.kind != "handed_back":
+                self.outcomes[outcome.job_id] = outcome
+
+    @property
+    def is_ended(self) -> bool:
+        """True if the worker has ended, or has failed."""
+        return self.last.is_over or self.last.failure is not None
+
+    @property
+    def due(self) -> float:
+        """Time by which something must have happened: the next job has ended; or the worker, if none runs."""
+        return min(self.running.values(), default=self.heard + END if self.begun else math.inf)
+
+
+def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> dict[str, Outcome]:
+    """Do jobs in child processes. Return the outcomes by the ids of jobs. Jobs without one are handed back.
 
     Raises:
         WorkFailed: the worker cannot be made, or fails.
     """
-    known: dict[str, Outcome] = {}
-    suspects: list[int] = []
-    rest = list(range(len(rows)))
-    alone = False  # True once a process of suspects has ended, and none of them was done
+    outcomes = dict[str, Outcome]()
+    suspects, rest = list[JobRecord](), list(jobs)
     while suspects or rest:
-        one_by_one = bool(suspects)
-        batch = (suspects[:1] if alone else suspects) or rest
-        report = _run_rows(instructions, rows, batch, one_by_one, timeouts or ChildTimeouts())
-        known.update(report.outcomes)
-        marks = rows.marks[:]
-        left = [place for place in batch if marks[place] != DONE and rows.ids[place] not in known]
-        begun = [place for place in left if marks[place] != NEW]
-        later = [place for place in left if marks[place] == NEW]
-        number = len(batch) - len(later)
-        why = report.failure
-        if report.is_cut_short and not number:
+        one_by_one, batch = bool(suspects), suspects or rest
+        report = _run(replace(instructions, one_by_one=one_by_one), batch)
+        outcomes |= report.outcomes
+        begun = [job for job in batch if job.id in report.begun and job.id not in outcomes]
+        later = [job for job in batch if job.id not in report.begun]
+        why = report.last.failure
+        if report.death is not None and not report.begun:
             why = f"{report.death} before it began a job"
-        if why is not None and left:
-            raise WorkFailed(why, list(known.values()))
-        if not report.is_cut_short:
-            if report.is_stopped or not number:  # its worker wants no more jobs
-                begun, later = left, []
-            known.update((rows.ids[place], Outcome(*rows.job(place).claim, "handed_back")) for place in begun)
-            begun = []
-        elif report.is_sure:
-            overdue = [place for place in left if rows.ids[place] in report.overdue]
-            known.update((rows.ids[place], _killed(rows.job(place), report)) for place in overdue)
-            begun, later = [], [place for place in left if rows.ids[place] not in report.overdue]
-        elif one_by_one and number == 1:
-            known.update((rows.ids[place], _killed(rows.job(place), report)) for place in begun)
-            begun = []
+        if why is not None and (begun or later):
+            raise WorkFailed(why, outcomes)
+        if report.death is None:
+            begun, later = [], later if report.last.is_stuck and report.begun else []
+        elif one_by_one:
+            begun = begun[-1:]  # it gave back any others before
+            if begun and len(report.begun) == 1:
+                [job] = begun
+                kind: OutcomeKind = "overdue" if report.is_overdue else "killed"
+                outcomes[job.id] = Outcome(job.id, job.attempt, kind, error=report.death)
+                begun = []
         elif begun:
             again = counted(len(begun), "job")
             logger.warning("%s; %s that it had begun will be done again, one by one", report.death, again)
-        alone = one_by_one and number > 1 and len(left) == len(batch)
-        suspects, rest = (begun + later + suspects[len(batch) :], rest) if one_by_one else (begun, later)
-    return known
+        suspects, rest = (begun + later, rest) if one_by_one else (begun, later)
+    return outcomes
 
 
-def _run_rows(
-    instructions: WorkInstructions,
-    rows: PartitionRows,
-    places: Sequence[int],
-    one_by_one: bool,
-    timeouts: ChildTimeouts,
-) -> ChildReport:
-    if one_by_one:
-        instructions = replace(instructions, concurrency=1)
-    if hasattr(os, "fork"):
-        return run_child(instructions, rows, places, timeouts)
+def _run(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> ChildReport:
+    """Have a child do jobs, wait until it has ended with all that it has started, and return its report."""
     report = ChildReport()
-    rows.begin(places)
-    work(instructions, rows, report.receive)
+    if not hasattr(os, "fork"):
+        work(instructions, jobs, report.receive)
+        return report
+    fork = multiprocessing.get_context("fork")
+    reader, writer = fork.Pipe(duplex=False)
+    process = fork.Process(target=run_as_child, args=(writer, instructions, jobs), name="jqueue-handlers")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
+        process.start()
+    try:
+        with writer:
+            pass
+        _listen(process, reader, report)
+        process.join(EXIT)
+    finally:
+        _kill(process)
+        process.join()
+        reader.close()
+    if not report.is_ended:
+        report.death = report.death or _describe_exit(process.exitcode)
     return report
 
 
-def _killed(job: Job, report: ChildReport) -> Outcome:
-    """Return the outcome of a job that is to blame for the end of its process."""
-    if job.id in report.overdue:
-        return Outcome(*job.claim, "overdue")
-    return Outcome(*job.claim, "killed", error=report.death)
+def _listen(process: BaseProcess, reader: Connection, report: ChildReport) -> None:
+    """Read the messages of a child until the last one has come, or the child has ended, by itself or by force."""
+    check_at, clock = 0.0, SystemClock()
+    while not report.is_ended:
+        is_gone = process.exitcode is not None  # and will send nothing more; what it has started may hold the pipe
+        if reader.poll(0 if is_gone else CHECK_INTERVAL):
+            try:
+                report.receive(msgspec.json.decode(reader.recv_bytes(), type=Message))
+            except (EOFError, OSError):
+                return
+            except msgspec.MsgspecError:
+                report.death = "the process of the handlers wrote to a pipe of jqueue"
+                return
+        elif is_gone:
+            return
+        if (now := clock.monotonic()) >= check_at:
+            check_at = now + CHECK_INTERVAL
+            if now >= report.due and not is_gone:
+                report.is_overdue = bool(report.running)
+                why = (
+                    "its handlers did not stop in time"
+                    if report.running
+                    else "all of its jobs are done, and it goes on"
+                )
+                logger.warning("a process of handlers is ended: %s", why)
+                _kill(process)
 
 
-def in_order(rows: PartitionRows, known: Iterable[Outcome]) -> list[Outcome]:
-    """Return the outcomes that are known, those of jobs marked as done among them, in the order of the jobs."""
-    told = {outcome.job_id: outcome for outcome in known}
-    marks, found = rows.marks[:], []
-    for place, job_id in enumerate(rows.ids):
-        if (outcome := told.get(job_id)) is not None:
-            found.append(outcome)
-        elif marks[place] == DONE:
-            found.append(Outcome(*rows.job(place).claim, "done"))
-    return found
+def _kill(process: BaseProcess) -> None:
+    """Kill a child and all that it has started."""
+    assert process.pid is not None
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()  # it may not lead its group yet
+
+
+def _describe_exit(code: int | None) -> str:
+    """Return a description of the end of a process, to be kept as the error of its job."""
+    if code is None:
+        return "the process of the handler ended"
+    if code >= 0:
+        return f"the process of the handler ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    why = ": it crashed" if name in CRASHES else ""
+    if name == "SIGKILL":
+        why = ", perhaps because the system was out of memory"
+    return f"the process of the handler was ended by {name}{why}"

@@ -8,21 +8,20 @@ lost before it ended its range, what it has staged is told now.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from jqueue.domain.errors import InvalidBlobError, JobNotFoundError, JQueueError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
-from jqueue.domain.models import Job, job_of, record_of
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import AllOrNothing
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.outcomes import Outcome, enqueue_of_plain
-from jqueue.spark.batch.partition_rows import DONE, PartitionRows
 
 logger = logger_of("jqueue.spark")
 
@@ -50,23 +49,19 @@ class RangeResult(msgspec.Struct, frozen=True, omit_defaults=True):
     unreadable: str | None = None
 
     @classmethod
-    def of(cls, claim: RangeClaim, rows: PartitionRows, outcomes: Iterable[Outcome]) -> RangeResult:
-        """Return the result, given the jobs of the range and the outcomes of jobs that are not marked as done."""
-        known = {outcome.job_id: outcome for outcome in outcomes}
-        ended_ids = {job_id for job_id, outcome in known.items() if outcome.kind != "handed_back"}
-        marks, last = rows.marks[:], len(rows)
-        while last and marks[last - 1] != DONE and rows.ids[last - 1] not in ended_ids:
+    def of(cls, claim: RangeClaim, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> RangeResult:
+        """Return the result, given the jobs of the range and their outcomes. Jobs without one are handed back."""
+        last = len(jobs)
+        while last and jobs[last - 1].id not in outcomes:
             last -= 1
         others, open_jobs = list[Outcome](), list[JobRecord]()
-        for place in range(last) if rows.done < last else ():
-            if marks[place] == DONE:
-                continue
-            outcome = known.get(rows.ids[place]) or Outcome(*rows.job(place).claim, "handed_back")
+        for job in jobs[:last]:
+            outcome = outcomes.get(job.id) or Outcome(job.id, job.attempt, "handed_back")
             if outcome.kind != "done" or outcome.added:
                 others.append(outcome)
             if outcome.kind in ("killed", "overdue"):
-                open_jobs.append(record_of(rows.job(place)).evolve(payload=b"", payload_object=None))
-        return cls(claim.id, last - len(others), tuple(others), tuple(open_jobs), len(rows) - last)
+                open_jobs.append(job.evolve(payload=b"", payload_object=None))
+        return cls(claim.id, last - len(others), tuple(others), tuple(open_jobs), len(jobs) - last)
 
     @property
     def all_done(self) -> int:

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import json
 import pickle
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -21,15 +21,12 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError, SegmentDamagedError, StorageError
 from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord
-from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.ports.log import logger_of
-from jqueue.ports.queue import JobQueue
 from jqueue.spark.batch.child import WorkInstructions
-from jqueue.spark.batch.children import WorkFailed, do_rows, in_order
+from jqueue.spark.batch.children import WorkFailed, do_jobs
 from jqueue.spark.batch.outcomes import Outcome, encode_outcomes
-from jqueue.spark.batch.partition_rows import PartitionRows
 from jqueue.spark.batch.range_results import RangeResult
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.staging import Staging
@@ -93,7 +90,9 @@ class BatchTask:
     results: bool = False
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the jobs.
+        """Do the jobs of a partition, and stage their outcomes. A task that has read a range ends it, too.
+
+        If the segment of a range cannot be read, all jobs of the range are handed back.
 
         Raises:
             BatchTaskError: not all could be done. The outcomes of those done are staged.
@@ -103,145 +102,97 @@ class BatchTask:
             for batch in batches
             for number, place, line in zip(*(column.to_pylist() for column in batch.columns), strict=True)
         )
-        if rows:
-            context = TaskContext.get()
-            attempt = 0 if context is None else context.taskAttemptId()
-            if context is not None and not gc.get_freeze_count():
-                gc.freeze()  # PySpark collects garbage after each task: 70 ms for modules that nothing will unload
-            _, partition, line = rows[0]
-            done: list[Outcome] = []
-            if line.startswith(PICKLE):
-                claim: RangeClaim = pickle.loads(line)
-                name = self.do_range(claim, partition, attempt, done)
-                names = {outcome.job_id: claim.entrypoint for outcome in done}
-            else:
-                name = self.do([line for _, _, line in rows], partition, attempt, done)
-                names = {job.id: job.entrypoint for job in (_job_of(line) for _, _, line in rows if done)}
-            yield result_rows(done, names, name) if self.results else pa.record_batch([[name]], schema=STAGED)
-
-    def do(self, lines: Sequence[bytes], partition: int, attempt: int, done: list[Outcome] | None = None) -> str:
-        """Do the jobs of one partition, and return the name of the object with their outcomes.
-
-        Args:
-            lines: the jobs.
-            partition: its number.
-            attempt: a number that no other attempt on any partition has.
-            done: gets the outcomes of jobs that are done, if this batch has a place for results.
-
-        Raises:
-            BatchTaskError: they could not be done.
-        """
-        self._check_batch()
-        rows = PartitionRows.of_jobs([_job_of(line) for line in lines])
-        outcomes, failure = self._outcomes(rows, done)
-        name = self.staging.name(self.write_id, partition, attempt)
-        asyncio.run(self._stage(name, encode_outcomes(in_order(rows, outcomes))))
-        if failure is not None:
-            raise BatchTaskError(str(failure)) from None
-        return name
-
-    def do_range(self, claim: RangeClaim, partition: int, attempt: int, done: list[Outcome] | None = None) -> str:
-        """Read the jobs of a range, do them, and end the range. Return the name of the object with the outcomes.
-
-        If the segment cannot be read, all jobs of the range are handed back.
-
-        Raises:
-            BatchTaskError: they could not be done.
-        """
-        self._check_batch()
-        failure = None
+        if not rows:
+            return
+        context = TaskContext.get()
+        if context is not None and not gc.get_freeze_count():
+            gc.freeze()  # PySpark collects garbage after each task: 70 ms for modules that nothing will unload
+        number, line = rows[0][1:]
+        claim: RangeClaim | None = pickle.loads(line) if line.startswith(PICKLE) else None
+        jobs, unreadable = asyncio.run(self._read(claim, [line for _, _, line in rows]))
+        instructions = WorkInstructions(
+            load=self.worker.load, url=self.url, claim=claim, timeout=self.timeout, results=self.results
+        )
+        failure: WorkFailed | None = None
         try:
-            rows = asyncio.run(self._read_range(claim))
-        except SegmentDamagedError as error:
-            result = RangeResult(claim.id, 0, left=claim.rows, unreadable=error.why)
-        except JQueueError as error:
-            raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
-        else:
-            outcomes, failure = self._outcomes(rows, done)
-            result = RangeResult.of(claim, rows, outcomes)
-        name = self.staging.name(self.write_id, partition, attempt)
-        asyncio.run(self._stage(name, result.encode()))
-        if failure is not None:
-            raise BatchTaskError(str(failure)) from None
-        if not self.results and (ended := result.operation(claim)) is not None:
-            try:
-                asyncio.run(self._end_range(ended))
-            except JQueueError as error:
-                logger.info("the driver will end a range, as a task could not: %s", error)
-        return name
-
-    def _outcomes(
-        self, rows: PartitionRows, done: list[Outcome] | None
-    ) -> tuple[Collection[Outcome], WorkFailed | None]:
-        """Do jobs. Return the outcomes of jobs that are not marked as done, and the reason if some were not done."""
-        instructions = WorkInstructions(self.worker.load, self._queue, timeout=self.timeout, results=self.results)
-        failure = None
-        try:
-            outcomes: Collection[Outcome] = do_rows(instructions, rows).values()
+            outcomes = do_jobs(instructions, jobs)
         except WorkFailed as error:
             outcomes, failure = error.outcomes, error
         except OSError as error:
             raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
-        if done is not None and self.results:
-            done += [outcome for outcome in outcomes if outcome.kind == "done"]
-        return [outcome.for_queue() for outcome in outcomes], failure
+        name = self.staging.name(self.write_id, number, 0 if context is None else context.taskAttemptId())
+        staged = {job_id: outcome.for_queue() for job_id, outcome in outcomes.items()}
+        if claim is None:
+            content, ended = encode_outcomes(staged[job.id] for job in jobs if job.id in staged), None
+        else:
+            result = RangeResult.of(claim, jobs, staged)
+            if unreadable is not None:
+                result = RangeResult(claim.id, 0, left=claim.rows, unreadable=unreadable)
+            content, ended = result.encode(), None if self.results or failure else result.operation(claim)
+        asyncio.run(self._stage(name, content, ended))
+        if failure is not None:
+            raise BatchTaskError(str(failure)) from None
+        yield self._answer(name, jobs, outcomes)
 
-    async def _read_range(self, claim: RangeClaim) -> PartitionRows:
-        """Return the jobs of a range."""
-        jobs: list[JobRecord] = []
-        async with connect(self.url, DirectQueue) as queue:
-            async for rows in queue.read_packed_range(claim):
-                jobs += rows
-        return PartitionRows.of_range(claim, jobs)
-
-    async def _end_range(self, ended: Operation) -> None:
-        async with connect(self.url, DirectQueue) as queue:
-            await queue.apply(ended)
-
-    def _check_batch(self) -> None:
-        """Check that the batch goes on, before any job is done whose outcome would be lost.
+    async def _read(self, claim: RangeClaim | None, lines: Sequence[bytes]) -> tuple[list[JobRecord], str | None]:
+        """Return the jobs, or why their segment cannot be read. First of all, check that the batch goes on.
 
         Raises:
-            BatchTaskError: the batch has ended, or this machine cannot tell.
+            BatchTaskError: the batch has ended, so that the outcomes would be lost; or this machine cannot tell.
         """
         try:
-            content = asyncio.run(self._read(marker_of(self.write_id)))
+            async with self.staging.opened() as objects:
+                [mark] = await objects.read([marker_of(self.write_id)])
         except StorageError as error:
             raise BatchTaskError(f"an executor cannot reach the store of the queue: {error}") from None
-        if content is None:
+        if mark is None:
             raise BatchTaskError(
                 "an executor does not see the object that the driver has put beside the queue: the batch has ended,"
                 " or the queue is in a file that only the driver's machine has"
             )
+        jobs: list[JobRecord] = []
+        if claim is None:
+            for line in lines:
+                job = read_line(line)
+                if isinstance(job, SetAside):
+                    raise BatchTaskError(f"an executor cannot read a job of another version of jqueue: {job.reason}")
+                jobs.append(job)
+            return jobs, None
+        try:
+            async with connect(self.url, DirectQueue) as queue:
+                async for rows in queue.read_packed_range(claim):
+                    jobs += [in_progress(job, claim.held) for job in rows]
+        except SegmentDamagedError as error:
+            return [], error.why
+        except JQueueError as error:
+            raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
+        return jobs, None
 
-    async def _stage(self, name: str, content: bytes) -> None:
+    async def _stage(self, name: str, content: bytes, ended: Operation | None) -> None:
         async with self.staging.opened() as objects:
             await objects.write(name, content)
+        if ended is not None:
+            try:
+                async with connect(self.url, DirectQueue) as queue:
+                    await queue.apply(ended)
+            except JQueueError as error:
+                logger.info("the driver will end a range, as a task could not: %s", error)
 
-    async def _read(self, name: str) -> bytes | None:
-        async with self.staging.opened() as objects:
-            [content] = await objects.read([name])
-        return content
-
-    def _queue(self) -> JobQueue:
-        return connect(self.url, DirectQueue)
-
-
-def result_rows(done: Sequence[Outcome], entrypoints: Mapping[str, str], staged: str) -> pa.RecordBatch:
-    """Return the rows with the results of jobs, given their entrypoints, and the name of the staged outcomes."""
-    results = [None if outcome.result is None else json.dumps(outcome.result, ensure_ascii=False) for outcome in done]
-    ids = [outcome.job_id for outcome in done]
-    columns = [ids, [entrypoints[each] for each in ids], [outcome.attempt for outcome in done], results]
-    return pa.record_batch([*columns, [staged] * len(done)], schema=RESULTS)
+    def _answer(self, name: str, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> pa.RecordBatch:
+        """Return the name of the staged object; with results, beside each job that is done."""
+        if not self.results:
+            return pa.record_batch([[name]], schema=STAGED)
+        done = [(job, each) for job in jobs if (each := outcomes.get(job.id)) is not None and each.kind == "done"]
+        columns = [
+            [job.id for job, _ in done],
+            [job.entrypoint for job, _ in done],
+            [job.attempt for job, _ in done],
+            [None if each.result is None else json.dumps(each.result, ensure_ascii=False) for _, each in done],
+            [name] * len(done),
+        ]
+        return pa.record_batch(columns, schema=RESULTS)
 
 
 def marker_of(write_id: str) -> str:
     """Return the name of an object that exists while a batch goes on."""
     return f".staged-{write_id}-open"
-
-
-def _job_of(line: bytes) -> Job:
-    job = read_line(line)
-    if isinstance(job, SetAside):
-        raise BatchTaskError(f"an executor cannot read a job, perhaps for another version of jqueue: {job.reason}")
-    return job_of(job)
