@@ -75,7 +75,13 @@ def run_as_child(writer: Connection, instructions: WorkInstructions, jobs: Seque
             signal.signal(number, signal.SIG_DFL)  # the defaults: the exit status names the signal
         faulthandler.enable(2)
         threading.Thread(target=end_with_parent, name="jqueue-parent", daemon=True).start()
-        work(instructions, jobs, lambda message: writer.send_bytes(msgspec.json.encode(message)), asyncio.Runner().run)
+        with open(writer.fileno(), "wb", closefd=False) as pipe:
+
+            def send(message: Message) -> None:
+                pipe.write(msgspec.json.encode(message) + b"\n")
+                pipe.flush()
+
+            work(instructions, jobs, send, asyncio.Runner().run)
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED

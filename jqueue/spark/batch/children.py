@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import os
 import signal
+import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -44,6 +45,14 @@ EXIT = 5.0
 
 CHECK_INTERVAL = 0.5
 """Seconds between two checks of a child."""
+
+PAUSE = 0.002
+"""Seconds between two reads of messages: a child that need not wake its parent at each message is twice as fast."""
+
+CHUNK = 1 << 20
+"""Bytes to read at once."""
+
+MESSAGES = msgspec.json.Decoder(Message)
 
 CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
 
@@ -167,30 +176,27 @@ def _run(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> ChildRepo
 
 def _listen(process: BaseProcess, reader: Connection, report: ChildReport) -> None:
     """Read the messages of a child until the last one has come, or the child has ended, by itself or by force."""
-    check_at, clock = 0.0, SystemClock()
+    clock, part = SystemClock(), b""
     while not report.is_ended:
         is_gone = process.exitcode is not None  # and will send nothing more; what it has started may hold the pipe
         if reader.poll(0 if is_gone else CHECK_INTERVAL):
+            *lines, part = (part + (chunk := os.read(reader.fileno(), CHUNK))).split(b"\n")
             try:
-                report.receive(msgspec.json.decode(reader.recv_bytes(), type=Message))
-            except (EOFError, OSError):
-                return
-            except msgspec.MsgspecError:
+                for line in lines:
+                    report.receive(MESSAGES.decode(line))
+            except (msgspec.MsgspecError, UnicodeError):
                 report.death = "the process of the handlers wrote to a pipe of jqueue"
                 return
+            if not chunk:
+                return
+            time.sleep(PAUSE)
         elif is_gone:
             return
-        if (now := clock.monotonic()) >= check_at:
-            check_at = now + CHECK_INTERVAL
-            if now >= report.due and not is_gone:
-                report.is_overdue = bool(report.running)
-                why = (
-                    "its handlers did not stop in time"
-                    if report.running
-                    else "all of its jobs are done, and it goes on"
-                )
-                logger.warning("a process of handlers is ended: %s", why)
-                _kill(process)
+        if clock.monotonic() >= report.due and not is_gone:
+            report.is_overdue = bool(report.running)
+            why = "handlers did not stop in time" if report.running else "it still runs although its jobs are done"
+            logger.warning("a process of handlers is ended: %s", why)
+            _kill(process)
 
 
 def _kill(process: BaseProcess) -> None:

@@ -135,15 +135,20 @@ class PartitionQueue(DirectQueue):
 
     async def apply_each(self, *operations: Operation, **options: Any) -> list[Any]:
         """Pass on what became of jobs, each by itself. Any other call goes to the queue itself."""
-        if not all(map(self._ends_job, operations)):
+        claims = [self._claim_of(operation) for operation in operations]
+        if None in claims:
             return await super().apply_each(*operations, **options)
         ended, answers = list[Outcome](), list[JQueueError | None]()
-        for operation in operations:
-            try:
-                ended.append(outcome_of([operation.prepared(self._preparation)]))
-                answers.append(None)
-            except JQueueError as error:
-                answers.append(error)
+        for operation, claim in zip(operations, claims, strict=True):
+            refusal = None
+            if claim is not None and isinstance(operation, Ack) and operation.result is operation.keep_result is None:
+                ended.append(Outcome(*claim, "done"))  # most are so: the general way takes ten times as long
+            else:
+                try:
+                    ended.append(outcome_of([operation.prepared(self._preparation)]))
+                except JQueueError as error:
+                    refusal = error
+            answers.append(refusal)
         self._send(Message(ended=tuple(ended)))
         return answers
 
@@ -153,12 +158,13 @@ class PartitionQueue(DirectQueue):
         Raises:
             InvalidJobError: an operation beside the ack does not enqueue a job, or the ack is not the last.
         """
-        if not any(map(self._ends_job, operations)):
+        if not any(map(self._claim_of, operations)):
             return await super().apply(*operations, **options)
         prepared = [operation.prepared(self._preparation) for operation in operations]
         self._send(Message(ended=(outcome_of([*operations[:-1], prepared[-1]]),)))
         return [None] * len(operations)
 
-    def _ends_job(self, operation: Operation) -> bool:
-        """Return True if an operation ends the claim of a job that was handed out."""
-        return isinstance(operation, Ack | Nack) and self._claims.find(operation.job) in self._begun
+    def _claim_of(self, operation: Operation) -> Claim | None:
+        """Return the claim that an operation ends; None if it ends none of a job that was handed out."""
+        claim = self._claims.find(operation.job) if isinstance(operation, Ack | Nack) else None
+        return claim if claim in self._begun else None
