@@ -22,7 +22,6 @@ from shared import ENTRYPOINT, arguments
 
 from jqueue import DirectQueue, Limits, LocalFileSystemStorage
 from jqueue.spark import local_session
-from jqueue.spark.enqueue.committing import TaskAttempt
 from jqueue.spark.enqueue.writing import BulkWriter
 
 BUSY = "busy"
@@ -85,7 +84,7 @@ class Queues:
         batch = pa.RecordBatch.from_arrays([pa.array(payloads, pa.binary())], names=["payload"])
         half = len(payloads) // 2
         parts = (batch.slice(0, half), batch.slice(half))
-        staged = [writer.stage(iter([part]), TaskAttempt(number, number)) for number, part in enumerate(parts)]
+        staged = [writer.write(iter([part])) for part in parts]
         start = time.perf_counter()
         writer.commit(staged)
         return time.perf_counter() - start

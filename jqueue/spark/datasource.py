@@ -17,8 +17,7 @@ from jqueue.spark.session import require_spark
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jqueue.spark.enqueue.sink import StreamSink
-    from jqueue.spark.enqueue.writing import BulkWriter
+    from jqueue.spark.enqueue.writing import BulkWriter, StreamSink
     from jqueue.spark.snapshot.reader import SnapshotReader
     from jqueue.spark.stream.source import ClaimReader
 
@@ -48,10 +47,9 @@ class JQueueDataSource(DataSource):
     def schema(self) -> StructType:
         """Return the columns of a job."""
         from jqueue.spark.rows import schema_of
-        from jqueue.spark.tables import is_new_table, with_url
+        from jqueue.spark.tables import schema_of_table
 
-        schema = schema_of(self.options)
-        return with_url(schema, self.options) if is_new_table(self.options) else schema
+        return schema_of_table(schema_of(self.options), self.options)
 
     def reader(self, schema: StructType) -> SnapshotReader:
         """Return the reader of one version of the queue, as a table."""
@@ -73,7 +71,7 @@ class JQueueDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamSink:
         """Return the writer that enqueues each micro-batch in bulk."""
-        from jqueue.spark.enqueue.sink import StreamSink
+        from jqueue.spark.enqueue.writing import StreamSink
 
         return StreamSink(self._options_with(schema), schema, overwrite)
 

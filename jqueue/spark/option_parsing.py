@@ -34,36 +34,28 @@ class OptionType:
     convert: Callable[[str], Any]
 
 
-def parse_options(
-    options: Mapping[str, str],
-    known: Mapping[str, OptionType],
-    same: Mapping[str, str] | None = None,
-    answers: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
+def parse_options(options: Mapping[str, str], known: Mapping[str, OptionType]) -> dict[str, Any]:
     """Return the given options, converted, under their known names.
 
     Args:
         options: as Spark passes them.
         known: the existing options, in camelCase, with the kind of each.
-        same: names that other sources have for some of them, in lower case.
-        answers: advice for options of other sources that do not exist here, by their names in lower case.
 
     Raises:
-        InvalidJobError: an option is unknown or given twice, or its value cannot be converted.
+        InvalidJobError: an option is unknown, or its value cannot be converted.
     """
-    names = {**(same or {}), **{name.lower(): name for name in known}}
-    taken: dict[str, Any] = {}
-    for given, text in options.items():
-        name = names.get(given.lower())
-        if name is None:
-            if given.lower() in OF_SPARK:
-                continue
-            advice = (answers or {}).get(given.lower()) or f"the options are {', '.join(sorted(known))}"
-            raise InvalidJobError(f"there is no option {shown(given)}: {advice}")
-        if name in taken:
-            raise InvalidJobError(f"the option {name} is given twice, once by another name: drop one of them")
-        taken[name] = _converted(name, known[name], text)
-    return taken
+    names = {name.lower(): name for name in known}
+    parsed: dict[str, Any] = {}
+    for option, text in options.items():
+        name = names.get(option.lower())
+        if name is not None:
+            try:
+                parsed[name] = known[name].convert(text)
+            except ValueError:
+                raise InvalidJobError(f"option {name} takes {known[name].description}, got {shown(text)}") from None
+        elif option.lower() not in OF_SPARK:
+            raise InvalidJobError(f"there is no option {shown(option)}: the options are {', '.join(sorted(known))}")
+    return parsed
 
 
 def url_of(options: Mapping[str, str]) -> str:
@@ -104,20 +96,6 @@ def _plain_path(url: str) -> str:
     return f"file:///{url.removeprefix(OWN_FILE)}" if of_spark else url
 
 
-def in_options(text: str) -> str:
-    """Return the message of a queue error with the names of Spark options instead of Python settings."""
-    for setting, option in _SETTINGS.items():
-        text = text.replace(setting, option)
-    return text
-
-
-def _converted(name: str, kind: OptionType, text: str) -> Any:
-    try:
-        return kind.convert(text)
-    except ValueError:
-        raise InvalidJobError(f"option {name} takes {kind.description}, got {shown(text)}") from None
-
-
 def _text(text: str) -> str:
     if not text.strip():
         raise ValueError("empty")
@@ -131,10 +109,6 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[_one_of(("true", "false"))(text)]
-
-
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
@@ -142,42 +116,27 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
-def _within(low: int, high: int) -> Callable[[str], int]:
+TEXT = OptionType("a text that is not empty", _text)
+SECONDS = OptionType("a number of seconds, 0 or more", _seconds)
+NAMES = OptionType("names with commas between them", _names)
+
+
+def INTEGER(low: int, high: int) -> OptionType:
+    """A whole number from `low` to `high`."""
+
     def convert(text: str) -> int:
         number = int(text)
         if not low <= number <= high:
             raise ValueError("out of range")
         return number
 
-    return convert
-
-
-def _one_of(choices: tuple[str, ...]) -> Callable[[str], str]:
-    by_name = {choice.lower(): choice for choice in choices}
-
-    def convert(text: str) -> str:
-        if text.strip().lower() not in by_name:
-            raise ValueError("not one of them")
-        return by_name[text.strip().lower()]
-
-    return convert
-
-
-_SETTINGS = {
-    "Limits(payload_bytes=...)": "the option maxPayloadBytes",
-}
-
-TEXT = OptionType("a text that is not empty", _text)
-SECONDS = OptionType("a number of seconds, 0 or more", _seconds)
-BOOLEAN = OptionType("true or false", _boolean)
-NAMES = OptionType("names with commas between them", _names)
-
-
-def INTEGER(low: int, high: int) -> OptionType:
-    """A whole number from `low` to `high`."""
-    return OptionType(f"a whole number from {low} to {high}", _within(low, high))
+    return OptionType(f"a whole number from {low} to {high}", convert)
 
 
 def ONE_OF(*choices: str) -> OptionType:
-    """One of these words, in any case."""
-    return OptionType(" or ".join(choices), _one_of(choices))
+    """One of these words in lower case, given in any case."""
+
+    def convert(text: str) -> str:
+        return choices[choices.index(text.strip().lower())]
+
+    return OptionType(" or ".join(choices), convert)

@@ -7,7 +7,6 @@ module names, writes, reads and removes staged objects. `jqueue.spark.enqueue.co
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -19,15 +18,8 @@ from typing import Self, TypeVar
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
-from jqueue.domain.durations import exponential_bound
-from jqueue.domain.errors import (
-    CASConflictError,
-    InvalidURLError,
-    JQueueError,
-    StorageError,
-    StorageFatalError,
-    StorageThrottledError,
-)
+from jqueue.core.tasks import retried, some_at_once
+from jqueue.domain.errors import CASConflictError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsListing, SupportsObjects, SupportsRelease, SupportsScratch, SupportsStoreTime
@@ -43,14 +35,8 @@ PREFIX = ".staged-"
 STAGED_KEPT = 7 * 86400.0
 """Seconds after which a staged object goes: without the outcomes of a batch of a stream, failed jobs count as done."""
 
-AT_ONCE = 16
-"""Number of staged objects to read or remove at a time."""
-
 CLEANING = 10.0
 """Seconds to repeat a request while cleaning up: the write is done, and the caller waits for the answer."""
-
-RETRY_BASE, THROTTLED_BASE, RETRY_CAP = 0.05, 0.5, 5.0
-"""Most seconds before a failed request is repeated: the first time, the first time if throttled, and ever."""
 
 
 def open_store(url: str) -> SupportsScratch:
@@ -184,12 +170,11 @@ class StagedObjects:
         Raises:
             StorageError: the store failed until the deadline.
         """
-        anchor = self._anchor
 
         async def create() -> None:
+            assert isinstance(self._anchor, SupportsObjects)
             with suppress(CASConflictError):  # as in `write`
-                if isinstance(anchor, SupportsObjects):
-                    await anchor.create_object(name, content)
+                await self._anchor.create_object(name, content)
 
         await self._persist(create)
 
@@ -199,12 +184,14 @@ class StagedObjects:
         Raises:
             StorageError: the store failed until the deadline.
         """
+        contents: dict[str, bytes | None] = {}
 
-        async def one(name: str) -> bytes | None:
+        async def one(name: str) -> None:
             content, etag = await self._persist(self._anchor.beside(name).read)
-            return None if etag is None else content
+            contents[name] = None if etag is None else content
 
-        return await _at_once(one, names)
+        await some_at_once(one, names)
+        return [contents[name] for name in names]
 
     async def of_write(self, write_id: str) -> list[str] | None:
         """Return the names of all objects that a write has staged; None if the store cannot list them, or refuses to.
@@ -212,11 +199,7 @@ class StagedObjects:
         Raises:
             StorageError: the store failed until the deadline.
         """
-        try:
-            listed = await self._listed(f"{PREFIX}{write_id}-")
-        except StorageFatalError:
-            return None
-        return None if listed is None else [name for name, _ in listed]
+        return await self.names_with(f"{PREFIX}{write_id}-")
 
     async def clean(self, write_id: str) -> None:
         """Remove the staged objects of a write, and old ones of any write. An object that cannot be removed stays.
@@ -232,33 +215,33 @@ class StagedObjects:
         except JQueueError as error:
             logger.warning("Staged jobs could not be listed; any that are left are removed later: %s", error)
         try:
-            await _at_once(lambda name: self._persist(self._anchor.beside(name).remove, CLEANING), sorted(unwanted))
+            await some_at_once(lambda name: self._persist(self._anchor.beside(name).remove, CLEANING), sorted(unwanted))
         except JQueueError as error:
             logger.warning("Staged jobs could not be removed; that is done later: %s", error)
 
-    async def names_with(self, prefix: str) -> list[str]:
-        """Return the suffixes of the objects that begin with this; none if the store refuses to list them.
+    async def names_with(self, prefix: str) -> list[str] | None:
+        """Return the suffixes of the objects that begin with this; None if the store cannot list, or refuses to.
 
         Raises:
             StorageError: the store failed until the deadline.
         """
         try:
-            return [name for name, _ in await self._listed(prefix) or ()]
+            listed = await self._listed(prefix)
         except StorageFatalError:
-            return []
+            return None
+        return None if listed is None else [name for name, _ in listed]
 
     async def remove_created(self, suffixes: Iterable[str]) -> None:
-        """Remove objects of `create` that no commit will name. A segment that cannot be removed goes by age."""
+        """Remove objects of `create` that no commit will name. A segment that cannot be removed goes by age.
+
+        Raises:
+            StorageError: the store failed for some seconds.
+        """
         anchor = self._anchor
-
-        async def remove(suffix: str) -> None:
-            one = partial(anchor.remove_object, suffix) if isinstance(anchor, SupportsObjects) else None
-            await self._persist(anchor.beside(suffix).remove if one is None else one, CLEANING)
-
-        try:
-            await _at_once(remove, sorted(suffixes))
-        except JQueueError as error:
-            logger.warning("Staged objects could not be removed; that is done later: %s", error)
+        assert isinstance(anchor, SupportsObjects)
+        await some_at_once(
+            lambda suffix: self._persist(partial(anchor.remove_object, suffix), CLEANING), sorted(suffixes)
+        )
 
     async def _listed(self, prefix: str, most: float = math.inf) -> list[tuple[str, float]] | None:
         """Return names with their ages in seconds; None if the store cannot list."""
@@ -273,33 +256,8 @@ class StagedObjects:
 
     async def _persist(self, request: Callable[[], Awaitable[Answer]], most: float = math.inf) -> Answer:
         """Repeat a request until it is answered, for at most `most` seconds, and no longer than the deadline."""
-        until = self._staging.clock.monotonic() + min(self._staging.deadline, most)
-        failures = 0
-        while True:
-            try:
-                return await request()
-            except StorageFatalError:
-                raise
-            except StorageError as error:
-                failures += 1
-                base = THROTTLED_BASE if isinstance(error, StorageThrottledError) else RETRY_BASE
-                wait = self._staging.entropy.jitter(exponential_bound(failures, base, RETRY_CAP))
-                if self._staging.clock.monotonic() + wait > until:
-                    raise
-                await asyncio.sleep(wait)
-
-
-async def _at_once(call: Callable[[str], Awaitable[Answer]], names: Sequence[str]) -> list[Answer]:
-    """Call it for each name, some at a time, and return the answers in order. All calls have ended when it returns."""
-    room = asyncio.Semaphore(AT_ONCE)
-
-    async def one(name: str) -> Answer:
-        async with room:
-            return await call(name)
-
-    tasks = [asyncio.create_task(one(name)) for name in names]
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return [task.result() for task in tasks]
+        seconds = min(self._staging.deadline, most)
+        return await retried(seconds, request, self._staging.entropy, "a staged object was not read or written")
 
 
 def absolute(url: str) -> str:

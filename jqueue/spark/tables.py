@@ -20,42 +20,39 @@ from jqueue.spark.option_parsing import url_of, urls_of
 MARK = "jqueue.url"
 """The metadata that holds the URL."""
 
-PROVIDER = "provider"
 OF_OPTION = "option."
-"""Keys that Spark adds when it creates a table: the name of the source, and each option once more with a prefix."""
+"""Prefix with which Spark passes each option once more when it creates a table, along with `provider`."""
 
 SECRETS = ("account_key", "sas_token")
 
 
-def is_new_table(options: Mapping[str, str]) -> bool:
-    """Return True if Spark asks for the columns of a table that it is about to create."""
-    return any(name.lower() == PROVIDER for name in options)
-
-
-def with_url(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return the schema of a new table, which carries the URL of its queue.
+def schema_of_table(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """Return the schema. That of a table which Spark is about to create carries the URL of its queue.
 
     Raises:
-        InvalidJobError: the table has other options, which Spark would not pass on.
+        InvalidJobError: a new table has other options, which Spark would not pass on.
         InvalidURLError: the URL is missing, or has a secret in it.
     """
-    other = [name for name in options if name.lower().startswith(OF_OPTION)]
-    other = [name for name in other if name.lower().removeprefix(OF_OPTION) not in ("path", "url")]
-    if other:
-        name = other[0][len(OF_OPTION) :]
-        raise InvalidJobError(
-            f"a table of a queue takes the option url or path alone, and not {shown(name)}: give it where the table is "
-            "used, as in SELECT * FROM jobs WITH (status 'dead')"
-        )
+    given = [name.lower() for name in options]
+    if "provider" not in given:
+        return schema
+    for name in given:
+        if name.startswith(OF_OPTION) and name not in ("option.path", "option.url"):
+            raise InvalidJobError(
+                f"a table of a queue takes the option url or path alone, and not {shown(name[len(OF_OPTION) :])}: give "
+                "it where the table is used, as in SELECT * FROM jobs WITH (status 'dead')"
+            )
     url = url_of(options)
-    if any(map(_has_secret, split(url))):
-        raise InvalidURLError(
-            "the URL of a table must hold no secret, as it would be copied into files that are written from the table: "
-            "give the key in the environment, or use CREATE TEMPORARY VIEW"
-        )
+    for each in split(url):
+        scheme, mark, _ = each.partition("://")
+        parsed = parse_url(scheme, each, len(scheme) + len(mark)) if mark else None
+        if parsed is not None and (parsed.secret is not None or any(name in parsed.options for name in SECRETS)):
+            raise InvalidURLError(
+                "the URL of a table must hold no secret, as it would be copied into files that are written from the "
+                "table: give the key in the environment, or use CREATE TEMPORARY VIEW"
+            )
     first, *rest = schema.fields
-    marked = StructField(first.name, first.dataType, first.nullable, {**first.metadata, MARK: url})
-    return StructType([marked, *rest])
+    return StructType([StructField(first.name, first.dataType, first.nullable, {**first.metadata, MARK: url}), *rest])
 
 
 def url_in(schema: StructType) -> str | None:
@@ -69,11 +66,3 @@ def options_of_table(options: Mapping[str, str], schema: StructType) -> dict[str
     if url is None or "paths" in {name.lower() for name in options} or urls_of(options):
         return dict(options)
     return {**options, "url": url}
-
-
-def _has_secret(url: str) -> bool:
-    scheme, mark, _ = url.partition("://")
-    if not mark:
-        return False
-    parsed = parse_url(scheme, url, len(scheme) + len(mark))
-    return parsed.secret is not None or any(name in parsed.options for name in SECRETS)

@@ -269,7 +269,7 @@ def test_a_stream_is_known_by_its_query_or_by_its_txn_app_id(url, caplog):
     assert b"5" == texts_of(url)[-1]
     [warning] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
     assert warning.startswith(
-        "Batch 3 of spark-stream:one was skipped, and 1 row was not written: the queue has its bat"
+        "1 row was not written: the write is version 3 of spark-stream:one, and the queue has version 5"
     )
     with pytest.raises(InvalidJobError, match="which query they belong to: give the option txnAppId"):
         Sink(url, query=None).stage(0, b"a")

@@ -131,7 +131,7 @@ def test_a_delay_of_any_type_is_in_seconds(url, kind, delay):
     ("columns", "row", "words"),
     [
         (schema(payload=TEXT, entrypoint=TEXT), ("secret", None), "entrypoint is null"),
-        (schema(x=DoubleType()), (float("nan"),), "payload has a number that JSON cannot hold: NaN or infinity"),
+        (schema(x=DoubleType()), (float("nan"),), "x has a number that JSON cannot hold: NaN or infinity"),
         (schema(payload=TEXT, priority=LongType()), ("secret", 2**40), "priority must be from"),
         (schema(payload=TEXT, headers=HEADERS), ("secret", {"a": None}), "header 'a' must be a str, got NoneType"),
         (schema(payload=TEXT, delay=LongType(), run_at=TimestampType()), ("secret", 5, NOON), "give either delay or r"),

@@ -9,12 +9,13 @@ before it removes anything.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from jqueue.core.blob.segment_object import EncodedSegment
@@ -42,37 +43,6 @@ CALL_TIMEOUT = 60.0
 
 
 @dataclass(frozen=True)
-class TaskAttempt:
-    """An attempt of a task.
-
-    Attributes:
-        partition: the number of the task's partition.
-        attempt: a number that no other attempt of the application has.
-        properties: the query that the task belongs to, as Spark tells it.
-    """
-
-    partition: int
-    attempt: int
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def running(cls) -> TaskAttempt:
-        """Return the attempt that this process works on."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        if context is None:  # `write` is not called by Spark
-            return cls(0, 0)
-        asked = {name: context.getLocalProperty(name) for name in (QUERY_ID, BATCH_ID)}
-        told = {name: value for name, value in asked.items() if value is not None}
-        return cls(context.partitionId(), context.taskAttemptId(), told)
-
-
-QUERY_ID = "sql.streaming.queryId"
-BATCH_ID = "streaming.sql.batchId"
-
-
-@dataclass(frozen=True)
 class TaskReport(WriterCommitMessage):
     """The report of an attempt of a task to the commit.
 
@@ -87,7 +57,12 @@ class TaskReport(WriterCommitMessage):
     staged: StagedTask | None = None
 
 
-Reports = Sequence[WriterCommitMessage | None]
+Messages = Sequence[WriterCommitMessage | None]
+
+
+def reports_of(messages: Messages) -> list[TaskReport]:
+    """Return the reports among the messages that Spark has of its tasks."""
+    return [message for message in messages if isinstance(message, TaskReport)]
 
 
 @dataclass(frozen=True)
@@ -108,12 +83,11 @@ class BulkEnqueue:
     on_conflict: OnConflict
     created_at: datetime | None = None
 
-    def stage(self, batches: Iterable[pa.RecordBatch], task: TaskAttempt, app_id: str, version: int) -> TaskReport:
-        """Encode the rows of a task and stage them.
+    async def stage(self, batches: Iterable[pa.RecordBatch], app_id: str, version: int) -> TaskReport:
+        """Encode the rows of a task as segments, and create each while the next is encoded.
 
         Args:
             batches: the rows.
-            task: this attempt of the task.
             app_id: of the transaction.
             version: of the transaction.
 
@@ -121,63 +95,55 @@ class BulkEnqueue:
             InvalidJobError: a row cannot be a job. Segments that were staged before it are litter.
             StorageError: the store failed until the deadline.
         """
-        staged = asyncio.run(self._stage(batches, task, app_id, version))
-        return TaskReport(app_id, staged.jobs, staged)
-
-    async def _stage(
-        self, batches: Iterable[pa.RecordBatch], task: TaskAttempt, app_id: str, version: int
-    ) -> StagedTask:
-        """Encode the rows of a task as segments, and create each while the next is encoded."""
         from jqueue.spark.enqueue.encoding import RowEncoder
 
+        context = TaskContext.get()  # None if it is not called by Spark
+        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         entropy = self.staging.entropy
         created_at = self.staging.clock.now() if self.created_at is None else self.created_at
         stager = SegmentStager(self.limits, created_at, entropy.new_id())
-        encoder = RowEncoder(self.columns, stager, task.partition)
+        encoder = RowEncoder(self.columns, stager, partition)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
         async with self.staging.opened() as staged:
 
-            async def begin(encoded: EncodedSegment) -> None:
+            async def create(encoded: Iterable[EncodedSegment]) -> None:
                 nonlocal creating
-                if creating is not None:
-                    await creating
-                name = staged_name(app_id, version, f"{task.partition}-{task.attempt}-{entropy.new_id()[:8]}")
-                creating = asyncio.create_task(staged.create(FOLDER + name, encoded.content))
-                new.append(NewSegment(name, encoded.entry, created_at=created_at))
-                await asyncio.sleep(0)  # lets it begin
+                for content, entry, *_ in encoded:
+                    if creating is not None:
+                        await creating
+                    name = staged_name(app_id, version, f"{partition}-{attempt}-{entropy.new_id()[:8]}")
+                    creating = asyncio.create_task(staged.create(FOLDER + name, content))
+                    new.append(NewSegment(name, entry, created_at=created_at))
+                await asyncio.sleep(0)  # lets it go on
 
             for batch in batches:
                 encoder.add(batch)
-                for encoded in stager.full():
-                    await begin(encoded)
-            for encoded in stager.rest():
-                await begin(encoded)
+                await create(stager.full())
+            await create(stager.rest())
             if creating is not None:
                 await creating
-        return StagedTask(stager.jobs, new, frozenset(stager.features))
+        return TaskReport(app_id, stager.jobs, StagedTask(stager.jobs, new, frozenset(stager.features)))
 
-    async def look(self, app_id: str | None) -> tuple[int | None, BulkEnqueue]:
+    async def look(self, app_id: str | None) -> tuple[int | None, datetime | None]:
         """Read the queue once, before the first task starts.
 
         Returns:
-            The version of the last transaction of the application, or None if the queue remembers none; and these
-            settings with the time of the enqueue.
+            The version of the last transaction of the application, or None if the queue remembers none; and the time of
+            the enqueue.
         """
         async with self._opened() as (queue, _):
             last = None if app_id is None else (await queue.apply(LastTransaction(app_id)))[0]
-            created_at = await queue.staging_time()
-        assert created_at is not None  # the store keeps objects
-        return last, replace(self, created_at=created_at)
+            return last, await queue.staging_time()
 
-    async def commit(self, reports: Reports, transaction: Transaction) -> StagedReceipt:
+    async def commit(self, messages: Messages, transaction: Transaction) -> StagedReceipt:
         """Add the jobs that the tasks have staged, unless that was done before, and remove what was not needed.
 
         Raises:
             UnknownOutcomeError: the jobs may have been added or not; the staged segments stay.
             JQueueError: the jobs were not added; the staged segments are removed.
         """
-        tasks = [report.staged for report in reports if isinstance(report, TaskReport) and report.staged is not None]
+        tasks = [report.staged for report in reports_of(messages) if report.staged is not None]
         async with self._opened() as (queue, staged):
             try:
                 try:
@@ -188,32 +154,21 @@ class BulkEnqueue:
             except UnknownOutcomeError:
                 raise
             except JQueueError:
-                await _remove_unnamed(queue, staged, _segments_of(reports), transaction)
+                await _discard(queue, staged, messages, transaction)
                 raise
 
-    async def abort(self, reports: Reports, transaction: Transaction, *, alone: bool) -> None:
+    async def abort(self, messages: Messages, transaction: Transaction, *, alone: bool) -> None:
         """Remove the staged segments, if the write has not been committed and never will be. Log jqueue errors.
 
         Args:
-            reports: of the tasks.
+            messages: of the tasks; None for a task that has failed, so that no commit was tried.
             transaction: of the write.
             alone: True if no other driver can do the same write, so that all segments of the transaction are its own.
         """
         async with self._opened() as (queue, staged):
-            try:
-                segments = set(_segments_of(reports))
-                if alone:
-                    prefix = FOLDER + staged_name(transaction.app_id, transaction.version, "")
-                    segments.update(await staged.names_with(prefix))
-                if not segments:
-                    return
-                if None not in reports and not await _never_lands(queue, transaction):
-                    jobs = counted(sum(report.jobs for report in reports if isinstance(report, TaskReport)), "job")
-                    logger.warning("A write of %s that Spark gave up is in the queue: its commit succeeded", jobs)
-                    return
-                await staged.remove_created(segments)
-            except JQueueError as error:
-                logger.warning("An aborted write leaves staged jobs behind, which are removed later: %s", error)
+            if not await _discard(queue, staged, messages, transaction, alone=alone):
+                jobs = counted(sum(report.jobs for report in reports_of(messages)), "job")
+                logger.warning("A write of %s that Spark gave up is in the queue: its commit succeeded", jobs)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[tuple[DirectQueue, StagedObjects]]:
@@ -226,66 +181,23 @@ class BulkEnqueue:
             yield queue, staged
 
 
-def _segments_of(reports: Reports) -> list[str]:
-    """Return the suffixes of the segments that tasks have staged."""
-    tasks = [report.staged for report in reports if isinstance(report, TaskReport) and report.staged is not None]
-    return [FOLDER + each.name for task in tasks for each in task.segments]
-
-
-async def _remove_unnamed(
-    queue: DirectQueue, staged: StagedObjects, segments: Sequence[str], transaction: Transaction
-) -> None:
-    """Remove segments after a commit that failed, unless an earlier commit of the same reports names them."""
+async def _discard(
+    queue: DirectQueue, staged: StagedObjects, messages: Messages, transaction: Transaction, *, alone: bool = False
+) -> bool:
+    """Remove the staged segments of a write, unless its commit has landed. Return False if it has."""
+    tasks = [report.staged for report in reports_of(messages) if report.staged is not None]
+    segments = {FOLDER + each.name for task in tasks for each in task.segments}
     try:
-        if segments and await _never_lands(queue, transaction):
-            await staged.remove_created(segments)
+        if alone:
+            segments.update(await staged.names_with(FOLDER + staged_name(*transaction[:2], "")) or ())
+        if segments and None not in messages:  # else no commit was tried
+            look = LastTransaction(transaction.app_id)
+            [last] = await queue.apply(look)
+            if last is None or last < transaction.version:
+                _, last = await queue.apply(Fence(), look)  # a write sent before it has landed by then, or never will
+            if last is not None and last >= transaction.version:
+                return False
+        await staged.remove_created(segments)
     except JQueueError as error:
-        logger.warning("A failed write leaves staged jobs behind, which are removed later: %s", error)
-
-
-async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
-    """Return True if a commit that may have been tried has had no effect, and cannot have any in the future."""
-    look = LastTransaction(transaction.app_id)
-    [last] = await queue.apply(look)
-    if last is None or last < transaction.version:
-        _, last = await queue.apply(Fence(), look)  # a write sent before it has landed by then, or never will
-    return last is None or last < transaction.version
-
-
-def left_out(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
-    """Return the number of rows left out because the queue has a later version of the application.
-
-    A repeated version counts none: its rows were added when it was first written.
-
-    Args:
-        receipt: of the write.
-        transaction: of the write.
-        rows: number of rows that the tasks were given.
-    """
-    return rows if receipt.version is not None and receipt.version > transaction.version else 0
-
-
-def log_receipt(receipt: StagedReceipt, transaction: Transaction, rows: int) -> None:
-    """Log what became of a write.
-
-    Args:
-        receipt: of the write.
-        transaction: of the write.
-        rows: number of rows that the tasks were given.
-    """
-    missing = left_out(receipt, transaction, rows)
-    if missing:
-        logger.warning(
-            "%s not written: the write is version %d of %s, and the queue has version %d. Give each write a "
-            "higher txnVersion, and each application a txnAppId of its own",
-            counted(missing, "row was", "rows were"),
-            transaction.version,
-            transaction.app_id,
-            receipt.version,
-        )
-    elif receipt.repeated:
-        logger.info("Version %d of %s was already written: nothing was added", transaction.version, transaction.app_id)
-    elif receipt.taken:
-        logger.info("%s added; %d left out: unique key already taken", counted(receipt.added, "job"), receipt.taken)
-    else:
-        logger.info("%s added", counted(receipt.added, "job"))
+        logger.warning("A write that failed leaves staged jobs behind, which are removed later: %s", error)
+    return True

@@ -1,4 +1,4 @@
-"""Rows become staged jobs.
+"""Rows become staged jobs: a batch of Arrow at a time, column by column.
 
 In JSON, objects keep the order of their fields, and null stays. Times are ISO 8601 in UTC; a timestamp without a time
 zone stays without one. Binary is base64; a decimal is a string, so that no digit is lost; an interval is a number of
@@ -7,22 +7,36 @@ seconds. NaN and infinite numbers are refused, as JSON cannot hold them.
 
 from __future__ import annotations
 
-import json
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pyarrow as pa
+from pyarrow import types
 
 from jqueue.core.blob.segment_staging import InvalidRowError, SegmentStager
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.spark.enqueue.columns import Columns
-from jqueue.spark.option_parsing import in_options
 
-Convert = Callable[[Any], Any]
+SLICE_BYTES = 8 << 20
+"""Bytes of rows that are converted at once: Spark sends up to 10,000 rows in a batch, whatever their size."""
+
+Values = Callable[[pa.Array], list[Any]]
+
+_encode_lines = msgspec.json.Encoder().encode_lines
+
+
+class NotFiniteError(ValueError):
+    """A number has no form in JSON."""
+
+
+def _as_it_is(column: pa.Array) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
 
 
 class RowEncoder:
@@ -36,7 +50,6 @@ class RowEncoder:
 
     def __init__(self, columns: Columns, staged: SegmentStager, partition: int) -> None:
         self._columns, self._staged, self._partition = columns, staged, partition
-        self._rows = 0  # before this batch
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Encode a batch of rows.
@@ -44,154 +57,149 @@ class RowEncoder:
         Raises:
             InvalidJobError: a row cannot be a job. The message names the row, and shows nothing of its payload.
         """
+        rows = max(1, batch.num_rows * SLICE_BYTES // max(SLICE_BYTES, batch.nbytes))
+        for first in range(0, batch.num_rows, rows):
+            self._add(batch.slice(first, rows))
+
+    def _add(self, batch: pa.RecordBatch) -> None:
         for name, place in self._columns.unset:
-            self._refuse_values(name, batch.column(place))
-        names, payloads = self._entrypoints(batch), self._payloads(batch)
-        options = {name: values for name in IN_BULK if (values := self._values(name, batch)) is not None}
+            self._refuse(
+                batch.column(place).is_valid(),
+                f"{name} is not null, and only the queue sets it: leave it out of the INSERT",
+            )
+        entrypoints = self._option("entrypoint", batch)
+        options = {name: values for name in IN_BULK if (values := self._option(name, batch)) is not None}
         try:
-            self._staged.add(names, payloads, options)
+            self._staged.add(entrypoints or [], self._payloads(batch), options)
         except InvalidRowError as error:
-            raise self._wrong(error.row, str(error)) from None
-        self._rows += batch.num_rows
+            why = str(error).replace("Limits(payload_bytes=...)", "the option maxPayloadBytes")
+            raise self._wrong(error.row, why) from None
 
-    def _entrypoints(self, batch: pa.RecordBatch) -> list[str]:
-        place = self._columns.places.get("entrypoint")
-        if place is None:
-            return [self._columns.constants["entrypoint"]] * batch.num_rows
-        column = batch.column(place)
-        self._refuse_nulls("entrypoint", column)
-        return self._pylist("entrypoint", column)
-
-    def _payloads(self, batch: pa.RecordBatch) -> list[bytes]:
-        place = self._columns.places.get("payload")
-        if place is None:
-            names = [name for name, _ in self._columns.fields]
-            return self._objects(names, [batch.column(number) for _, number in self._columns.fields])
-        column = batch.column(place)
-        self._refuse_nulls("payload", column)
-        kind = column.type
-        if pa.types.is_struct(kind):
-            fields = column.flatten()  # a struct that is null is null in each of its fields
-            return self._objects([kind.field(number).name for number in range(kind.num_fields)], fields, len(column))
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind):
-            column = column.cast(pa.large_binary())  # its bytes are UTF-8
-        values = self._pylist("payload", column)
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            return values
-        return self._as_json(map(_converter(kind) or _same, values))
-
-    def _objects(self, names: list[str], columns: list[pa.Array], rows: int = 0) -> list[bytes]:
-        """Return one JSON object for each row of the columns."""
-        if not columns:
-            return [b"{}"] * rows
-        values = []
-        for name, column in zip(names, columns, strict=True):
-            convert, found = _converter(column.type), self._pylist(name, column)
-            values.append(found if convert is None else [convert(value) for value in found])
-        return self._as_json(dict(zip(names, row, strict=True)) for row in zip(*values, strict=True))
-
-    def _as_json(self, values: Iterable[Any]) -> list[bytes]:
-        payloads: list[bytes] = []
-        encode = _JSON.encode
-        try:
-            for value in values:
-                payloads.append(encode(value).encode())
-        except ValueError:
-            number = len(payloads)
-        else:
-            return payloads
-        raise self._wrong(number, "payload has a number that JSON cannot hold: NaN or infinity")
-
-    def _values(self, name: str, batch: pa.RecordBatch) -> list[Any] | None:
-        """Return the values of a part of the jobs, row by row; None if all rows have the default."""
-        place = self._columns.places.get(name)
+    def _option(self, name: str, batch: pa.RecordBatch) -> list[Any] | None:
+        """Return the entrypoints, or the values of an option, row by row; None if all rows have the default."""
+        place, option = self._columns.places.get(name), IN_BULK.get(name)
         if place is None:
             constant = self._columns.constants.get(name)
             return None if constant is None else [constant] * batch.num_rows
         column = batch.column(place)
+        if option is None:
+            self._refuse(column.is_null(), f"{name} is null")
+            return self._values(name, column)
         if column.null_count == len(column):
             return None
-        values = self._pylist(name, column)
-        kind = IN_BULK[name].kind
-        if kind is timedelta:
-            return [None if value is None else _seconds(value) for value in values]
-        if kind is Mapping:
-            return [None if pairs is None else tuple(pairs) for pairs in values]
-        return values
+        return self._values(name, column, _CONVERTED.get(option.kind, _as_it_is))
 
-    def _pylist(self, name: str, column: pa.Array) -> list[Any]:
+    def _payloads(self, batch: pa.RecordBatch) -> Sequence[bytes]:
+        place = self._columns.places.get("payload")
+        if place is None:
+            names = [name for name, _ in self._columns.fields]
+            cells = [self._values(name, batch.column(number), _json) for name, number in self._columns.fields]
+            return _lines([dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)])
+        column = batch.column(place)
+        self._refuse(column.is_null(), "payload is null")
+        if types.is_nested(column.type):
+            return _lines(self._values("payload", column, _json))
+        return self._values("payload", column.cast(pa.large_binary()))  # the bytes of a string are UTF-8
+
+    def _values(self, name: str, column: pa.Array, values: Values = _as_it_is) -> list[Any]:
+        """Return the values of a column.
+
+        Raises:
+            InvalidJobError: one cannot be read. The message names its row.
+        """
         try:
-            return list(column.to_pylist())
-        except UnicodeDecodeError:
-            what = "a string that is not UTF-8: cast it to binary"
+            return values(column)
         except (ValueError, OverflowError):
-            what = "a time that is out of range: years are from 1 to 9999"
-        number = next(number for number, value in enumerate(column) if not _is_readable(value))
-        raise self._wrong(number, f"{name} has {what}")
+            for number in range(len(column)):
+                try:
+                    values(column.slice(number, 1))
+                except NotFiniteError:
+                    raise self._wrong(number, f"{name} has a number that JSON cannot hold: NaN or infinity") from None
+                except UnicodeDecodeError:
+                    raise self._wrong(number, f"{name} has a string that is not UTF-8: cast it to binary") from None
+                except (ValueError, OverflowError):
+                    why = f"{name} has a time that is out of range: years are from 1 to 9999"
+                    raise self._wrong(number, why) from None
+            raise
 
-    def _refuse_nulls(self, name: str, column: pa.Array) -> None:
-        if column.null_count:
-            raise self._wrong(column.is_null().index(True).as_py(), f"{name} is null")
+    def _refuse(self, wrong: pa.BooleanArray, why: str) -> None:
+        """Raise an error about the first row for which `wrong` is true."""
+        if (number := wrong.index(True).as_py()) >= 0:
+            raise self._wrong(number, why)
 
-    def _refuse_values(self, name: str, column: pa.Array) -> None:
-        if column.null_count < len(column):
-            number = column.is_valid().index(True).as_py()
-            raise self._wrong(number, f"{name} is not null, and only the queue sets it: leave it out of the INSERT")
-
-    def _wrong(self, number: int, what: str) -> InvalidJobError:
-        return InvalidJobError(f"row {self._rows + number} of partition {self._partition}: {in_options(what)}")
+    def _wrong(self, number: int, why: str) -> InvalidJobError:
+        return InvalidJobError(f"row {self._staged.jobs + number} of partition {self._partition}: {why}")
 
 
-def _same(value: Any) -> Any:
+def _lines(values: Sequence[Any]) -> list[bytes]:
+    """Return the JSON of each value."""
+    return _encode_lines(values).split(b"\n")[:-1]
+
+
+def _json(column: pa.Array) -> list[Any]:
+    """Return the values of a column as the JSON encoder takes them."""
+    kind = column.type
+    if types.is_struct(kind):
+        names = [kind.field(number).name for number in range(kind.num_fields)]
+        cells = map(_json, column.flatten())  # a struct that is null is null in each of its fields
+        values = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)] or [{}] * len(column)
+        return [value if there else None for value, there in zip(values, column.is_valid().to_pylist(), strict=True)]
+    if types.is_map(kind):
+        return [None if pairs is None else dict(pairs) for pairs in _pairs(column, _json)]
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _parts(column, _json(_children(column, column.values)))
+    form = next((form for is_kind, form in _FORMS if is_kind(kind)), None)
+    values = column.to_pylist()
+    return values if form is None else [None if value is None else form(value) for value in values]
+
+
+def _pairs(column: pa.MapArray, values: Values = _as_it_is) -> list[tuple[tuple[str, Any], ...] | None]:
+    """Return the maps of a column as tuples of pairs."""
+    keys, items = (_children(column, each) for each in (column.keys, column.items))
+    pairs = _parts(column, list(zip(keys.to_pylist(), values(items), strict=True)))
+    return [None if each is None else tuple(each) for each in pairs]
+
+
+def _children(column: pa.ListArray, values: pa.Array) -> pa.Array:
+    """Return the elements of all lists of a column, which may be a slice."""
+    first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
+    return values.slice(first, last - first)
+
+
+def _parts(column: pa.ListArray, elements: list[Any]) -> list[list[Any] | None]:
+    """Return the elements of each list of a column."""
+    offsets, there = column.offsets.to_pylist(), column.is_valid().to_pylist()
+    first = offsets[0]
+    return [
+        elements[start - first : stop - first] if is_there else None
+        for (start, stop), is_there in zip(pairwise(offsets), there, strict=True)
+    ]
+
+
+def _seconds(column: pa.Array) -> list[float | None]:
+    values = column.to_pylist()
+    if types.is_duration(column.type):
+        return [None if value is None else value.total_seconds() for value in values]
+    return [None if value is None else float(value) for value in values]
+
+
+def _finite(value: float) -> float:
+    if not math.isfinite(value):
+        raise NotFiniteError
     return value
 
 
-def _seconds(value: Any) -> float:
-    return value.total_seconds() if isinstance(value, timedelta) else float(value)
+def _utc(value: datetime) -> str:
+    return value.astimezone(UTC).isoformat()
 
 
-def _is_readable(value: pa.Scalar) -> bool:
-    try:
-        value.as_py()
-    except (ValueError, OverflowError):
-        return False
-    return True
+_CONVERTED: Mapping[type, Values] = {timedelta: _seconds, Mapping: _pairs}
+"""The function that converts a column of options, by their kind, if they are not as they are."""
 
-
-def _converter(kind: pa.DataType) -> Convert | None:
-    """Return a function that makes objects of maps, which Arrow passes as lists of pairs; None if there is no map."""
-    if pa.types.is_map(kind):
-        of_value = _converter(kind.item_type) or _same
-        return _unless_null(lambda pairs: {key: of_value(value) for key, value in pairs})
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        of_item = _converter(kind.value_type)
-        return None if of_item is None else _unless_null(lambda items: [of_item(item) for item in items])
-    if pa.types.is_struct(kind):
-        fields = [kind.field(number) for number in range(kind.num_fields)]
-        of_fields = {field.name: _converter(field.type) for field in fields}
-        if not any(of_fields.values()):
-            return None
-        return _unless_null(lambda row: {name: (of_fields[name] or _same)(value) for name, value in row.items()})
-    return None
-
-
-def _unless_null(convert: Convert) -> Convert:
-    return lambda value: None if value is None else convert(value)
-
-
-def _written(value: object) -> Any:
-    """Return the JSON form of a value for which the encoder has none."""
-    if isinstance(value, datetime):
-        return (value if value.tzinfo is None else value.astimezone(UTC)).isoformat()
-    if isinstance(value, date | time):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    if isinstance(value, Decimal):
-        return f"{value:f}"
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    raise TypeError(f"a {type(value).__name__} has no form in JSON")
-
-
-_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_written)
+_FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (
+    (types.is_floating, _finite),
+    (types.is_decimal, "{:f}".format),
+    (types.is_duration, timedelta.total_seconds),
+    (lambda kind: types.is_timestamp(kind) and kind.tz is not None, _utc),
+)
+"""The types whose form is not that of the encoder, and functions that make it."""

@@ -1,7 +1,8 @@
-"""Bulk enqueue: `df.write.format("jqueue").mode("append").option("entrypoint", "resize").save(url)`.
+"""Bulk enqueue, and the streaming sink: `df.write.format("jqueue").mode("append").option("entrypoint", "a").save(url)`.
 
 A write adds its jobs once, even if tasks are repeated. With the options `txnAppId` and `txnVersion`, that holds even if
-the program is run again. Errors in options and columns are raised before a task starts.
+the program is run again. A micro-batch is added once even after restarts: its transaction is the query and the number
+of the batch. Errors in options and columns are raised before a task starts.
 """
 
 from __future__ import annotations
@@ -9,23 +10,26 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.operations.bulk import TRANSACTION_KEPT, StagedReceipt, Transaction
+from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
-from jqueue.spark.enqueue.columns import columns_of
-from jqueue.spark.enqueue.committing import BulkEnqueue, TaskAttempt, TaskReport, left_out, log_receipt
+from jqueue.spark.enqueue.columns import EXPECTED, columns_of
+from jqueue.spark.enqueue.committing import BulkEnqueue, Messages, TaskReport, reports_of
 from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, OptionType, parse_options, url_of
 from jqueue.spark.staging import Staging, absolute, open_store
@@ -40,17 +44,6 @@ DEADLINE = 120.0
 
 OWN_TRANSACTION_KEPT = 86400.0
 """Seconds to remember a write without `txnAppId`: its abort has looked by then, even if clocks differ."""
-
-CONSTANTS = {
-    "entrypoint": "entrypoint",
-    "priority": "priority",
-    "delay": "delay",
-    "maxAttempts": "max_attempts",
-    "keepResult": "keep_result",
-    "uniqueFor": "unique_for",
-    "concurrencyLimit": "concurrency_limit",
-}
-"""Options that set a value for all jobs, and the column that sets it for each."""
 
 OPTIONS: Mapping[str, OptionType] = {
     "entrypoint": TEXT,
@@ -68,26 +61,10 @@ OPTIONS: Mapping[str, OptionType] = {
     "deadline": SECONDS,
     "receiptPath": TEXT,
 }
+"""The options of a write. One that is named like a column, in camel case, sets it for all jobs."""
 
-_ONE_COMMIT = "a write is one commit, whatever its rows: leave it out"
-_URL = "give the URL of the queue to save or start"
-
-ANSWERS: Mapping[str, str] = {
-    "batchsize": _ONE_COMMIT,
-    "isolationlevel": _ONE_COMMIT,
-    "maxrecordsperfile": _ONE_COMMIT,
-    "numpartitions": "call coalesce or repartition of the DataFrame before the write",
-    "mode": 'call mode("append") of the writer',
-    "outputmode": 'call outputMode("append") of the writer',
-    "truncate": "a write only adds jobs. `jqueue purge` and `cancel` remove them",
-    "replacewhere": "a write only adds jobs. `jqueue purge` and `cancel` remove them",
-    "topic": "the name of a handler is the option entrypoint, or a column",
-    "partitionby": "jobs are grouped by their column entrypoint",
-    "sortby": "jobs have the order of the rows: call repartitionByRange and sortWithinPartitions before the write",
-    "dbtable": _URL,
-    "kafka.bootstrap.servers": _URL,
-}
-"""Advice for options of other sinks, by their names in lower case."""
+STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txnVersion", "receiptPath")}
+"""Options of the sink. The version of a micro-batch is its number, and no receipt fits a query of many commits."""
 
 
 @shows_one_line
@@ -111,72 +88,109 @@ class BulkWriter(DataSourceArrowWriter):
                 'a queue cannot be overwritten: that would lose jobs that others work on. Use mode("append"), and '
                 "`jqueue purge` or `cancel` for jobs to remove"
             )
-        taken = parse_options(options, OPTIONS, answers=ANSWERS)
-        app_id: str | None = taken.get("txnAppId")
-        version: int = taken.get("txnVersion", 1)
-        if ("txnAppId" in taken) != ("txnVersion" in taken):
+        given = parse_options(options, OPTIONS)
+        if ("txnAppId" in given) != ("txnVersion" in given):
             raise InvalidJobError("give txnAppId and txnVersion together: the application, and the number of its write")
-        enqueue = bulk_enqueue(options, taken, schema)
-        self.receipt_path = os.path.abspath(taken["receiptPath"]) if "receiptPath" in taken else None
-        self.is_named = app_id is not None
-        if app_id is None:
-            self.transaction = Transaction(f"spark-write:{SystemEntropy().new_id()}", 1, OWN_TRANSACTION_KEPT)
+        enqueue = bulk_enqueue(options, given, schema)
+        self.receipt_path = os.path.abspath(given["receiptPath"]) if "receiptPath" in given else None
+        self.is_named = "txnAppId" in given
+        if self.is_named:
+            keep = given.get("txnRetention", TRANSACTION_KEPT)
+            self.transaction = Transaction(given["txnAppId"], given["txnVersion"], keep)
         else:
-            self.transaction = Transaction(app_id, version, taken.get("txnRetention", TRANSACTION_KEPT))
-        self.last, self.enqueue = asyncio.run(enqueue.look(app_id))
-        self.repeated = self.last is not None and self.last >= self.transaction.version
+            self.transaction = Transaction(f"spark-write:{SystemEntropy().new_id()}", 1, OWN_TRANSACTION_KEPT)
+        self.last, created_at = asyncio.run(enqueue.look(given.get("txnAppId")))
+        self.enqueue = replace(enqueue, created_at=created_at)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Stage the rows of a task, or nothing if the write was done before."""
-        return self.stage(iterator, TaskAttempt.running())
+        app_id, version, _ = self.transaction
+        if self.last is None or self.last < version:
+            return asyncio.run(self.enqueue.stage(iterator, app_id, version))
+        return TaskReport(app_id, sum(batch.num_rows for batch in iterator) if self.last > version else 0)
 
-    def stage(self, batches: Iterator[pa.RecordBatch], task: TaskAttempt) -> TaskReport:
-        """Stage the rows as this attempt of a task."""
-        app_id = self.transaction.app_id
-        if self.repeated:
-            is_late = self.last != self.transaction.version
-            rows = sum(batch.num_rows for batch in batches) if is_late else 0  # rows to be left out
-            return TaskReport(app_id, rows)
-        return self.enqueue.stage(batches, task, app_id, self.transaction.version)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Messages) -> None:
         """Add the jobs that the tasks have staged, in one commit of the queue."""
-        rows = sum(report.jobs for report in messages if isinstance(report, TaskReport))
-        if self.repeated:
+        rows = sum(report.jobs for report in reports_of(messages))
+        if self.last is not None and self.last >= self.transaction.version:
             receipt = StagedReceipt(repeated=True, version=self.last)
         elif not self.is_named and not rows:
             receipt = StagedReceipt()
         else:
             receipt = asyncio.run(self.enqueue.commit(messages, self.transaction))
-        log_receipt(receipt, self.transaction, rows)
-        if self.receipt_path is not None:
-            leave_receipt(self.receipt_path, receipt, left_out(receipt, self.transaction, rows))
+        missing = _log(receipt, self.transaction, rows)
+        if self.receipt_path is not None:  # for the program: this process returns nothing to it
+            try:
+                text = json.dumps({**asdict(receipt), "left_out": missing})
+                Path(self.receipt_path).write_text(text, encoding="utf-8")
+            except OSError as error:  # no failure of the write: the jobs are in the queue
+                logger.warning("The receipt of a write could not be stored: %s", type(error).__name__)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Messages) -> None:
         """Remove the staged segments, unless the commit has succeeded after all."""
         asyncio.run(self.enqueue.abort(messages, self.transaction, alone=not self.is_named))
 
 
-def leave_receipt(path: str, receipt: StagedReceipt, missing: int) -> None:
-    """Write the receipt to a file for the program: the commit runs in a process that returns nothing to it.
+@shows_one_line
+class StreamSink(DataSourceStreamArrowWriter):
+    """Writes the micro-batches of a streaming query into a queue.
+
+    Spark creates it anew for every commit, and tells only the tasks which query they belong to. So their reports carry
+    it.
 
     Args:
-        path: of the file.
-        receipt: of the write.
-        missing: number of rows that were left out, as the queue has a later version.
+        options: as Spark passes them.
+        schema: of the stream.
+        overwrite: True if the output mode is `complete`, which is refused.
+
+    Raises:
+        InvalidJobError: an option or a column is wrong. The message says which.
+        InvalidURLError: the URL is wrong.
     """
-    try:
-        Path(path).write_text(json.dumps({**asdict(receipt), "left_out": missing}), encoding="utf-8")
-    except OSError as error:  # no failure of the write: the jobs are in the queue
-        logger.warning("The receipt of a write could not be stored: %s", type(error).__name__)
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise InvalidJobError(
+                'a queue cannot be overwritten with every batch: use outputMode("append"), or "update" for aggregates'
+            )
+        given = parse_options(options, STREAM_OPTIONS)
+        self.enqueue = bulk_enqueue(options, given, schema)
+        self.app_id: str | None = given.get("txnAppId")
+        self.keep = given.get("txnRetention", TRANSACTION_KEPT)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Stage the rows of a task."""
+        context = TaskContext.get()
+        query, batch = (
+            None if context is None else context.getLocalProperty(name)
+            for name in ("sql.streaming.queryId", "streaming.sql.batchId")
+        )
+        if self.app_id is None and query is None:
+            raise InvalidJobError("Spark does not tell its tasks which query they belong to: give the option txnAppId")
+        if batch is None or not batch.isdigit():
+            raise InvalidJobError("Spark does not tell its tasks the number of their batch")
+        return asyncio.run(self.enqueue.stage(iterator, self.app_id or f"spark-stream:{query}", int(batch)))
+
+    def commit(self, messages: Messages, batchId: int) -> None:
+        """Add the jobs that the tasks of this batch have staged, in one commit of the queue."""
+        rows = sum(report.jobs for report in reports_of(messages))
+        if rows:  # a repeated batch has the same rows
+            transaction = Transaction(reports_of(messages)[0].app_id, batchId, self.keep)
+            _log(asyncio.run(self.enqueue.commit(messages, transaction)), transaction, rows)
+
+    def abort(self, messages: Messages, batchId: int) -> None:
+        """Remove the staged segments, unless the commit has succeeded after all."""
+        app_id = next((report.app_id for report in reports_of(messages)), self.app_id)
+        if app_id is not None:  # otherwise the query is unknown, and the segments go by age
+            asyncio.run(self.enqueue.abort(messages, Transaction(app_id, batchId, self.keep), alone=False))
 
 
-def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: StructType) -> BulkEnqueue:
+def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: StructType) -> BulkEnqueue:
     """Return the settings of all writes onto a queue.
 
     Args:
         options: as Spark passes them.
-        taken: the same, checked and converted.
+        given: the same, checked and converted.
         schema: of the DataFrame.
 
     Raises:
@@ -189,10 +203,37 @@ def bulk_enqueue(options: Mapping[str, str], taken: Mapping[str, Any], schema: S
             "this store keeps no objects beside the queue, in which tasks could stage jobs: enqueue the rows without "
             "Spark, with enqueue_many"
         )
-    limits = Limits(payload_bytes=taken["maxPayloadBytes"]) if "maxPayloadBytes" in taken else Limits()
-    constants = {name: taken[option] for option, name in CONSTANTS.items() if option in taken}
-    for name, text in (("entrypoint", constants.get("entrypoint")), ("txnAppId", taken.get("txnAppId"))):
-        if text is not None:
-            check_name(f"option {name}", text, limits)
-    staging = Staging(url, taken.get("deadline", DEADLINE))
-    return BulkEnqueue(columns_of(schema, constants), staging, limits, taken.get("onConflict", "return"))
+    limits = Limits(payload_bytes=given.get("maxPayloadBytes"))
+    for name in ("entrypoint", "txnAppId"):
+        if name in given:
+            check_name(f"option {name}", given[name], limits)
+    columns = {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): name for name in given}
+    constants = {column: given[name] for column, name in columns.items() if column in EXPECTED}
+    staging = Staging(url, given.get("deadline", DEADLINE))
+    return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("onConflict", "return"))
+
+
+def _log(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
+    """Log what became of a write of some rows. Return the number of rows that were left out.
+
+    Rows are left out if the queue has a later version of the application. A repeated version leaves none out: its rows
+    were added when it was first written.
+    """
+    app_id, version, _ = transaction
+    if rows and receipt.version is not None and receipt.version > version:
+        logger.warning(
+            "%s not written: the write is version %d of %s, and the queue has version %d. Give each write a higher "
+            "txnVersion, and each application or stream with a new checkpoint a txnAppId of its own",
+            counted(rows, "row was", "rows were"),
+            version,
+            app_id,
+            receipt.version,
+        )
+        return rows
+    if receipt.repeated:
+        logger.info("Version %d of %s was already written: nothing was added", version, app_id)
+    elif receipt.taken:
+        logger.info("%s added; %d left out: unique key already taken", counted(receipt.added, "job"), receipt.taken)
+    else:
+        logger.info("%s added", counted(receipt.added, "job"))
+    return 0
