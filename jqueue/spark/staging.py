@@ -2,7 +2,7 @@
 
 Every attempt of a task writes an object of its own, so that two attempts never collide. An object that is no longer
 needed is only litter. It is removed at the end of its write if the store can list, and by age at the latest. This
-module names, writes, reads and removes staged objects. `jqueue.spark.enqueue.committing` decides what becomes of them.
+module names, writes, reads and removes staged objects. `jqueue.spark.enqueue.writing` decides what becomes of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import CASConflictError, InvalidURLError, JQueueError, StorageFatalError
-from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsListing, SupportsObjects, SupportsRelease, SupportsScratch, SupportsStoreTime
 from jqueue.runtime.system import SystemClock, SystemEntropy
@@ -65,16 +64,10 @@ class Staging:
     Attributes:
         url: of the queue.
         deadline: seconds that a request may take, repetitions included.
-        clock: source of the time, if the store does not tell it.
-        entropy: source of the ends of names, and of jitter.
-        open_storage: makes the storage of a URL.
     """
 
     url: str = field(repr=False)
     deadline: float
-    clock: Clock = field(default_factory=SystemClock, repr=False)
-    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
-    open_storage: Callable[[str], SupportsScratch] = field(default=open_store, repr=False)
 
     def name(self, write_id: str, partition: int, attempt: int) -> str:
         """Return a name for the object that an attempt of a task stages. No other object ever has it.
@@ -84,15 +77,11 @@ class Staging:
             partition: the number of the task.
             attempt: a number that no other attempt of the task has.
         """
-        return f"{PREFIX}{write_id}-{partition}-{attempt}-{self.entropy.new_id()[:8]}"
+        return f"{PREFIX}{write_id}-{partition}-{attempt}-{SystemEntropy().new_id()[:8]}"
 
-    def opened(self, storage: SupportsScratch | None = None) -> StagedObjects:
-        """Return the staged objects, for an `async with` block.
-
-        Args:
-            storage: of the URL, if the caller has one already: its client is shared.
-        """
-        return StagedObjects(self, self.open_storage(self.url) if storage is None else storage)
+    def opened(self) -> StagedObjects:
+        """Return the staged objects, for an `async with` block."""
+        return StagedObjects(self, open_store(self.url))
 
 
 class StagedObjects:
@@ -251,13 +240,13 @@ class StagedObjects:
         found = await self._persist(lambda: anchor.list_beside(prefix), most)
         now = anchor.store_time() if isinstance(anchor, SupportsStoreTime) else None
         if now is None:
-            now = self._staging.clock.now()
+            now = SystemClock().now()
         return [(entry.suffix, (now - entry.modified) / timedelta(seconds=1)) for entry in found]
 
     async def _persist(self, request: Callable[[], Awaitable[Answer]], most: float = math.inf) -> Answer:
         """Repeat a request until it is answered, for at most `most` seconds, and no longer than the deadline."""
         seconds = min(self._staging.deadline, most)
-        return await retried(seconds, request, self._staging.entropy, "a staged object was not read or written")
+        return await retried(seconds, request, SystemEntropy(), "a staged object was not read or written")
 
 
 def absolute(url: str) -> str:

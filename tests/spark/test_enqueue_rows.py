@@ -175,7 +175,7 @@ def test_a_string_that_is_not_utf_8_is_accepted_only_as_a_payload_and_a_time_mus
         ({"payload": TEXT, "priority": DoubleType()}, {}, "column 'priority' is double: it must be a whole number"),
         ({"payload": TEXT, "delay": TEXT}, {}, "column 'delay' is string: it must be a number of seconds, or an inte"),
         ({"payload": TEXT, "unique_kye": TEXT}, {}, "unknown columns beside the payload: 'unique_kye'. The known one"),
-        ({"payload": TEXT, "Payload": TEXT}, {}, "two columns are called 'payload': rename or drop one of them"),
+        ({"payload": TEXT, "Payload": TEXT}, {}, "two columns are called 'Payload': rename or drop one of them"),
         ({"payload": TEXT, "priority": LongType()}, {"priority": 3}, "priority is given twice, as a column and as an"),
         ({"v": VariantType()}, {}, "column 'v' is variant, which JSON cannot hold: cast it or drop it"),
     ],

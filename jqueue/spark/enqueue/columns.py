@@ -8,7 +8,6 @@ Beside a `payload`, an unknown column is refused: a name with a typo must not lo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -22,21 +21,9 @@ from jqueue.spark.rows import SNAPSHOT_SCHEMA
 from jqueue.spark.tables import url_in
 
 TEXTS = (sql.StringType, sql.CharType, sql.VarcharType)
-NUMBERS = (sql.FractionalType, sql.IntegralType)
 NESTED = (sql.StructType, sql.MapType, sql.ArrayType)
-
-PLAIN_IN_JSON = (
-    *TEXTS,
-    *NUMBERS,
-    sql.BooleanType,
-    sql.BinaryType,
-    sql.DateType,
-    sql.TimestampType,
-    sql.TimestampNTZType,
-    sql.DayTimeIntervalType,
-    sql.NullType,
-    *((sql.TimeType,) if hasattr(sql, "TimeType") else ()),
-)
+TIMES = (sql.DatetimeType, sql.DayTimeIntervalType)
+PLAIN_IN_JSON = (*TEXTS, *TIMES, sql.NumericType, sql.BooleanType, sql.BinaryType, sql.NullType)
 """Types with one obvious form in JSON: see `jqueue.spark.enqueue.encoding`."""
 
 
@@ -67,81 +54,67 @@ def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
     Raises:
         InvalidJobError: a column is missing, unknown, or of a wrong type. The message names it.
     """
-    names = Counter(field.name.lower() for field in schema.fields)
-    for field in schema.fields:
-        if names[field.name.lower()] > 1:
-            raise InvalidJobError(f"two columns are called {shown(field.name)}: rename or drop one of them")
     places: dict[str, int] = {}
     others: list[tuple[str, int]] = []
+    names = set[str]()
     for number, field in enumerate(schema.fields):
-        name = field.name.lower()
+        name, kind, where = field.name.lower(), field.dataType, f"column {shown(field.name)}"
+        if name in names:
+            raise InvalidJobError(f"two columns are called {shown(field.name)}: rename or drop one of them")
+        names.add(name)
         if name not in EXPECTED:
             others.append((field.name, number))
             continue
-        _check_type(field)
-        if not isinstance(field.dataType, sql.NullType):
-            places[name] = number
-    _check_choices(places, constants)
-    if "payload" in places:
-        unset = tuple(each for each in others if url_in(schema) is not None and each[0] in SNAPSHOT_SCHEMA.names)
-        _check_no_others([each for each in others if each not in unset])
-        return Columns(places, constants, unset=unset)
-    if not others:
-        raise InvalidJobError("there is no column for the payload: add a column payload, or columns of other names")
-    for name, number in others:
-        _check_json(shown(name), schema.fields[number].dataType)
-    return Columns(places, constants, tuple(others))
-
-
-def _check_choices(places: Mapping[str, int], constants: Mapping[str, Any]) -> None:
-    for name in constants:
-        if name in places:
+        words, fits = EXPECTED[name]
+        if isinstance(kind, sql.NullType) and name in IN_BULK:
+            continue  # all rows have the default
+        if not fits(kind):
+            raise InvalidJobError(f"{where} is {_type_name(kind)}: it must be {words}")
+        if name == "payload":
+            _check_json(where, kind)
+        if name in constants:
             raise InvalidJobError(f"{name} is given twice, as a column and as an option: drop one of them")
+        places[name] = number
     if "entrypoint" not in places and "entrypoint" not in constants:
         raise InvalidJobError("the entrypoint is missing: add a column entrypoint, or the option entrypoint")
     if "run_at" in places and "delay" in constants:
         raise InvalidJobError("the option delay and the column run_at both say when a job may start: drop one of them")
-
-
-def _check_no_others(others: list[tuple[str, int]]) -> None:
-    if others:
+    if "payload" not in places:
+        if not others:
+            raise InvalidJobError("there is no column for the payload: add a column payload, or columns of other names")
+        for name, number in others:
+            _check_json(f"column {shown(name)}", schema.fields[number].dataType)
+        return Columns(places, constants, tuple(others))
+    is_table = url_in(schema) is not None
+    unset = tuple(other for other in others if is_table and other[0] in SNAPSHOT_SCHEMA.names)
+    if unknown := [shown(other[0]) for other in others if other not in unset]:
         raise InvalidJobError(
-            f"unknown columns beside the payload: {', '.join(shown(name) for name, _ in others)}. The known ones are "
+            f"unknown columns beside the payload: {', '.join(unknown)}. The known ones are "
             f"{', '.join(name for name in EXPECTED if name != 'payload')}: drop the others, or put them into a struct"
         )
-
-
-def _check_type(field: sql.StructField) -> None:
-    words, fits = EXPECTED[field.name.lower()]
-    if isinstance(field.dataType, sql.NullType) and field.name.lower() not in ("entrypoint", "payload"):
-        return
-    if not fits(field.dataType):
-        raise InvalidJobError(f"column {shown(field.name)} is {_type_name(field.dataType)}: it must be {words}")
-    if isinstance(field.dataType, NESTED) and field.name.lower() == "payload":
-        _check_json(shown(field.name), field.dataType)
+    return Columns(places, constants, unset=unset)
 
 
 def _check_json(where: str, kind: sql.DataType) -> None:
     """Refuse types that have no form in JSON.
 
     Args:
-        where: the name of the column, and of the field in it.
+        where: the column, and the field in it, in words.
         kind: its type.
     """
     if isinstance(kind, sql.StructType):
-        names = Counter(field.name for field in kind.fields)
         for field in kind.fields:
-            if names[field.name] > 1:
-                raise InvalidJobError(f"column {where} has two fields {shown(field.name)}: rename or drop one of them")
+            if kind.names.count(field.name) > 1:
+                raise InvalidJobError(f"{where} has two fields {shown(field.name)}: rename or drop one of them")
             _check_json(f"{where}, field {shown(field.name)}", field.dataType)
     elif isinstance(kind, sql.ArrayType):
         _check_json(where, kind.elementType)
     elif isinstance(kind, sql.MapType):
         if not isinstance(kind.keyType, TEXTS):
-            raise InvalidJobError(f"column {where} is {_type_name(kind)}: the keys of a map must be strings for JSON")
+            raise InvalidJobError(f"{where} is {_type_name(kind)}: the keys of a map must be strings for JSON")
         _check_json(where, kind.valueType)
     elif not isinstance(kind, PLAIN_IN_JSON):
-        raise InvalidJobError(f"column {where} is {_type_name(kind)}, which JSON cannot hold: cast it or drop it")
+        raise InvalidJobError(f"{where} is {_type_name(kind)}, which JSON cannot hold: cast it or drop it")
 
 
 def _type_name(kind: sql.DataType) -> str:
@@ -159,7 +132,7 @@ def _is_text_map(kind: sql.DataType) -> bool:
 _OF_A_KIND: dict[type, tuple[str, Callable[[sql.DataType], bool]]] = {
     str: ("string", _is(*TEXTS)),
     int: ("a whole number", _is(sql.IntegralType)),
-    timedelta: ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, *NUMBERS)),
+    timedelta: ("a number of seconds, or an interval day to second", _is(sql.DayTimeIntervalType, sql.NumericType)),
     datetime: ("timestamp with its time zone", _is(sql.TimestampType)),
     Mapping: ("map<string,string>", _is_text_map),
 }

@@ -30,10 +30,6 @@ Values = Callable[[pa.Array], list[Any]]
 _encode_lines = msgspec.json.Encoder().encode_lines
 
 
-class NotFiniteError(ValueError):
-    """A number has no form in JSON."""
-
-
 def _as_it_is(column: pa.Array) -> list[Any]:
     values: list[Any] = column.to_pylist()
     return values
@@ -109,17 +105,13 @@ class RowEncoder:
         """
         try:
             return values(column)
-        except (ValueError, OverflowError):
+        except (ValueError, ArithmeticError):
             for number in range(len(column)):
                 try:
                     values(column.slice(number, 1))
-                except NotFiniteError:
-                    raise self._wrong(number, f"{name} has a number that JSON cannot hold: NaN or infinity") from None
-                except UnicodeDecodeError:
-                    raise self._wrong(number, f"{name} has a string that is not UTF-8: cast it to binary") from None
-                except (ValueError, OverflowError):
-                    why = f"{name} has a time that is out of range: years are from 1 to 9999"
-                    raise self._wrong(number, why) from None
+                except (ValueError, ArithmeticError) as error:
+                    why = _FAULTS.get(type(error), "a time that is out of range: years are from 1 to 9999")
+                    raise self._wrong(number, f"{name} has {why}") from None
             raise
 
     def _refuse(self, wrong: pa.BooleanArray, why: str) -> None:
@@ -176,16 +168,13 @@ def _parts(column: pa.ListArray, elements: list[Any]) -> list[list[Any] | None]:
     ]
 
 
-def _seconds(column: pa.Array) -> list[float | None]:
-    values = column.to_pylist()
-    if types.is_duration(column.type):
-        return [None if value is None else value.total_seconds() for value in values]
-    return [None if value is None else float(value) for value in values]
+def _durations(column: pa.Array) -> list[Any]:
+    return _as_it_is(column.cast(pa.float64()) if types.is_decimal(column.type) else column)
 
 
 def _finite(value: float) -> float:
     if not math.isfinite(value):
-        raise NotFiniteError
+        raise FloatingPointError
     return value
 
 
@@ -193,7 +182,13 @@ def _utc(value: datetime) -> str:
     return value.astimezone(UTC).isoformat()
 
 
-_CONVERTED: Mapping[type, Values] = {timedelta: _seconds, Mapping: _pairs}
+_FAULTS = {
+    FloatingPointError: "a number that JSON cannot hold: NaN or infinity",
+    UnicodeDecodeError: "a string that is not UTF-8: cast it to binary",
+}
+"""The meaning of an error about a value of a column."""
+
+_CONVERTED: Mapping[type, Values] = {timedelta: _durations, Mapping: _pairs}
 """The function that converts a column of options, by their kind, if they are not as they are."""
 
 _FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (

@@ -3,6 +3,11 @@
 A write adds its jobs once, even if tasks are repeated. With the options `txnAppId` and `txnVersion`, that holds even if
 the program is run again. A micro-batch is added once even after restarts: its transaction is the query and the number
 of the batch. Errors in options and columns are raised before a task starts.
+
+Each attempt of a task stages segments of its own, in their final form. The commit is given the reports of some
+attempts, and names their segments in one commit of the queue, together with a record of the transaction. A repeated
+commit finds that record. An abort can follow a commit that has succeeded, or whose outcome is unknown, so it looks
+before it removes anything.
 """
 
 from __future__ import annotations
@@ -11,25 +16,33 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.connect import connect
+from jqueue.core.blob.segment_object import EncodedSegment
+from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError, UnknownOutcomeError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
+from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits, check_name
-from jqueue.domain.operations.bulk import TRANSACTION_KEPT, StagedReceipt, Transaction
+from jqueue.domain.operations.bulk import TRANSACTION_KEPT, NewSegment, StagedReceipt, Transaction
+from jqueue.domain.operations.lookups import LastTransaction
+from jqueue.domain.operations.operator import Fence
 from jqueue.domain.printable import counted
+from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsObjects
-from jqueue.runtime.system import SystemEntropy
-from jqueue.spark.enqueue.columns import EXPECTED, columns_of
-from jqueue.spark.enqueue.committing import BulkEnqueue, Messages, TaskReport, reports_of
+from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.spark.enqueue.columns import EXPECTED, Columns, columns_of
 from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, OptionType, parse_options, url_of
 from jqueue.spark.staging import Staging, absolute, open_store
@@ -41,6 +54,9 @@ logger = logger_of("jqueue")
 
 DEADLINE = 120.0
 """Seconds that a call of the queue may take: a Spark job that has run for long can wait for a store."""
+
+CALL_TIMEOUT = 60.0
+"""Seconds that one request of a commit may take: the object may be large."""
 
 OWN_TRANSACTION_KEPT = 86400.0
 """Seconds to remember a write without `txnAppId`: its abort has looked by then, even if clocks differ."""
@@ -65,6 +81,180 @@ OPTIONS: Mapping[str, OptionType] = {
 
 STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txnVersion", "receiptPath")}
 """Options of the sink. The version of a micro-batch is its number, and no receipt fits a query of many commits."""
+
+
+@dataclass(frozen=True)
+class TaskReport(WriterCommitMessage):
+    """The report of an attempt of a task to the commit.
+
+    Attributes:
+        app_id: of the transaction.
+        jobs: number of rows.
+        staged: the segments that were staged; None if there are none, as the write was done before.
+    """
+
+    app_id: str
+    jobs: int
+    staged: StagedTask | None = None
+
+
+Messages = Sequence[WriterCommitMessage | None]
+
+
+def reports_of(messages: Messages) -> list[TaskReport]:
+    """Return the reports among the messages that Spark has of its tasks."""
+    return [message for message in messages if isinstance(message, TaskReport)]
+
+
+@dataclass(frozen=True)
+class BulkEnqueue:
+    """The settings of all writes onto a queue. They may be pickled.
+
+    Attributes:
+        columns: the use of each column.
+        staging: the queue, beside which tasks leave encoded rows.
+        limits: the limits of the queue, with the larger payload that this write may set.
+        on_conflict: the action if a unique key is taken.
+        created_at: the time of the enqueue; None: each task reads its own clock.
+    """
+
+    columns: Columns
+    staging: Staging
+    limits: Limits
+    on_conflict: OnConflict
+    created_at: datetime | None = None
+
+    async def stage(self, batches: Iterable[pa.RecordBatch], app_id: str, version: int) -> TaskReport:
+        """Encode the rows of a task as segments, and create each while the next is encoded.
+
+        Args:
+            batches: the rows.
+            app_id: of the transaction.
+            version: of the transaction.
+
+        Raises:
+            InvalidJobError: a row cannot be a job. Segments that were staged before it are litter.
+            StorageError: the store failed until the deadline.
+        """
+        from jqueue.spark.enqueue.encoding import RowEncoder
+
+        context = TaskContext.get()  # None if it is not called by Spark
+        partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
+        entropy = SystemEntropy()
+        created_at = SystemClock().now() if self.created_at is None else self.created_at
+        stager = SegmentStager(self.limits, created_at, entropy.new_id())
+        encoder = RowEncoder(self.columns, stager, partition)
+        new: list[NewSegment] = []
+        creating: asyncio.Task[None] | None = None
+        async with self.staging.opened() as staged:
+
+            async def create(encoded: Iterable[EncodedSegment]) -> None:
+                nonlocal creating
+                for content, entry, *_ in encoded:
+                    if creating is not None:
+                        await creating
+                    name = staged_name(app_id, version, f"{partition}-{attempt}-{entropy.new_id()[:8]}")
+                    creating = asyncio.create_task(staged.create(FOLDER + name, content))
+                    new.append(NewSegment(name, entry, created_at=created_at))
+                await asyncio.sleep(0)  # lets it go on
+
+            for batch in batches:
+                encoder.add(batch)
+                await create(stager.full())
+            await create(stager.rest())
+            if creating is not None:
+                await creating
+        return TaskReport(app_id, stager.jobs, StagedTask(stager.jobs, new, frozenset(stager.features)))
+
+    async def look(self, app_id: str | None) -> tuple[int | None, datetime | None]:
+        """Read the queue once, before the first task starts.
+
+        Returns:
+            The version of the last transaction of the application, or None if the queue remembers none; and the time of
+            the enqueue.
+        """
+        async with self._queue() as queue:
+            last = None if app_id is None else (await queue.apply(LastTransaction(app_id)))[0]
+            return last, await queue.staging_time()
+
+    async def commit(self, messages: Messages, transaction: Transaction) -> StagedReceipt:
+        """Add the jobs that the tasks have staged, unless that was done before. After an error, Spark calls `abort`.
+
+        Raises:
+            UnknownOutcomeError: the jobs may have been added or not.
+            JQueueError: the jobs were not added.
+        """
+        tasks = [report.staged for report in reports_of(messages) if report.staged is not None]
+        async with self._queue() as queue:
+            try:
+                return await queue.enqueue_staged(tasks, transaction, on_conflict=self.on_conflict)
+            except UnknownOutcomeError as error:
+                receipt: StagedReceipt = await error.resolve()
+                return receipt
+
+    async def abort(self, messages: Messages, transaction: Transaction, *, alone: bool) -> None:
+        """Remove the staged segments, if the write has not been committed and never will be. Log jqueue errors.
+
+        Args:
+            messages: of the tasks; None for a task that has failed, so that no commit was tried.
+            transaction: of the write.
+            alone: True if no other driver can do the same write, so that all segments of the transaction are its own.
+        """
+        reports = reports_of(messages)
+        segments = {FOLDER + each.name for report in reports if report.staged for each in report.staged.segments}
+        async with self._queue() as queue, self.staging.opened() as staged:
+            try:
+                if alone:
+                    segments.update(await staged.names_with(FOLDER + staged_name(*transaction[:2], "")) or ())
+                if segments and None not in messages and not await _never_lands(queue, transaction):
+                    jobs = counted(sum(report.jobs for report in reports), "job")
+                    logger.warning("A write of %s that Spark gave up is in the queue: its commit succeeded", jobs)
+                else:
+                    await staged.remove_created(segments)
+            except JQueueError as error:
+                logger.warning("An aborted write leaves staged jobs behind, which are removed later: %s", error)
+
+    def _queue(self) -> DirectQueue:
+        return connect(
+            self.staging.url, DirectQueue, limits=self.limits, deadline=self.staging.deadline, call_timeout=CALL_TIMEOUT
+        )
+
+
+async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
+    """Return True if a commit that may have been tried has had no effect, and cannot have any in the future."""
+    look = LastTransaction(transaction.app_id)
+    [last] = await queue.apply(look)
+    if last is None or last < transaction.version:
+        _, last = await queue.apply(Fence(), look)  # a write sent before it has landed by then, or never will
+    return last is None or last < transaction.version
+
+
+def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: StructType) -> BulkEnqueue:
+    """Return the settings of all writes onto a queue.
+
+    Args:
+        options: as Spark passes them.
+        given: the same, checked and converted.
+        schema: of the DataFrame.
+
+    Raises:
+        InvalidJobError: a column is wrong. The message says which.
+        InvalidURLError: the URL is wrong, or its store keeps no objects.
+    """
+    url = absolute(url_of(options))
+    if not isinstance(open_store(url), SupportsObjects):
+        raise InvalidURLError(
+            "this store keeps no objects beside the queue, in which tasks could stage jobs: enqueue the rows without "
+            "Spark, with enqueue_many"
+        )
+    limits = Limits(payload_bytes=given.get("maxPayloadBytes"))
+    for name in ("entrypoint", "txnAppId"):
+        if name in given:
+            check_name(f"option {name}", given[name], limits)
+    columns = {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): name for name in given}
+    constants = {column: given[name] for column, name in columns.items() if column in EXPECTED}
+    staging = Staging(url, given.get("deadline", DEADLINE))
+    return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("onConflict", "return"))
 
 
 @shows_one_line
@@ -183,34 +373,6 @@ class StreamSink(DataSourceStreamArrowWriter):
         app_id = next((report.app_id for report in reports_of(messages)), self.app_id)
         if app_id is not None:  # otherwise the query is unknown, and the segments go by age
             asyncio.run(self.enqueue.abort(messages, Transaction(app_id, batchId, self.keep), alone=False))
-
-
-def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: StructType) -> BulkEnqueue:
-    """Return the settings of all writes onto a queue.
-
-    Args:
-        options: as Spark passes them.
-        given: the same, checked and converted.
-        schema: of the DataFrame.
-
-    Raises:
-        InvalidJobError: a column is wrong. The message says which.
-        InvalidURLError: the URL is wrong, or its store keeps no objects.
-    """
-    url = absolute(url_of(options))
-    if not isinstance(open_store(url), SupportsObjects):
-        raise InvalidURLError(
-            "this store keeps no objects beside the queue, in which tasks could stage jobs: enqueue the rows without "
-            "Spark, with enqueue_many"
-        )
-    limits = Limits(payload_bytes=given.get("maxPayloadBytes"))
-    for name in ("entrypoint", "txnAppId"):
-        if name in given:
-            check_name(f"option {name}", given[name], limits)
-    columns = {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): name for name in given}
-    constants = {column: given[name] for column, name in columns.items() if column in EXPECTED}
-    staging = Staging(url, given.get("deadline", DEADLINE))
-    return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("onConflict", "return"))
 
 
 def _log(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
