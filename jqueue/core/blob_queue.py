@@ -38,8 +38,6 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         max_retries: maximum number of lost races in one call; the next one raises CASConflictError. None: no limit.
     """
 
-    _engine: Engine
-
     def __init__(
         self, storage: ObjectStoragePort, options: QueueOptions, *, batch_limit: int, max_retries: int | None = None
     ) -> None:
@@ -48,7 +46,6 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 f"a queue needs a storage, got {type(storage).__name__}: for a URL or a path, write "
                 f"`connect(url, {type(self).__name__})`; a storage of your own has the methods read and write"
             )
-        options.check()
         self.storage = storage
         self._max_retries = max_retries
         engine = Engine(
@@ -128,6 +125,8 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         if service is not None:
             service.leave()
         await super()._close(reason, seconds)
+        if isinstance(self.storage, SupportsRelease):
+            await self.storage.release()
         if isinstance(offer, Offer):
             await offer.left()
         if service is not None and self._writer.courier is not None:
@@ -149,10 +148,6 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 "write the queue's own: give it the methods of SupportsObjects, or use a storage of jqueue"
             )
         return operation
-
-    async def _release(self) -> None:
-        if isinstance(self.storage, SupportsRelease):
-            await self.storage.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), self.storage, self._settings())

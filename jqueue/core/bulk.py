@@ -15,9 +15,9 @@ import msgspec
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
 from jqueue.core.blob.segment_reader import DAMAGED
 from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, JobGroups, StagedTask
+from jqueue.core.engine import Engine
 from jqueue.core.tasks import in_turns
 from jqueue.core.values import ValueObjects
-from jqueue.core.writer import QueueEngine
 from jqueue.domain.draft import enqueue_limit
 from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError
 from jqueue.domain.header import Header
@@ -65,7 +65,7 @@ class SegmentCommit:
 
     def __init__(
         self,
-        engine: QueueEngine,
+        engine: Engine,
         objects: ValueObjects | None,
         preparation: Preparation,
         seconds: float,
@@ -204,9 +204,7 @@ MOST_SEGMENTS = SEGMENTS_KEPT // 2
 class BulkEnqueue(SegmentCommit):
     """The jobs of one bulk enqueue. Arguments are as for `SegmentCommit`."""
 
-    def __init__(
-        self, engine: QueueEngine, objects: ValueObjects | None, preparation: Preparation, seconds: float
-    ) -> None:
+    def __init__(self, engine: Engine, objects: ValueObjects | None, preparation: Preparation, seconds: float) -> None:
         super().__init__(engine, objects, preparation, seconds)
         now, rest = engine.now(), bulk_rest(preparation.new_id())
         limits = preparation.limits
@@ -326,7 +324,7 @@ class StagedCommit(SegmentCommit):
 
     def __init__(
         self,
-        engine: QueueEngine,
+        engine: Engine,
         objects: ValueObjects | None,
         preparation: Preparation,
         seconds: float,

@@ -153,7 +153,7 @@ class Engine:
         store_time: returns the time by a clock that all users of the store share; None if there is no such clock.
         workers: the workers of this queue object: they report themselves with its commits.
         generation: replaced by a new object at each `reset`.
-        unread: see `QueueEngine`.
+        unread: True if the last commit has left calls that wait for jobs without a read, which must follow.
     """
 
     unread = False
@@ -252,7 +252,16 @@ class Engine:
     # Committing: read, apply, write, recognise, answer
 
     async def commit(self, requests: Sequence[Request], *, read_first: bool = False, read_later: bool = False) -> bool:
-        """Run requests: see `QueueEngine.commit`."""
+        """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
+
+        Args:
+            requests: submitted before this call.
+            read_first: True to begin with a read, as another writer may have changed the queue.
+            read_later: True if calls that wait for jobs, and find none in the known state, may be left without a read.
+
+        Returns:
+            True if some are left that need rows of a late segment.
+        """
         backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
         fresh = late = False  # True if the state was read since the call
         self.unread = False

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from functools import lru_cache
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
-from jqueue.core.claims import ClaimRegistry, HeldClaim
+from jqueue.core.calls import Calls
+from jqueue.core.claims import HeldClaim
 from jqueue.core.courier import Courier
+from jqueue.core.engine import Engine
 from jqueue.core.requests import Request
 from jqueue.core.values import ClaimedPayloads, Collector, ValueObjects, handed_out, with_given_payloads
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Describe
-from jqueue.core.writer import QueueEngine, Writer
+from jqueue.core.writer import Writer
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
     DeadlineExceededError,
@@ -70,15 +74,6 @@ def is_same_place(one: object, other: object) -> bool:
         return False
 
 
-ALL_CAPABILITIES = Capabilities()
-"""The capabilities of a queue on one object."""
-
-WITHOUT_OBJECTS = Capabilities(objects=False, history=False, ranges=False)
-"""The capabilities of a queue on a storage that keeps no objects beside the queue."""
-
-CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"
-"""The error of a commit that added nothing, if that was not known in time for another try."""
-
 A_MOMENT = 0.01
 """Seconds by which a timer may fire early."""
 
@@ -122,31 +117,23 @@ def _in_place(entries: Sequence[Operation | JQueueError], results: Iterable[Any]
     return [next(rest) if isinstance(entry, Operation) else entry for entry in entries]
 
 
-class QueueBase(SupportsApply, SupportsWorkers):
+class QueueBase(SupportsApply):
     """Turns prepared operations into results, and remembers the claims in them.
 
     Args:
-        engine: commits the operations of the calls.
+        calls: takes the calls to the store.
         options: settings of the queue.
-        batch_limit: maximum number of calls in one commit.
         objects: stores and loads large payloads and results; None if the queue keeps none.
     """
 
-    def __init__(
-        self,
-        engine: QueueEngine,
-        options: QueueOptions,
-        *,
-        batch_limit: int,
-        objects: ValueObjects | None = None,
-        courier: Courier | None = None,
-    ) -> None:
-        options.check()
+    _collector: Collector | None = None
+
+    def __init__(self, calls: Calls, options: QueueOptions, objects: ValueObjects | None = None) -> None:
         self.options = options
-        self._engine = engine
+        self._calls = calls
+        self._enter = calls.enter
         self._objects = objects
-        self._batch_limit = batch_limit
-        self._claims = ClaimRegistry(options.clock)
+        self._claims = calls.claims
         self._preparation = Preparation(
             limits=options.limits,
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
@@ -156,48 +143,49 @@ class QueueBase(SupportsApply, SupportsWorkers):
             object_bytes=None if objects is None else options.limits.object_bytes,
         )
         self._dequeues_kept = lru_cache(DEQUEUES_KEPT, typed=True)(self._new_dequeue)
-        self._deadline = to_seconds("deadline", options.deadline)
-        self._writer = Writer(
-            engine,
-            self._claims,
-            batch_limit=batch_limit,
-            max_pending=options.max_pending,
-            deadline=self._deadline,
-            longest_poll=to_seconds("poll_interval", options.poll_interval),
-            committed=self._committed,
-            courier=courier,
-        )
-        self._enter = self._writer.enter
-        self._claimed_payloads: ClaimedPayloads | None = None
-        self._collector: Collector | None = None
-        if objects is not None:
-            hand_back, end = self._writer.hand_back, self._each
-            self._claimed_payloads = ClaimedPayloads(objects, options.limits, hand_back, end)
-            self._collector = Collector(
-                objects,
-                lambda: self._view(self._deadline),
-                engine.objects_named_in,
-                lambda: self._done(Fence(), None),
-                options.clock.monotonic,
-            )
+        self._deadline = calls.deadline
 
-    def attend(self, run: str, describe: Describe, stop: Callable[[], object]) -> None:
-        self._engine.workers.attend(run, describe, stop, self.options.clock.monotonic())
+    @property
+    def _bulk_threshold(self) -> int | None:
+        """Number of jobs above which those of a call are written to segments. None: they never are."""
+        return None
 
-    def leave(self, run: str) -> None:
-        self._engine.workers.leave(run)
+    @abstractmethod
+    def _now(self) -> datetime:
+        """Return the time by the store's clock if it has one, or else by the own clock."""
 
-    async def remove_left(self, deadline: Duration) -> None:
-        if self._engine.workers.left:
-            await self._done(Fence(), deadline)
-
+    @abstractmethod
     async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
         """Return the queue as it is now, or a known view if nothing has changed since."""
-        found: QueueView | None = await self._engine.view(known.etag if known else None, seconds)
-        if found is None:
-            assert known is not None
-            return known
-        return replace(found, limits=self.options.limits)
+
+    @abstractmethod
+    async def _require_queue(self) -> None:
+        """Check, after a call that found nothing, that there is a queue.
+
+        Raises:
+            QueueMissingError: there is none.
+        """
+
+    @abstractmethod
+    def _missing(self) -> QueueMissingError:
+        """Return the error that names the store which holds no queue."""
+
+    async def _submit(
+        self,
+        operations: Sequence[Operation],
+        deadline: Duration | None,
+        *,
+        atomic: bool = True,
+        wait: Duration | None = None,
+        convert: Convert = all_of,
+    ) -> list[Any]:
+        """Commit prepared operations of any kind in one commit, and return their results. See `Calls.enter`."""
+        results: list[Any] = await self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
+        return results
+
+    async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
+        """Return the results of a request, with the payloads of the jobs that it claimed."""
+        return results
 
     async def _seen(self, seconds: float) -> QueueView:
         """Return the queue as it is now.
@@ -209,34 +197,6 @@ class QueueBase(SupportsApply, SupportsWorkers):
         if view.absent:
             raise self._missing()
         return view
-
-    async def _require_queue(self) -> None:
-        """Check, after a call that found nothing, that there is a queue.
-
-        Raises:
-            QueueMissingError: there is none.
-        """
-        if await self._engine.is_absent():
-            raise self._missing()
-
-    def _missing(self) -> QueueMissingError:
-        return QueueMissingError(self._engine.place)
-
-    @property
-    def _bulk_threshold(self) -> int | None:
-        """Number of jobs above which those of a call are written to segments. None: they never are."""
-        segments = self._engine.segments
-        if segments is None or segments.writer.sizes.hot_bytes is None:
-            return None
-        most = segments.writer.sizes.bulk_jobs
-        return self.options.limits.batch_size if most is None else most
-
-    async def _release(self) -> None:
-        """Release the store of the closed queue."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return ALL_CAPABILITIES if self._objects is not None else WITHOUT_OBJECTS
 
     async def apply(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
         self.capabilities.require("transactions")
@@ -364,6 +324,114 @@ class QueueBase(SupportsApply, SupportsWorkers):
                 "Limits(batch_size=...)"
             )
 
+    async def _close(self, reason: str, seconds: float) -> None:
+        """Take no more calls, and finish those under way within some seconds."""
+        await self._calls.close(reason, seconds)
+
+
+class UsableAtOnce(QueueBase):
+    """A queue that can be used without opening it, and that `async with` closes."""
+
+    async def __aenter__(self) -> Self:
+        self._calls.open()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Finish the calls under way, hand back claims that no caller took, and close the store, by the deadline."""
+        closed = f"this {type(self).__name__} is closed: make a new one, or enter it again"
+        await self._close(closed, self._deadline)
+
+
+ALL_CAPABILITIES = Capabilities()
+"""The capabilities of a queue on one object."""
+
+WITHOUT_OBJECTS = Capabilities(objects=False, history=False, ranges=False)
+"""The capabilities of a queue on a storage that keeps no objects beside the queue."""
+
+CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"
+"""The error of a commit that added nothing, if that was not known in time for another try."""
+
+
+class BlobBase(QueueBase, SupportsWorkers):
+    """The base of queues in one object, whose engine commits to it.
+
+    Args:
+        engine: commits the operations of the calls.
+        options: settings of the queue.
+        batch_limit: maximum number of calls in one commit.
+        objects: stores and loads large payloads and results; None if the queue keeps none.
+        courier: takes calls to a broker of another process, if there is one; None: never.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        options: QueueOptions,
+        *,
+        batch_limit: int,
+        objects: ValueObjects | None = None,
+        courier: Courier | None = None,
+    ) -> None:
+        options.check()
+        self._engine = engine
+        self._writer = Writer(engine, options, batch_limit=batch_limit, committed=self._committed, courier=courier)
+        super().__init__(self._writer, options, objects)
+        self._claimed_payloads: ClaimedPayloads | None = None
+        if objects is not None:
+            hand_back, end = self._writer.hand_back, self._each
+            self._claimed_payloads = ClaimedPayloads(objects, options.limits, hand_back, end)
+            self._collector = Collector(
+                objects,
+                lambda: self._view(self._deadline),
+                engine.objects_named_in,
+                lambda: self._done(Fence(), None),
+                options.clock.monotonic,
+            )
+
+    def attend(self, run: str, describe: Describe, stop: Callable[[], object]) -> None:
+        self._engine.workers.attend(run, describe, stop, self.options.clock.monotonic())
+
+    def leave(self, run: str) -> None:
+        self._engine.workers.leave(run)
+
+    async def remove_left(self, deadline: Duration) -> None:
+        if self._engine.workers.left:
+            await self._done(Fence(), deadline)
+
+    def _now(self) -> datetime:
+        return self._engine.now()
+
+    async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
+        found = await self._engine.view(known.etag if known else None, seconds)
+        if found is None:
+            assert known is not None
+            return known
+        return replace(found, limits=self.options.limits)
+
+    async def _require_queue(self) -> None:
+        if await self._engine.is_absent():
+            raise self._missing()
+
+    def _missing(self) -> QueueMissingError:
+        return QueueMissingError(self._engine.place)
+
+    @property
+    def _bulk_threshold(self) -> int | None:
+        segments = self._engine.segments
+        if segments is None or segments.writer.sizes.hot_bytes is None:
+            return None
+        most = segments.writer.sizes.bulk_jobs
+        return self.options.limits.batch_size if most is None else most
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return ALL_CAPABILITIES if self._objects is not None else WITHOUT_OBJECTS
+
     async def _submit(
         self,
         operations: Sequence[Operation],
@@ -373,10 +441,7 @@ class QueueBase(SupportsApply, SupportsWorkers):
         wait: Duration | None = None,
         convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations of any kind in one commit, and return their results. See `Writer.enter`.
-
-        Their large values are stored before.
-        """
+        """Store the large values of the operations, and commit them."""
         objects = self._objects
         if objects is None or all(operation.large is None for operation in operations):
             request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
@@ -461,28 +526,8 @@ class QueueBase(SupportsApply, SupportsWorkers):
             collector.begin()
 
     async def _close(self, reason: str, seconds: float) -> None:
-        """Take no more calls, and finish those under way within some seconds."""
         if self._collector is not None:
             await self._collector.end()  # it commits, and the writer would wait for that
-        await self._writer.close(reason, seconds)
+        await super()._close(reason, seconds)
         if self._collector is not None:
             await self._collector.end()  # begun by the last commits
-        await self._release()
-
-
-class UsableAtOnce(QueueBase):
-    """A queue that can be used without opening it, and that `async with` closes."""
-
-    async def __aenter__(self) -> Self:
-        self._writer.open()
-        return self
-
-    async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
-        """Finish the calls under way, hand back claims that no caller took, and close the store, by the deadline."""
-        closed = f"this {type(self).__name__} is closed: make a new one, or enter it again"
-        await self._close(closed, self._deadline)

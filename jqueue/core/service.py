@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 
+from jqueue.core.calls import SHORTEST_POLL
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.engine import Engine
 from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode, message_decoder
 from jqueue.core.requests import Callers, Request
-from jqueue.core.writer import SHORTEST_POLL, Writer
+from jqueue.core.writer import Writer
 from jqueue.domain.errors import (
     BatchUnknownError,
     BlobMissingError,

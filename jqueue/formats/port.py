@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.job import JobRecord, JobStatus
@@ -149,6 +150,10 @@ class JobStorePort(Protocol):
         """Return True if the store exists. The first job creates it."""
         ...
 
+    def watched(self) -> Sequence[Path]:
+        """Return the folders in which every change of the queue can be seen."""
+        ...
+
     def may_have_changed(self) -> bool:
         """Return True if the store may have changed since the last `scan`. Quick; a False is always right."""
         ...
@@ -178,21 +183,4 @@ class JobStorePort(Protocol):
         as an error was not added. If this method raises, the next `scan` shows which changes were made. That `scan`
         shows only changes that are as durable as a successful `carry_out` makes them.
         """
-        ...
-
-
-@runtime_checkable
-class ServesInOrder(Protocol):
-    """A store that serves jobs in its own order, whichever program added them. It is read before each claim."""
-
-    serves_in_order: bool
-    """True if the store must be read before each claim."""
-
-
-@runtime_checkable
-class KeepsFilesOpen(Protocol):
-    """A store that keeps files open while it is used."""
-
-    def close_files(self) -> None:
-        """Close the files. The next call opens them again."""
         ...

@@ -1,19 +1,405 @@
-"""`StoreQueue`: a queue on a store that keeps each job by itself, such as a folder in the format of another program."""
+"""`StoreQueue`: a queue on a store that keeps each job by itself, such as a folder in the format of another program.
+
+The rules are those of every queue: operations change a draft, which mirrors the store. The changes of the draft are
+then made in the store, job by job. An operation that another program was quicker than is done again, after a read.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
+from msgspec.msgpack import encode
+from msgspec.structs import replace
+
+from jqueue.core.calls import POLL_GROWTH, SHORTEST_POLL, Calls
 from jqueue.core.queue_base import Prepared, UsableAtOnce
+from jqueue.core.requests import Request, sleep_while_awaited
+from jqueue.core.staleness import StaleWatch
+from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, retried
 from jqueue.core.verbs import QueueVerbs
+from jqueue.core.view import QueueView
+from jqueue.domain.commits import Verdict
+from jqueue.domain.draft import Draft
 from jqueue.domain.durations import to_seconds
-from jqueue.formats.engine import StoreEngine
-from jqueue.formats.port import JobStorePort
+from jqueue.domain.errors import JQueueError, QueueFullError, QueueMissingError, StorageError, StorageFatalError
+from jqueue.domain.header import Header
+from jqueue.domain.job import JobRecord
+from jqueue.domain.operations.base import Operation, perform
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Ack, Nack, Sweep
+from jqueue.domain.operations.enqueue import Arrive, Depart, Enqueue
+from jqueue.domain.transitions import Move
+from jqueue.formats.port import Change, JobChangedError, JobStorePort, Outcome, StoredJob, StoreFullError
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
+from jqueue.runtime.threads import in_a_thread
+
+Answer = TypeVar("Answer")
 
 BATCH_LIMIT = 1_000
-"""Largest number of calls in one commit."""
+"""Largest number of calls that are done together."""
+
+MOST_SCANS = 20
+"""Scans at most for one view, while jobs move between a scan and their reading."""
+
+WITHOUT_READ = (Enqueue, Dequeue, Ack, Nack)
+"""Operations that are done in the mirror as it is. If they change nothing there, the store is read, as for others."""
+
+_users: WeakValueDictionary[int, StoreCalls] = WeakValueDictionary()
+"""Last user made of each store, by `id(store)`. It holds its store, so that the id is not reused meanwhile."""
+
+
+class Part(NamedTuple):
+    """One operation of a call, its place among them, and the jobs that it has claimed so far."""
+
+    request: Request
+    place: int
+    operation: Operation
+    claimed: Sequence[JobRecord] = ()
+
+
+class StoreCalls(Calls):
+    """The calls of one queue on a store of jobs, and the task that does them.
+
+    Args:
+        store: the store of the jobs.
+        options: settings of the queue.
+    """
+
+    def __init__(self, store: JobStorePort, options: QueueOptions) -> None:
+        self.store = store
+        self.clock = options.clock
+        self.now: Callable[[], datetime] = getattr(store, "store_time", options.clock.now)
+        self._entropy = options.entropy
+        self._claim_timeout = to_seconds("stale_timeout", options.stale_timeout)
+        super().__init__(options, store.watched)
+        _users[id(store)] = self
+        self._reset()
+
+    def _reset(self, *, loop_stopped: bool = False) -> None:
+        self._one_at_a_time = threading.Lock()
+        self._draft = Draft()
+        self._stored: dict[str, StoredJob] = {}  # the jobs of the draft, as the store has shown them
+        self._watch = StaleWatch(self._claim_timeout)
+        self._scans, self._loaded = 0, -1  # scans made, and the number of the one in the draft; -1: it is not current
+        self._young_until = 0.0
+
+    async def _run(self) -> None:
+        while True:
+            batch = self._take_batch(BATCH_LIMIT)
+            self._drop_ended()
+            if batch:
+                self._poll_interval = SHORTEST_POLL
+                await self._serve([*self.waiting, *batch])
+            elif self.waiting:
+                await self._wait_for_jobs()
+            elif not self.pending:
+                return
+
+    async def _wait_for_jobs(self) -> None:
+        """Wait until the waiting calls may find a job, and serve them; or until another call comes."""
+        self._files.begin()
+        poll = self._longest_poll if self._files.active else self._poll_interval
+        seconds = self._last_read + poll - asyncio.get_running_loop().time()
+        if (due := self._next_due()) is not None:
+            seconds = min(seconds, (due - self.now()).total_seconds())
+        woken = not self._files.noticed and await self._wait_for_call(max(0.0, seconds))
+        if woken and not self._files.noticed:
+            return
+        self._files.noticed = False
+        self._poll_interval = min(self._longest_poll, self._poll_interval * POLL_GROWTH)
+        await self._serve(self.waiting, read=True)
+
+    async def _serve(self, requests: list[Request], *, read: bool = False) -> None:
+        """Do calls until each is answered, has failed, or still waits for jobs or for space.
+
+        Args:
+            requests: the calls.
+            read: True to read the store first.
+        """
+        self._carried = requests
+        parts = [Part(request, *numbered) for request in requests for numbered in enumerate(request.operations)]
+        parts.sort(key=lambda part: part.operation.claims_jobs)  # jobs that become ready now can be claimed
+        answers: dict[Request, dict[int, Any]] = {}
+        backoff, fresh = Backoff(self._entropy), False  # fresh: the store was read since the calls
+        read = read or self._loaded < 0 or any(map(self._needs_read, parts))
+        while parts := self._unanswered(parts, answers):
+            try:
+                if read:
+                    await self._refresh()
+                    parts, fresh = self._with_sweep(parts), True
+                parts, read, failure = await self._do(parts, answers, fresh)
+                if failure is not None:
+                    raise failure
+            except Exception as error:
+                several = [part.request for part in parts]
+                if isinstance(error, StorageFatalError) or not isinstance(error, TRANSIENT):
+                    for request in several:
+                        request.fail(as_storage_error(error))
+                    continue
+                for request in several:
+                    request.last_error = error
+                await sleep_while_awaited(several, backoff.after(error))
+                read = True
+        self._carried, self.waiting = [], [request for request in requests if request.awaited]
+        life = self._life
+        await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
+        self._check_life(life)
+
+    def _unanswered(self, parts: Iterable[Part], answers: dict[Request, dict[int, Any]]) -> list[Part]:
+        """Return the operations that are still to be done, and hand back the claims of those that have ended."""
+        left = []
+        for part in parts:
+            if part.request.awaited and part.place not in answers.get(part.request, ()):
+                left.append(part)
+            elif part.claimed and not part.request.awaited:
+                part.request.settle([list(part.claimed)])
+        return left
+
+    def _needs_read(self, part: Part) -> bool:
+        """Return True if an operation must see the store as it is now.
+
+        A read lists all jobs. So a claim takes jobs from the mirror until it is older than the read has taken.
+        """
+        if isinstance(part.operation, Dequeue):
+            return self.clock.monotonic() >= self._young_until
+        return not isinstance(part.operation, WITHOUT_READ)
+
+    def _with_sweep(self, parts: list[Part]) -> list[Part]:
+        """Return the operations, and before the first claim one that ends the claims that are stale by now."""
+        first = next((number for number, part in enumerate(parts) if part.operation.claims_jobs), None)
+        if first is None:
+            return parts
+        stale = self._watch.suspects()
+        if self.store.claims_expire_by_clock:
+            now = self.now()
+            stale = tuple((job.claim, job.heartbeat_at) for job, end in self._claim_ends() if end <= now)
+        if not stale:
+            return parts
+        sweep = Sweep(stale)
+        return [*parts[:first], Part(Request([sweep], self._callers), 0, sweep), *parts[first:]]
+
+    def _claim_ends(self) -> Iterable[tuple[JobRecord, datetime]]:
+        """Return each claimed job of a store that says when claims expire, with that time."""
+        jobs = self._draft.jobs
+        for job in [jobs[job_id] for job_id in jobs.claimed] if self.store.claims_expire_by_clock else ():
+            if job.heartbeat_at is not None:
+                yield job, job.heartbeat_at + timedelta(seconds=job.claim_timeout or 0.0)
+
+    def _next_due(self) -> datetime | None:
+        ends = [end for _, end in self._claim_ends()]
+        return min([end for end in (self._draft.jobs.order.next_due(), *ends) if end is not None], default=None)
+
+    async def _do(
+        self, parts: list[Part], answers: dict[Request, dict[int, Any]], fresh: bool
+    ) -> tuple[list[Part], bool, Exception | None]:
+        """Do operations, of which none changes a job that another one has changed.
+
+        Args:
+            parts: the operations, in order.
+            answers: the results so far, which get those of the operations that were done.
+            fresh: True if the store was read since the calls.
+
+        Returns:
+            The operations that remain, True if these need a read, and the error of the store that left one undone.
+
+        Raises:
+            StorageError: the store failed. The operations may be done.
+        """
+        draft, now, read = self._draft, self.now(), False
+        changes: dict[str, Change] = {}
+        done: list[tuple[Part, Any, Sequence[str]]] = []
+        remaining: list[Part] = []
+        for number, part in enumerate(parts):
+            savepoint, before = draft.savepoint(), len(draft.moves)
+            results: Any = perform([part.operation], draft, now)
+            moved = self._changes(part.operation, draft.moves[before:])
+            if not fresh and not (moved and isinstance(part.operation, WITHOUT_READ)):
+                draft.rollback(savepoint)
+                remaining.append(part)
+                read = True
+            elif moved.keys() & changes.keys() or (isinstance(part.operation, Sweep) and changes):
+                draft.rollback(savepoint)
+                remaining += parts[number:]
+                break
+            else:
+                changes |= moved
+                done.append((part, results[0], list(moved)))
+                if isinstance(part.operation, Sweep):  # the store knows the places of the jobs
+                    remaining += parts[number + 1 :]
+                    break
+        outcomes = await self._carry_out(changes, [part.request for part, *_ in done], now)
+        failure: Exception | None = None
+        for part, result, moved_ids in done:
+            errors = {name: each for name in moved_ids if isinstance(each := outcomes[name], Exception)}
+            result, error = _current(result, outcomes), next(iter(errors.values()), None)
+            request, operation, claimed = part.request, part.operation, part.claimed
+            if isinstance(operation, Dequeue):
+                claimed = [*claimed, *(job for job in result if job.id not in errors)]
+                rest = replace(operation, batch_size=operation.batch_size - len(claimed) + len(part.claimed))
+                part, result = part._replace(operation=rest, claimed=claimed), claimed
+            if isinstance(error, StoreFullError):
+                error = QueueFullError(str(error))
+                if len(request.operations) == 1:  # it waits for space
+                    request.in_flight, request.last_error = False, error
+                    continue
+            if error is None or (isinstance(error, JQueueError) and not isinstance(error, StorageError)):
+                self._answer(part, error or result, answers)
+                continue
+            remaining.append(part)
+            if isinstance(error, JobChangedError):
+                read = True
+                request.in_flight = bool(claimed) or request in answers
+                if not request.in_flight:
+                    request.release(Verdict.NOT_DONE)
+            else:
+                failure = error
+        return remaining, read, failure
+
+    def _changes(self, operation: Operation, moves: Iterable[Move]) -> dict[str, Change]:
+        """Return the change of each job that an operation has moved."""
+        states: dict[str, tuple[JobRecord | None, JobRecord | None]] = {}
+        for _, before, after in moves:
+            job_id = (before or after).id  # type: ignore[union-attr]
+            states[job_id] = (states[job_id][0] if job_id in states else before), after
+        if isinstance(operation, Sweep) and self.store.claims_expire_by_clock:  # the jobs keep their places
+            states = {
+                job_id: (before, after and after.evolve(sequence=before.sequence))
+                for job_id, (before, after) in states.items()
+                if before is not None
+            }
+        is_transfer = isinstance(operation, Arrive | Depart)
+        return {
+            job_id: Change(before, after, self._stored[job_id].place if before else "", is_transfer)
+            for job_id, (before, after) in states.items()
+            if before or after
+        }
+
+    async def _carry_out(
+        self, changes: dict[str, Change], requests: Iterable[Request], now: datetime
+    ) -> dict[str, Outcome]:
+        """Make changes in the store, and take over the jobs as they are now. Return the outcome of each."""
+        draft, stored = self._draft, self._stored
+        draft.measure(0, 0)  # a store has no blob to fill up
+        if not changes:
+            return {}
+        for request in requests:
+            request.in_flight = True
+        for job_id in changes:
+            stored.pop(job_id, None)
+        loaded, self._loaded = self._loaded, -1
+        made = await self._call(self.store.carry_out, list(changes.values()), now)
+        outcomes: dict[str, Outcome] = dict(zip(changes, made, strict=True))
+        left = {job_id: each for job_id, each in outcomes.items() if isinstance(each, StoredJob) and each.place}
+        stored |= {each.job.id: each for each in left.values()}
+        draft.load([job for job, _ in left.values()], [name for name, each in left.items() if each.job.id != name])
+        draft.jobs.dirty.clear()
+        self._watch.observed(draft, self.clock.monotonic(), self._shared_time())
+        if not any(isinstance(outcome, Exception) for outcome in made):
+            self._loaded = loaded
+        return outcomes
+
+    def _answer(self, part: Part, result: Any, answers: dict[Request, dict[int, Any]]) -> None:
+        """Note the result of an operation, and answer its call if all results are there."""
+        request, results = part.request, answers.setdefault(part.request, {})
+        results[part.place] = result
+        if request.atomic and isinstance(result, JQueueError):
+            request.settle(result)
+        elif len(results) == len(request.operations):
+            request.settle([results[place] for place in range(len(results))])
+
+    async def _refresh(self) -> None:
+        """Read the store into the mirror, if it may have changed."""
+        began = self.clock.monotonic()
+        try:
+            found = await self._call(self._scan)
+        except BaseException:
+            self._watch.failed()
+            raise
+        ended, draft = self.clock.monotonic(), self._draft
+        if found is not None:
+            jobs, finished, self._loaded = found
+            known, self._stored = self._stored, {each.job.id: each for each in jobs}
+            changed = [each.job for job_id, each in self._stored.items() if known.get(job_id) != each]
+            gone = draft.jobs.keys() - self._stored.keys()
+            draft.load(changed, gone)
+            draft.jobs.dirty.clear()
+            draft.header.finished = dict(finished)
+            if changed or gone:
+                self._poll_interval = SHORTEST_POLL
+        self._watch.observed(draft, ended, self._shared_time())
+        self._young_until = ended + (ended - began)
+        self._last_read = asyncio.get_running_loop().time()
+
+    def _scan(self) -> tuple[Sequence[StoredJob], Any, int] | None:
+        """Return the jobs, the recently acked ones, and the number of this scan; None if nothing may have changed.
+
+        A cancelled caller never gets the result. The mirror is then behind `_scans`, and the next read scans again.
+        """
+        if self._loaded == self._scans and not self.store.may_have_changed():
+            return None
+        self._scans += 1
+        jobs = self.store.scan(self.now())
+        return jobs, self.store.finished(), self._scans  # the acks last: a job missing above is known as finished
+
+    def _shared_time(self) -> datetime | None:
+        """Return the time, on which programs that share a store agree; None if the store says when claims expire."""
+        return None if self.store.claims_expire_by_clock else self.now()
+
+    def read_all(self) -> tuple[list[JobRecord], bool]:
+        """Return all jobs that can be read, with their payloads, and True if there is no queue.
+
+        A job that has moved since the scan is looked for in another one: it would seem to have left the queue.
+        """
+        read: dict[str, JobRecord] = {}
+        unread: list[str] = []
+        for _ in range(MOST_SCANS):
+            self._scans += 1
+            kept = sorted(self.store.scan(self.now()), key=lambda entry: entry.job.sequence)
+            read |= {job.id: job for job in self.store.payloads([entry for entry in kept if entry.job.id not in read])}
+            before, unread = unread, [place for job, place in kept if job.id not in read]
+            if unread == before:  # none, or none that has moved
+                break
+        return [read[job.id] for job, _ in kept if job.id in read], not kept and not self.store.exists()
+
+    async def look(self, work: Callable[[], Answer], seconds: float) -> Answer:
+        """Run a function that only reads the store, and return its result."""
+        return await retried(seconds, lambda: self._call(work), self._entropy, "the queue could not be read")
+
+    async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
+        """Run a function on the store, one at a time: a view may be read beside, and an abandoned call may still run.
+
+        Raises:
+            StorageFatalError: another queue object uses the store object, which remembers what its queue has read.
+        """
+        if _users.get(id(self.store)) is not self:
+            raise StorageFatalError(
+                f"another queue object was made on this store object of {self.store.name!r}: make a store object for "
+                "each queue object"
+            )
+        life, lock = self._life, self._one_at_a_time
+
+        def alone() -> Answer:
+            with lock:
+                return work(*arguments)
+
+        result = await in_a_thread(alone)
+        self._check_life(life)
+        return result
+
+
+def _current(result: Any, outcomes: dict[str, Outcome]) -> Any:
+    """Return a result with the jobs in it as the store now has them."""
+    if isinstance(result, JobRecord):
+        outcome = outcomes.get(result.id)
+        return outcome.job if isinstance(outcome, StoredJob) else result
+    return [_current(each, outcomes) for each in result] if isinstance(result, list) else result
 
 
 @lists_queue_options
@@ -27,16 +413,15 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         options: by name, as below.
     """
 
-    _engine: StoreEngine
+    _calls: StoreCalls
 
     @takes_queue_options
     def __init__(self, store: JobStorePort, **options: Any) -> None:
         self.store = store
+        self._version = self._digest = 0
         settings = QueueOptions(**options)
         settings.check()
-        timeout = to_seconds("stale_timeout", settings.stale_timeout)
-        engine = StoreEngine(store, settings.clock, settings.entropy, claim_timeout=timeout)
-        super().__init__(engine, settings, batch_limit=BATCH_LIMIT)
+        super().__init__(StoreCalls(store, settings), settings)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -50,8 +435,39 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         self.capabilities.require(*operation.needs(self._preparation.claim_timeout))
         return operation
 
-    async def _release(self) -> None:
-        await self._engine.release()
+    def _now(self) -> datetime:
+        return self._calls.now()
+
+    async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
+        jobs, absent = await self._calls.look(self._calls.read_all, seconds)
+        if (digest := hash(encode((jobs, absent)))) != self._digest:
+            self._digest, self._version = digest, self._version + 1  # counted here, as a store has no versions
+        if known is not None and known.etag == str(self._version):
+            return known
+        size = sum(len(job.payload) for job in jobs)
+        return QueueView(
+            Header(version=self._version),
+            {job.id: job for job in jobs},
+            size=size,
+            taken=size,
+            etag=str(self._version),
+            absent=absent,
+            limits=self.options.limits,
+            deadline=seconds,
+        )
+
+    async def _require_queue(self) -> None:
+        if not await self._calls.look(self.store.exists, self._deadline):
+            raise self._missing()
+
+    def _missing(self) -> QueueMissingError:
+        return QueueMissingError(self.store)
+
+    async def _close(self, reason: str, seconds: float) -> None:
+        await super()._close(reason, seconds)
+        if callable(close := getattr(self.store, "close_files", None)):
+            with suppress(JQueueError):  # an abandoned call or another queue object uses them
+                await self._calls.look(close, seconds=1.0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.store, dict(vars(self.options)))

@@ -7,8 +7,7 @@ from functools import partial
 from typing import Any, Unpack
 
 from jqueue.core.blob.segment_reader import DAMAGED, reason_of
-from jqueue.core.engine import Engine
-from jqueue.core.queue_base import QueueBase, first_of, nothing
+from jqueue.core.queue_base import BlobBase, QueueBase, first_of, nothing
 from jqueue.core.tasks import retried
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import (
@@ -107,10 +106,8 @@ CHUNKS_AT_ONCE = 16
 """Number of chunks that are read at once."""
 
 
-class RangeVerbs(QueueBase, SupportsRanges):
+class RangeVerbs(BlobBase, SupportsRanges):
     """The verbs of `SupportsRanges`, for queues on one blob."""
-
-    _engine: Engine
 
     async def claim_range(
         self,

@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 import msgspec
 
 from jqueue.core.blob.history import HistoryReader
-from jqueue.core.queue_base import QueueBase, all_of
+from jqueue.core.queue_base import BlobBase, QueueBase, all_of
 from jqueue.core.view import QueueView
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
@@ -123,7 +123,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")
         header = (await self._seen(self._seconds(deadline))).header
-        now = self._engine.now()
+        now = self._now()
         return [as_shown(schedule, now) for _, schedule in sorted(header.schedules.items())]
 
     stop_worker = _verb(Operator.stop_worker, StopWorker)
@@ -172,13 +172,13 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     async def read_state(self, *, hot: bool = False, deadline: Duration | None = None) -> QueueState:
         view = await self._view(self._seconds(deadline))
-        return await view.state(self._engine.now(), hot=hot)
+        return await view.state(self._now(), hot=hot)
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         seconds, time = self._seconds(deadline), asyncio.get_running_loop().time
         until = time() + seconds
         view = await self._seen(seconds)
-        return await view.stats(self._engine.now(), until - time())
+        return await view.stats(self._now(), until - time())
 
     def iterate_jobs(
         self,
@@ -199,12 +199,12 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
 
     async def _iterate(self, selection: Selection, seconds: float) -> AsyncGenerator[Job, None]:
         view = await self._seen(seconds)
-        async with aclosing(view.jobs(self._engine.now(), selection)) as jobs:
+        async with aclosing(view.jobs(self._now(), selection)) as jobs:
             async for job in jobs:
                 yield job
 
 
-class HistoryVerbs(QueueBase, SupportsHistory):
+class HistoryVerbs(BlobBase, SupportsHistory):
     """The verb of `SupportsHistory`, for queues on one blob.
 
     Attributes:

@@ -15,7 +15,7 @@ from pydantic_core import from_json
 
 from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.bulk import BulkEnqueue, SegmentsGoneError, StagedCommit
-from jqueue.core.queue_base import QueueBase, first_of
+from jqueue.core.queue_base import BlobBase, QueueBase, first_of
 from jqueue.core.values import LEAST
 from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import (
@@ -85,29 +85,7 @@ class ProducerVerbs(QueueBase, Producer):
         self, first: Sequence[Enqueue], others: AsyncIterator[Sequence[Enqueue]] | None, seconds: float
     ) -> Sequence[Job]:
         """Enqueue any number of jobs in one commit. The deadline counts from the moment when `others` are stored."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        if not self._engine.loaded:
-            await self._done(Configure(), seconds)  # reads it
-        self._writer.check_open()
-        bulk = BulkEnqueue(self._engine, self._objects, self._preparation, seconds)
-        closed = QueueClosedError("the queue was closed while jobs were encoded, and nothing was done")
-
-        async def encode() -> EnqueueSegments:
-            if others is None:
-                bulk.until = until
-            await bulk.feed(first)
-            if others is not None:
-                async for several in others:
-                    await bulk.feed(several)
-            return await bulk.operation()
-
-        try:
-            jobs: Sequence[Job]
-            _, jobs = await self._submit_segments(bulk, encode(), closed)
-            return jobs
-        finally:
-            await bulk.end()
+        raise NotImplementedError
 
     async def result(
         self, job_id: Job | str, *, timeout: Duration | None = None, deadline: Duration | None = None
@@ -123,7 +101,7 @@ class ProducerVerbs(QueueBase, Producer):
         if stored is not None and self._objects is not None:
             reading = self._objects.read(stored, max(LEAST, until - asyncio.get_running_loop().time()))
             closed = QueueClosedError("the queue was closed while the result was loaded")
-            return from_json(await self._writer.loading.do(reading, closed), allow_inf_nan=False)
+            return from_json(await self._calls.loading.do(reading, closed), allow_inf_nan=False)
         return deepcopy(found[0].result)  # the cached state holds the same object
 
 
@@ -244,7 +222,7 @@ class LargeValueVerbs(QueueBase, SupportsLargeValues):
         return await storage.object_url(stored.suffix, lifetime)
 
 
-class StagingVerbs(QueueBase):
+class StagingVerbs(BlobBase, ProducerVerbs):
     """The verb of staged segments.
 
     Attributes:
@@ -318,6 +296,33 @@ class StagingVerbs(QueueBase):
         if not receipt.repeated:
             await self._tidied(commit.remove_others(operation))
         return receipt
+
+    async def _enqueue_bulk(
+        self, first: Sequence[Enqueue], others: AsyncIterator[Sequence[Enqueue]] | None, seconds: float
+    ) -> Sequence[Job]:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        if not self._engine.loaded:
+            await self._done(Configure(), seconds)  # reads it
+        self._writer.check_open()
+        bulk = BulkEnqueue(self._engine, self._objects, self._preparation, seconds)
+        closed = QueueClosedError("the queue was closed while jobs were encoded, and nothing was done")
+
+        async def encode() -> EnqueueSegments:
+            if others is None:
+                bulk.until = until
+            await bulk.feed(first)
+            if others is not None:
+                async for several in others:
+                    await bulk.feed(several)
+            return await bulk.operation()
+
+        try:
+            jobs: Sequence[Job]
+            _, jobs = await self._submit_segments(bulk, encode(), closed)
+            return jobs
+        finally:
+            await bulk.end()
 
     async def _tidied(self, removal: Coroutine[Any, Any, None]) -> None:
         """Remove segments that are no longer needed. If the queue is closed meanwhile, they go by age."""
