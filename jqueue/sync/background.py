@@ -302,6 +302,19 @@ def background() -> Background:
         return _current
 
 
+def wait_for(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
+    """Run a coroutine in the thread, for as long as it takes, and wait for its result.
+
+    Args:
+        work: makes the coroutine; called in the thread.
+
+    Raises:
+        CallEnded: the process is ending.
+    """
+    result: Result = background().run(Call(work, endless=True), Call.begin)
+    return result
+
+
 def is_ending() -> bool:
     """True if this process takes no more calls, because the interpreter is ending."""
     return _is_ending

@@ -11,7 +11,7 @@ from jqueue.connect.stores import FORMATS
 from jqueue.domain.job_options import ALL_OPTIONS
 from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
-from jqueue.spark.stream import source_options
+from jqueue.spark.stream import source
 from jqueue.telemetry.catalog import COMMIT_METRICS, QUEUE_METRICS, WORKER_METRICS
 from jqueue.worker.handler_options import HandlerArguments
 from tests.docs.architecture_map import PAGES, as_it_should_be
@@ -23,7 +23,7 @@ NAMES = {
     ("guide/handlers.md", "| option | meaning |\n"): tuple(HandlerArguments.__annotations__),
     ("reference/pipeline.md", "<!-- options: writing -->\n"): writing.OPTIONS,
     ("reference/pipeline.md", "<!-- options: snapshot -->\n"): reader.KNOWN,
-    ("reference/pipeline.md", "<!-- options: source -->\n"): source_options.KNOWN,
+    ("reference/pipeline.md", "<!-- options: source -->\n"): source.OPTIONS,
     ("reference/pipeline.md", "| column | type |"): columns.EXPECTED,
 }
 """The names in the first column of the table after a text of a page."""

@@ -73,7 +73,7 @@ def test_each_job_has_its_own_outcome_and_the_queue_is_told_in_few_commits(url, 
     odd = [b"kill", b"fail", b"discard", b"snooze", b"exit", b"retry", b"next"]
     fill(url, works(*range(600), *odd))
     version, session = version_of(url), Session()
-    report = run(url, make_worker(), session)
+    report = run(url, make_worker(), session, claim_timeout=300)
     assert (607, 601, 4, 1, 1, 1) == (
         report.claimed,
         report.done,

@@ -16,7 +16,7 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.rules import SetSchedule
-from jqueue.spark.batch.outcomes import enqueue_of_plain, plain_of_enqueue
+from jqueue.spark.claims.outcomes import enqueue_of_plain, plain_of_enqueue
 from jqueue.sync import SyncQueue
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]

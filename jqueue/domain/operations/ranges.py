@@ -314,6 +314,8 @@ class ClaimBatch(Claims, frozen=True):
         singles: largest number of jobs that are claimed one by one.
         ranges: largest number of ranges.
         least: smallest number of jobs of a range. A range is tried again after as many single jobs.
+        rows: largest number of jobs of a range.
+        alone: entrypoints whose jobs are claimed one by one.
         range_id: first part of the ids of the ranges; set when the operation is prepared.
     """
 
@@ -326,6 +328,8 @@ class ClaimBatch(Claims, frozen=True):
     ranges: Count
     least: Positive = CHUNK_ROWS
     range_id: JobId = ""
+    rows: Positive = COUNT_MAX
+    alone: tuple[str, ...] = ()
 
     def prepared(self, preparation: Preparation) -> ClaimBatch:
         """Return the operation, checked and completed."""
@@ -336,6 +340,8 @@ class ClaimBatch(Claims, frozen=True):
             check_integer("ranges", self.ranges, 0, COUNT_MAX),
             check_integer("least", self.least, 1, COUNT_MAX),
             preparation.new_id(),
+            check_integer("rows", self.rows, 1, COUNT_MAX),
+            self.alone,
             **self.completed(preparation),
         )
 
@@ -393,10 +399,11 @@ class ClaimBatch(Claims, frozen=True):
         """
         names, order = self._names, draft.jobs.order
         entry = order.next_entry(names, now)
-        if entry is None:
+        if entry is None or entry[2] in self.alone:
             return None
         range_id = f"{self.range_id}-{number}"
-        wanted = self._with_fields_of(ClaimRange, entry[2], most, self.least, inline=True, range_id=range_id)
+        rows = min(most, self.rows)
+        wanted = self._with_fields_of(ClaimRange, entry[2], rows, self.least, inline=True, range_id=range_id)
         return wanted.claim_at(draft, entry[-1], now, lambda name: order.best_priority_beside(name, names, now))
 
     def may_miss(self, result: list[JobRecord | RangeClaim]) -> bool:

@@ -28,8 +28,8 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.segments import RangeClaim
-from jqueue.spark.batch.outcomes import NOT_KEPT
 from jqueue.spark.batch.partition_queue import Message, PartitionQueue
+from jqueue.spark.claims.outcomes import NOT_KEPT
 from jqueue.worker import Worker
 from jqueue.worker.in_process import end_with_parent
 from jqueue.worker.retries import error_text

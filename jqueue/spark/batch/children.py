@@ -29,8 +29,8 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.batch.child import WorkInstructions, run_as_child, work
-from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
 from jqueue.spark.batch.partition_queue import Message
+from jqueue.spark.claims.outcomes import Outcome, OutcomeKind
 
 logger = logger_of("jqueue.spark")
 

@@ -27,7 +27,7 @@ from jqueue.domain.rules import Schedule
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import Capabilities
 from jqueue.ports.storage import ObjectStoragePort
-from jqueue.spark.batch.outcomes import Outcome, outcome_of
+from jqueue.spark.claims.outcomes import Outcome, outcome_of
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):

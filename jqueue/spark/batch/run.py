@@ -11,50 +11,110 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyspark
 
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError
 from jqueue.domain.limits import check_integer
-from jqueue.domain.models import Job
+from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
-from jqueue.spark.batch.batch_claims import BatchClaims, queue_for
-from jqueue.spark.batch.outcomes import Outcome, decode_outcomes
 from jqueue.spark.batch.progress import Progress, call_progress, finished, report_progress
-from jqueue.spark.batch.range_results import RangeResult
-from jqueue.spark.batch.report import BatchFailedError, BatchReport
-from jqueue.spark.batch.settling import best_of, best_results, settle_all
+from jqueue.spark.batch.settling import BatchClaims, without_done
 from jqueue.spark.batch.spark_job import do_on_spark, parts_of, sizes_of
 from jqueue.spark.batch.task import BatchTask, marker_of
 from jqueue.spark.batch.worker_pickle import WorkerPickle
+from jqueue.spark.claims.held import open_queue
+from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.errors import one_line
 from jqueue.spark.session import require_spark
-from jqueue.spark.staging import Staging, absolute, open_store
-from jqueue.sync.background import Call, background
+from jqueue.spark.staging import Staging, absolute
+from jqueue.sync.background import wait_for
 from jqueue.worker import Worker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-__all__ = ["BatchFailedError", "BatchReport", "run_batch"]
-
-Answer = TypeVar("Answer")
 
 logger = logger_of("jqueue.spark")
 
 TIMEOUT = 3600.0
 """Seconds that a handler may take that has no timeout of its own, by default."""
 
+CLAIM_TIMEOUT = 30.0
+"""Seconds that a claim lasts if the driver dies, by default."""
+
 MOST = 10_000_000
-"""Largest number of jobs in a batch: as many as its ranges may have."""
+"""Largest number of jobs in a batch."""
 
 DEADLINE = 60.0
 """Seconds to write or read a staged object, repetitions included."""
+
+_WORDS = {
+    "done": "done",
+    "retried": "to be tried again",
+    "dead": "dead",
+    "snoozed": "put off",
+    "cancelled": "cancelled",
+    "handed_back": "handed back",
+    "lost": "lost",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchReport:
+    """Numbers of the jobs that a batch claimed. Each job counts in `claimed`, and once in `done` to `lost`.
+
+    Attributes:
+        claimed: all jobs of the batch.
+        done: finished, and acked.
+        retried: failed, and to be tried again.
+        dead: failed for the last time, or discarded.
+        snoozed: put off by their handler.
+        cancelled: cancelled while they were claimed, and stopped or not begun.
+        handed_back: given back unharmed, as they were not done.
+        lost: no longer ours when the batch ended: another worker has them, or they were removed.
+        killed: jobs among `retried` and `dead` whose handler ended its process, or did not stop.
+        seconds: from the first call of the queue to the last.
+    """
+
+    claimed: int = 0
+    done: int = 0
+    retried: int = 0
+    dead: int = 0
+    snoozed: int = 0
+    cancelled: int = 0
+    handed_back: int = 0
+    lost: int = 0
+    killed: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.claimed:
+            return "no jobs were ready"
+        counts = [f"{getattr(self, name):,} {words}" for name, words in _WORDS.items() if getattr(self, name)]
+        whose = "its" if self.killed == 1 else "their"
+        killed = f" ({self.killed:,} ended {whose} process)" if self.killed else ""
+        jobs = counted(self.claimed, "job")
+        return f"{jobs} in {self.seconds:.3g} s: {', '.join(counts)}{killed}"
+
+
+class BatchFailedError(JQueueError):
+    """A batch could not be finished. Jobs that were done are acked, the others are handed back unharmed.
+
+    Attributes:
+        report: what became of the jobs.
+        cause: the error that ended it.
+    """
+
+    def __init__(self, why: str, report: BatchReport, cause: BaseException | None = None) -> None:
+        super().__init__(f"{why} ({report})")
+        self.report = report
+        self.cause = cause
 
 
 def run_batch(
@@ -70,7 +130,7 @@ def run_batch(
     progress: Progress | None = None,
     results: str | os.PathLike[str] | None = None,
 ) -> BatchReport:
-    """Claim jobs that are ready, have the worker's handlers do them on executors, and tell the queue.
+    """Claim jobs that are ready, have the worker's handlers do them on executors, and end them in the queue.
 
     Args:
         spark: the session.
@@ -78,10 +138,11 @@ def run_batch(
         worker: has the handlers. A worker at the top of a module is imported by its name on executors, which must be
             able to import the module. Any other worker is pickled.
         entrypoint: one or several of the worker's entrypoints; all of them by default.
-        max_jobs: largest number of jobs.
+        max_jobs: largest number of jobs, of which at most 100,000 are claimed one by one.
         partitions: number of partitions, of which the first has the first jobs. The default is two for each core, or
             more, so that no partition has more than a thousand jobs; of a deep queue, 100,000 jobs.
-        claim_timeout: time that a claim lasts if the driver dies; by default as the worker says, or five minutes.
+        claim_timeout: time that a claim lasts if the driver dies; 30 seconds by default. Another batch gets the jobs
+            soon after. Heartbeats are sent every third of it.
         timeout: time that a handler may take that has no timeout of its own; an hour by default. None for no limit: a
             handler that hangs then hangs the batch.
         progress: called now and then, in a thread of its own, with the number of jobs whose partitions are finished,
@@ -103,20 +164,46 @@ def run_batch(
     """
     require_spark(pyspark.__version__, spark.version)
     names, url = names_of(worker, entrypoint), absolute(os.fspath(url))
-    open_store(url)  # a store that executors cannot reach is refused
     check_integer("max_jobs", max_jobs, 1, MOST)
     if partitions is not None:
         check_integer("partitions", partitions, 1, MOST)
     parts = parts_of(spark, partitions)  # raises before any job is claimed
     limit = None if timeout is None else to_seconds("timeout", timeout)
-    lasts = worker.settings.claim_timeout if claim_timeout is None else claim_timeout
+    lasts = CLAIM_TIMEOUT if claim_timeout is None else to_seconds("claim_timeout", claim_timeout)
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
-    seconds = None if lasts is None else to_seconds("claim_timeout", lasts)
-    staging, place = Staging(url, DEADLINE), None if results is None else os.fspath(results).rstrip("/")
-    task = BatchTask(WorkerPickle.of(worker), url, staging, write_id, limit, place is not None)
+    folder = None if results is None else os.fspath(results).rstrip("/")
+    task = BatchTask(WorkerPickle.of(worker), url, Staging(url, DEADLINE), write_id, limit, folder is not None)
     holder = f"{worker.settings.name}@{process_name()} {write_id}"
-    claims = BatchClaims(queue_for(url, max_jobs), names, max_jobs, seconds, holder, parts)
-    return _run(spark, _Batch(worker, claims, task, place), partitions, progress)
+    clock = SystemClock()
+    began = clock.monotonic()
+    claims = BatchClaims(open_queue(url, lasts), worker, names, lasts, holder, limit)
+    batch = _Batch(claims, task)
+    failure: BaseException | None = None
+    staged: list[str] | None = None
+    try:
+        try:
+            wait_for(lambda: claims.begin(max_jobs, parts))
+            held = claims.held
+            if not held.number:
+                return BatchReport(seconds=clock.monotonic() - began)
+            sizes = sizes_of(spark, len(held.jobs), partitions) if held.jobs else []
+            wait_for(lambda: batch.open([*sizes, *(claim.rows for claim in held.ranges)], progress))
+            staged = do_on_spark(spark, held.jobs, sizes, task, held.ranges, folder)
+        except BaseException as error:
+            if not claims.held.number:
+                raise
+            failure = error
+        counts, problem = wait_for(lambda: batch.finish(staged))
+    finally:
+        wait_for(claims.close)
+    report = BatchReport(claimed=claims.held.number, seconds=clock.monotonic() - began, **counts)
+    failure = failure or problem
+    if failure is None:
+        return report
+    if not isinstance(failure, Exception):
+        logger.warning("a batch was interrupted: %s", report)
+        raise failure
+    raise BatchFailedError(one_line(failure), report, failure) from None
 
 
 def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -138,111 +225,59 @@ def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[st
     return wanted
 
 
-def _run(spark: SparkSession, batch: _Batch, partitions: int | None, progress: Progress | None) -> BatchReport:
-    """Claim jobs, have them done, and tell the queue, even after an error in between."""
-    clock = SystemClock()
-    began = clock.monotonic()
-    failure: BaseException | None = None
-    staged: list[str] | None = None
-    try:
-        try:
-            jobs = _wait_for(batch.begin)
-            ranges = batch.claims.ranges
-            if not jobs and not ranges:
-                return BatchReport(seconds=clock.monotonic() - began)
-            sizes = sizes_of(spark, len(jobs), partitions) if jobs else []
-            _wait_for(lambda: batch.open([*sizes, *(claim.rows for claim in ranges)], progress))
-            staged = do_on_spark(spark, jobs, sizes, batch.task, ranges, batch.results)
-        except BaseException as error:
-            if not batch.claims.number:
-                raise
-            failure = error
-        report, problem = _wait_for(lambda: batch.finish(staged))
-    finally:
-        _wait_for(batch.claims.close)
-    report = replace(report, seconds=clock.monotonic() - began)
-    failure = failure or problem
-    if failure is None:
-        return report
-    if not isinstance(failure, Exception):
-        logger.warning("a batch was interrupted: %s", report)
-        raise failure
-    raise BatchFailedError(one_line(failure), report, failure) from None
-
-
 class _Batch:
-    """The work of the driver beside Spark. All of it runs on one event loop, except the calls of `progress`."""
+    """The staged objects of a batch, and its progress. All of it runs on one event loop, except calls of `progress`."""
 
-    def __init__(self, worker: Worker, claims: BatchClaims, task: BatchTask, results: str | None = None) -> None:
-        self.claims = claims
-        self.results = results
-        self.task = task
-        self._worker = worker
+    def __init__(self, claims: BatchClaims, task: BatchTask) -> None:
+        self._claims = claims
+        self._task = task
         self._progress: Progress | None = None
-        self._telling: asyncio.Task[None] | None = None
-
-    async def begin(self) -> list[Job]:
-        """Claim jobs."""
-        return await self.claims.begin(self._worker)
+        self._reporting: asyncio.Task[None] | None = None
 
     async def open(self, sizes: Sequence[int], progress: Progress | None) -> None:
-        """Stage the mark by which tasks know that the batch goes on, and tell its progress from now on."""
-        staging, write_id = self.task.staging, self.task.write_id
+        """Stage the mark by which tasks know that the batch goes on, and report its progress from now on."""
+        staging, write_id = self._task.staging, self._task.write_id
         async with staging.opened() as objects:
             await objects.write(marker_of(write_id), b"{}")
         if progress is not None:
             self._progress = progress
-            self._telling = asyncio.create_task(report_progress(progress, staging, write_id, sizes))
+            self._reporting = asyncio.create_task(report_progress(progress, staging, write_id, sizes))
 
-    async def finish(self, staged: Sequence[str] | None) -> tuple[BatchReport, Exception | None]:
-        """End the claims, and remove the staged objects. Return the report, and the error if not all is known.
+    async def finish(self, names: Sequence[str] | None) -> tuple[Counter[str], Exception | None]:
+        """End the claims, and remove the staged objects. Return the counts, and the error if not all is known.
 
         Args:
-            staged: the names of the objects with the outcomes; None if Spark has not told.
+            names: of the objects with the outcomes; None if Spark has failed.
         """
-        if self._telling is not None:
-            self._telling.cancel()
-        known, results, problem = await self._known(staged)
-        claims, entropy, timeout = self.claims, self.claims.queue.options.entropy, self.task.timeout
-        outcomes, ranges = best_of(known), best_results(results)
-        async with self.task.staging.opened() as objects:
-            report, _ = await asyncio.gather(
-                settle_all(claims.jobs, claims.ranges, outcomes, ranges, self._worker, claims.end, entropy, timeout),
-                objects.clean(self.task.write_id),
-            )
-        if self._progress is not None and staged is not None:
-            await call_progress(self._progress, report.claimed, report.claimed)
-        return report, problem
+        if self._reporting is not None:
+            self._reporting.cancel()
+        staged, problem = await self._staged(names)
+        async with self._task.staging.opened() as objects:
+            counts, _ = await asyncio.gather(self._claims.settle(staged), objects.clean(self._task.write_id))
+        if self._progress is not None and names is not None:
+            await call_progress(self._progress, self._claims.held.number, self._claims.held.number)
+        return counts, problem
 
-    async def _known(self, staged: Sequence[str] | None) -> tuple[list[Outcome], list[RangeResult], Exception | None]:
-        """Return the outcomes and results that can be read, and the error if some that were staged cannot be."""
-        known: list[Outcome] = []
-        results: list[RangeResult] = []
+    async def _staged(self, names: Sequence[str] | None) -> tuple[list[Staged], Exception | None]:
+        """Return the staged outcomes that can be read, and the error if some cannot be."""
+        several: list[Staged] = []
         problem: Exception | None = None
-        staging, write_id, names = self.task.staging, self.task.write_id, staged or ()
+        write_id, wanted = self._task.write_id, names or ()
         try:
-            async with staging.opened() as objects:
-                if staged is None or self.task.results:
-                    found = finished(await objects.of_write(write_id) or (), write_id)
-                    names = [name for several in found.values() for name in several]
-                contents = await objects.read(names)
+            async with self._task.staging.opened() as objects:
+                if names is None or self._task.results:
+                    by_partition = finished(await objects.of_write(write_id) or (), write_id)
+                    wanted = [name for attempts in by_partition.values() for name in attempts]
+                contents = await objects.read(wanted)
         except JQueueError as error:
-            return known, results, error
-        for name, content in zip(names, contents, strict=True):
-            counts = not self.task.results or name in (staged or ())  # Spark has written the results of its jobs
+            return several, error
+        for name, content in zip(wanted, contents, strict=True):
             try:
-                if content is not None and content.startswith(b'{"range'):
-                    result = RangeResult.decode(content)
-                    results += [result] if counts or not result.all_done else []
-                else:
-                    outcomes = decode_outcomes(content or b"")
-                    known += [outcome for outcome in outcomes if counts or outcome.kind != "done"]
+                staged: Staged | None = Staged.decode(content)
             except InvalidBlobError as error:
                 problem = error
-        return known, results, problem
-
-
-def _wait_for(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Run a coroutine on the background event loop, which keeps the claims alive, and wait for its answer."""
-    answer: Answer = background().run(Call(work, endless=True), Call.begin)
-    return answer
+                continue
+            if staged is not None and self._task.results and name not in (names or ()):
+                staged = without_done(staged)  # Spark has not written their results
+            several += [] if staged is None else [staged]
+        return several, problem

@@ -1,163 +1,245 @@
-"""The end of a batch: outcomes are turned into operations of the queue, and their results into a report."""
+"""The driver's side of the queue in a batch: claim jobs, keep the claims alive, and end them by their outcomes."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jqueue.domain.errors import InvalidJobError, JobNotFoundError, JQueueError
-from jqueue.domain.models import Job
+from msgspec.structs import replace
+
+from jqueue.core.direct import DirectQueue
+from jqueue.domain.errors import (
+    InvalidJobError,
+    JobNotFoundError,
+    JQueueError,
+    QueueFullError,
+    SegmentDamagedError,
+    StorageError,
+    StorageFatalError,
+    UnknownOutcomeError,
+)
+from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.lookups import LookAtBacklog
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import RangeClaim
-from jqueue.ports.clock import Entropy
+from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
-from jqueue.spark.batch.range_results import RangeResult, end_ranges
-from jqueue.spark.batch.report import BatchReport
+from jqueue.spark.claims.held import (
+    DEADLINE,
+    LEAST_ROWS,
+    Heartbeats,
+    Held,
+    best_of,
+    claiming,
+    end_of_job,
+    end_of_range,
+    hands_back,
+)
+from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, OutcomeKind, Staged
 from jqueue.worker import Worker
+from jqueue.worker.declaring import declare
 from jqueue.worker.processes import ProcessDied
-from jqueue.worker.retries import Decision, HandlerTimeout, decide
+from jqueue.worker.queue_health import QueueHealth
+from jqueue.worker.retries import HandlerTimeout, decide
 
 logger = logger_of("jqueue.spark")
 
-End = Callable[[Sequence[Operation]], Awaitable[list[Any]]]
-"""Does operations in one commit, each by itself."""
+LEAST = 0.1
+"""Seconds that a call may take even if the time to end claims is over sooner."""
 
-_ENDED = ("killed", "overdue")
+PATIENCE = 300.0
+"""Seconds for which the end of a batch is tried, unless the claims last longer."""
+
+MOST_ROWS = 100_000
+"""Largest number of jobs of a range. They are repeated together if its task fails."""
+
 _KINDS: dict[str, OutcomeKind] = {"failed": "retried", "dead": "dead", "snoozed": "snoozed"}
 
 
-def best_results(results: Iterable[RangeResult]) -> dict[str, RangeResult]:
-    """Return the best known result of each range, by its id: that with the most jobs done."""
-    best: dict[str, RangeResult] = {}
-    for result in results:
-        if result.range_id not in best or best[result.range_id].all_done < result.all_done:
-            best[result.range_id] = result
-    return best
-
-
-async def settle_all(
-    jobs: Sequence[Job],
-    ranges: Sequence[RangeClaim],
-    known: Mapping[str, Outcome],
-    results: Mapping[str, RangeResult],
-    worker: Worker,
-    end: End,
-    entropy: Entropy,
-    timeout: float | None = None,
-) -> BatchReport:
-    """End the claims on jobs and on ranges, by their known outcomes: see `settle` and `end_ranges`."""
-
-    def decide(job: Job, outcome: Outcome) -> Outcome:
-        drawn = decided.get(job.id)
-        if drawn is None:
-            drawn = decided[job.id] = outcome_of_job(job, outcome, worker, entropy, timeout)
-        return drawn
-
-    decided: dict[str, Outcome] = {}
-    counts = await end_ranges(ranges, results, decide, end)
-    report = await settle(jobs, known, worker, end, entropy, timeout) if jobs or not ranges else BatchReport()
-    own = {
-        name: getattr(report, name) + counts[name]
-        for name in (*_KINDS.values(), "done", "cancelled", "handed_back", "lost")
-    }
-    claimed = len(jobs) + sum(claim.rows for claim in ranges)
-    return replace(report, claimed=claimed, killed=report.killed + counts["killed"], **own)
-
-
-def best_of(outcomes: Iterable[Outcome]) -> dict[str, Outcome]:
-    """Return the best known outcome of each job, by its id. If several attempts of a task have done it, one counts."""
-    best: dict[str, Outcome] = {}
-    for outcome in outcomes:
-        known = best.get(outcome.job_id)
-        if known is None or (known.kind != "done" and outcome.kind == "done") or known.kind == "handed_back":
-            best[outcome.job_id] = outcome
-    return best
-
-
-async def settle(
-    jobs: Sequence[Job],
-    known: Mapping[str, Outcome],
-    worker: Worker,
-    end: End,
-    entropy: Entropy,
-    timeout: float | None = None,
-) -> BatchReport:
-    """End the claims on jobs in one commit, by the known outcome of each. Jobs without one are handed back unharmed.
-
-    If the queue refuses to enqueue a job with an ack (there is no room, a key is taken), the acked job has failed. Only
-    then a second commit says so.
+class BatchClaims:
+    """The work of the driver on the queue. All of it runs on one event loop.
 
     Args:
-        jobs: as they were claimed.
-        known: their outcomes, by job id.
-        worker: the options of its handlers decide what becomes of jobs that failed here.
-        end: does the operations.
-        entropy: draws the jitter of pauses.
+        queue: see `open_queue`.
+        worker: has the handlers.
+        names: the entrypoints whose jobs are claimed.
+        claim_timeout: seconds that a claim lasts without a heartbeat.
+        holder: kept with the jobs while they are claimed.
         timeout: seconds that a handler was given that has no timeout of its own.
 
-    Raises:
-        StorageError: the queue could not be written.
+    Attributes:
+        queue: as given.
+        held: the claims.
     """
-    outcomes = [outcome_of_job(job, known.get(job.id), worker, entropy, timeout) for job in jobs]
-    counts: Counter[str] = Counter()
-    lost: list[Job] = []
-    again: list[tuple[Job, Outcome]] = []
-    results = await end([outcome.operation() for outcome in outcomes])
-    for job, outcome, result in zip(jobs, outcomes, results, strict=True):
-        if not isinstance(result, JQueueError):
-            counts[outcome.kind] += 1
-        elif _is_lost(job, result) or outcome.kind != "done":
-            lost.append(job)
-        else:
-            again.append((job, _decided(job, result, worker, entropy)))
-    if again:
-        results = await end([outcome.operation() for _, outcome in again])
-        for (job, outcome), result in zip(again, results, strict=True):
-            if isinstance(result, JQueueError):
-                lost.append(job)
-            else:
-                counts[outcome.kind] += 1
-    _tell_of_lost(lost)
-    killed = sum(1 for job in jobs if job.id in known and known[job.id].kind in _ENDED)
-    return BatchReport(claimed=len(jobs), lost=len(lost), killed=killed, **counts)
+
+    def __init__(
+        self,
+        queue: DirectQueue,
+        worker: Worker,
+        names: Sequence[str],
+        claim_timeout: float,
+        holder: str,
+        timeout: float | None = None,
+    ) -> None:
+        self.queue = queue
+        self.held = Held()
+        self._worker = worker
+        self._names = tuple(names)
+        self._claim_timeout = claim_timeout
+        self._holder = holder
+        self._timeout = timeout
+        self._beats = Heartbeats(queue)
+        self._ends = False
+
+    async def begin(self, jobs: int, parts: int) -> None:
+        """Set the limits and schedules that the handlers declare, claim jobs, and keep the claims alive from now on.
+
+        Args:
+            jobs: largest number of jobs.
+            parts: least number of ranges, if they are large enough.
+        """
+        queue, names, worker = self.queue, self._names, self._worker
+        crons = [cron for cron in worker.crons if cron.handler.entrypoint in names]
+        handlers = [worker.handlers[name] for name in names]
+        await declare(queue, handlers, crons, QueueHealth("the queue", queue.options.entropy))
+        [backlog] = await queue.apply(LookAtBacklog(names))
+        rows = max(LEAST_ROWS, min(MOST_ROWS, -(-min(jobs, backlog.jobs) // parts)))
+        alone = tuple(name for name in names if worker.handlers[name].options.keep_result is not None)
+        claim = claiming(queue, names, jobs, self._claim_timeout, self._holder, rows=rows, alone=alone)
+        [claimed] = await queue.apply(claim)
+        self.held.add(claimed)
+        await self._beats.keep([self.held])
+
+    async def settle(self, several: Iterable[Staged]) -> Counter[str]:
+        """End the claims in one commit, by their known outcomes. Jobs without one are handed back unharmed.
+
+        If the queue refuses to enqueue what jobs add (there is no room, a key is taken), a second commit follows. A
+        single job has failed then. In a range, these jobs are handed back: done again by itself, each is refused for
+        itself. A range is handed back as a whole if failures cannot be noted with its jobs.
+
+        Returns:
+            The number of jobs of each kind of outcome, and those that were `lost` and `killed`.
+
+        Raises:
+            StorageError: the queue could not be written.
+        """
+        outcomes, ranges = best_of(several)
+        for name, why in {pair for staged in ranges.values() for pair in staged.unread.items()}:
+            logger.warning("jobs of a batch are handed back: %s", SegmentDamagedError(FOLDER + name, why))
+        counts: Counter[str] = Counter()
+        lost: list[Job | RangeClaim] = []
+        refused: dict[str, JQueueError] = {}
+        left: list[Job | RangeClaim] = list(self.held)
+        while left:
+            ends = [
+                self._end_of_job(each, outcomes.get(each.id), refused.get(each.id))
+                if isinstance(each, Job)
+                else self._end_of_range(each, ranges.get(each.id), refused.get(each.id))
+                for each in left
+            ]
+            again: list[Job | RangeClaim] = []
+            for each, (_, kinds), answer in zip(left, ends, await self._end([end for end, _ in ends]), strict=True):
+                if not isinstance(answer, JQueueError):
+                    counts += kinds
+                elif each.id in refused or (isinstance(answer, JobNotFoundError) and answer.job_id == each.id):
+                    lost.append(each)
+                else:
+                    refused[each.id] = answer
+                    again.append(each)
+            left = again
+        if lost:
+            counts["lost"] = Held().add(lost).number
+            ids = ", ".join(each.id for each in lost[:3]) + (", ..." if len(lost) > 3 else "")
+            were = counted(counts["lost"], "job was", "jobs were")
+            logger.warning("%s lost before the batch ended: claimed by another worker, or removed (%s)", were, ids)
+        return counts
+
+    def _end_of_job(
+        self, job: Job, known: Outcome | None, refused: JQueueError | None
+    ) -> tuple[Operation, Counter[str]]:
+        """Return the operation that ends the claim on a job, with what it counts."""
+        outcome = Outcome(*job.claim, "handed_back") if known is None or known.claim != job.claim else known
+        killed = outcome.kind in PROCESS_ENDED
+        outcome = self._decided(job, outcome, refused if outcome.kind == "done" else None)
+        return end_of_job(job, outcome), Counter({outcome.kind: 1, "killed": int(killed)})
+
+    def _end_of_range(
+        self, claim: RangeClaim, staged: Staged | None, refused: JQueueError | None
+    ) -> tuple[Operation, Counter[str]]:
+        """Return the operation that ends a range, with what it counts.
+
+        The task may have ended the range already. Repeating that changes nothing.
+        """
+        if staged is None or staged.left == claim.rows or isinstance(refused, SegmentDamagedError):
+            return hands_back(claim), Counter(handed_back=claim.rows)
+        open_jobs = {job.id: job_of(job) for job in staged.jobs}
+        outcomes = [
+            self._decided(open_jobs[each.job_id], each) if each.job_id in open_jobs else each
+            for each in staged.outcomes
+        ]
+        counts = Counter(done=staged.done, handed_back=staged.left, killed=len(open_jobs))
+        counts.update("handed_back" if each.added and refused is not None else each.kind for each in outcomes)
+        return end_of_range(claim, outcomes, staged.left, refused), counts
+
+    def _decided(self, job: Job, outcome: Outcome, error: BaseException | None = None) -> Outcome:
+        """Return an outcome, decided by the options of the handler if its process ended, or if there is an error."""
+        options = self._worker.handlers[job.entrypoint].options
+        if outcome.kind == "killed":
+            error = ProcessDied(outcome.error)
+        elif outcome.kind == "overdue":
+            why = f"timed out after {options.seconds or self._timeout:g} s, and still ran after it was told to stop"
+            error = HandlerTimeout(f"{why}: its process was ended")
+        if error is None:
+            return outcome
+        rule, entropy = options.retry or self._worker.settings.retry, self.queue.options.entropy
+        decision = decide(error, job, options.max_attempts, options.backoff, entropy.jitter, rule)
+        kind = "dead" if isinstance(error, InvalidJobError) else _KINDS[decision.kind]
+        delay = None if isinstance(error, InvalidJobError) else decision.delay
+        return Outcome(*job.claim, kind, delay=delay, error=decision.error)
+
+    async def _end(self, operations: Sequence[Operation]) -> list[Any]:
+        """Do all operations in one commit, each by itself. Return the result or the refusal of each.
+
+        Raises:
+            StorageError: the queue could not be written.
+        """
+        self._ends, queue = True, self.queue
+        clock, health = queue.options.clock, QueueHealth("the queue", queue.options.entropy)
+        until = clock.monotonic() + max(PATIENCE, self._claim_timeout)
+        unknown: UnknownOutcomeError | None = None
+        while True:
+            failure: Exception
+            deadline = min(DEADLINE, max(LEAST, until - clock.monotonic()))
+            try:
+                if unknown is None:
+                    return await queue.apply_each(*operations, deadline=deadline)
+                return list(await unknown.resolve(deadline))
+            except UnknownOutcomeError as error:  # sent again, the operations might be done twice
+                failure = unknown = error
+            except StorageFatalError:
+                raise
+            except (StorageError, QueueFullError) as error:  # they were certainly not done
+                failure, unknown = error, None
+            if clock.monotonic() >= until:
+                raise failure
+            await asyncio.sleep(health.failed("sending outcomes of jobs", failure))
+
+    async def close(self) -> None:
+        """Hand back the jobs if their claims were not ended, and close the queue."""
+        if self.held.number and not self._ends:  # the batch was interrupted
+            try:
+                await self.queue.nack_many(self.held.jobs, charge=False)
+                await self.queue.apply_each(*map(hands_back, self.held.ranges))
+            except JQueueError as error:
+                logger.warning("%s could not be handed back: %s", counted(self.held.number, "job"), error)
+        await self._beats.keep(())
+        await self.queue.aclose()
 
 
-def outcome_of_job(
-    job: Job, known: Outcome | None, worker: Worker, entropy: Entropy, timeout: float | None = None
-) -> Outcome:
-    """Return the outcome to tell of a claimed job. The arguments are as in `settle`."""
-    if known is None or known.claim != job.claim:
-        return Outcome(*job.claim, "handed_back")
-    if known.kind == "killed":
-        return _decided(job, ProcessDied(known.error), worker, entropy)
-    if known.kind == "overdue":
-        seconds = worker.handlers[job.entrypoint].options.seconds or timeout
-        told = f"timed out after {seconds:g} s, and still ran after it was told to stop: its process was ended"
-        return _decided(job, HandlerTimeout(told), worker, entropy)
-    return known
-
-
-def _decided(job: Job, error: BaseException, worker: Worker, entropy: Entropy) -> Outcome:
-    """Return the outcome of a job that failed, by the options of its handler."""
-    options = worker.handlers[job.entrypoint].options
-    rule = options.retry or worker.settings.retry
-    decision = decide(error, job, options.max_attempts, options.backoff, entropy.jitter, rule)
-    if isinstance(error, InvalidJobError):
-        decision = Decision("dead", error=decision.error, dead=True)
-    return Outcome(*job.claim, _KINDS[decision.kind], delay=decision.delay, error=decision.error)
-
-
-def _is_lost(job: Job, refusal: JQueueError) -> bool:
-    """Return True if the refusal says that the claim on this very job is over."""
-    return isinstance(refusal, JobNotFoundError) and refusal.job_id == job.id
-
-
-def _tell_of_lost(lost: Sequence[Job]) -> None:
-    if lost:
-        names = ", ".join(job.id for job in lost[:3]) + (", ..." if len(lost) > 3 else "")
-        were = counted(len(lost), "job was", "jobs were")
-        logger.warning("%s lost before the batch ended: claimed by another worker, or removed (%s)", were, names)
+def without_done(staged: Staged) -> Staged | None:
+    """Return outcomes whose results Spark has not written, so that no job is done; None if nothing is left."""
+    if staged.range_id is not None:
+        return None if staged.all_done else staged
+    return replace(staged, outcomes=tuple(each for each in staged.outcomes if each.kind != "done"))

@@ -26,9 +26,9 @@ from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.child import WorkInstructions
 from jqueue.spark.batch.children import WorkFailed, do_jobs
-from jqueue.spark.batch.outcomes import Outcome, encode_outcomes
-from jqueue.spark.batch.range_results import RangeResult
 from jqueue.spark.batch.worker_pickle import WorkerPickle
+from jqueue.spark.claims.held import end_of_range
+from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.staging import Staging
 
 logger = logger_of("jqueue.spark")
@@ -121,15 +121,17 @@ class BatchTask:
         except OSError as error:
             raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
         name = self.staging.name(self.write_id, number, 0 if context is None else context.taskAttemptId())
-        staged = {job_id: outcome.for_queue() for job_id, outcome in outcomes.items()}
+        known = {job_id: outcome.for_queue() for job_id, outcome in outcomes.items()}
         if claim is None:
-            content, ended = encode_outcomes(staged[job.id] for job in jobs if job.id in staged), None
+            staged = Staged(tuple(known[job.id] for job in jobs if job.id in known))
+        elif unreadable is None:
+            staged = Staged.of_range(claim, jobs, known)
         else:
-            result = RangeResult.of(claim, jobs, staged)
-            if unreadable is not None:
-                result = RangeResult(claim.id, 0, left=claim.rows, unreadable=unreadable)
-            content, ended = result.encode(), None if self.results or failure else result.operation(claim)
-        asyncio.run(self._stage(name, content, ended))
+            staged = Staged(range_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
+        ended = None
+        if claim is not None and staged.is_final and not self.results and failure is None:
+            ended = end_of_range(claim, staged.outcomes, staged.left)
+        asyncio.run(self._stage(name, staged.encode(), ended))
         if failure is not None:
             raise BatchTaskError(str(failure)) from None
         yield self._answer(name, jobs, outcomes)

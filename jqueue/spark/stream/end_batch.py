@@ -4,33 +4,33 @@
         bad = batch.where("length(payload) = 0")
         end_batch(batch, url, failed=bad.selectExpr("id", "'it is empty' AS error", "true AS dead"))
 
-All other rows are done. The source tells the outcomes when Spark has noted that the batch is done: see `row_outcomes`.
+All other rows are done. The source tells the outcomes when Spark has noted that the batch is done: see `query_claims`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from msgspec.structs import replace
 
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, StorageFatalError, shown
+from jqueue.domain.errors import ClaimLostError, InvalidJobError, shown
 from jqueue.domain.limits import Limits, check_result, cut_error
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import RangeFailure
-from jqueue.spark.batch.outcomes import Outcome, OutcomeKind
-from jqueue.spark.staging import absolute
-from jqueue.spark.stream.offsets import HOLDERS, claim_of
-from jqueue.spark.stream.row_outcomes import OutcomeStore
-from jqueue.sync.background import Call, background
+from jqueue.spark.claims.outcomes import Outcome, OutcomeKind, Staged
+from jqueue.spark.staging import Staging, absolute
+from jqueue.spark.stream.query_claims import HOLDERS, OUTCOMES_DEADLINE, claim_of
+from jqueue.spark.stream.shipping import name_of_outcomes
+from jqueue.sync.background import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Answer = TypeVar("Answer")
 
 MOST_OUTCOMES = 10_000
 """Largest number of rows of a batch with an outcome of their own, by default. They are collected to the driver."""
@@ -93,7 +93,7 @@ def end_batch(
     ended = EndedBatch(len({each.job_id for each in failures}), len({each.job_id for each in done}))
     if sum(ended) > len(outcomes):
         raise InvalidJobError("a row of a batch has failed, or it has a result, and not both")
-    _wait_for(lambda: _stage(address, *first, list(outcomes.values())))
+    wait_for(lambda: _stage(address, *first, list(outcomes.values())))
     return ended
 
 
@@ -189,10 +189,11 @@ def _result_of(row: dict[str, Any], kept: float | None) -> Outcome:
 
 async def _stage(url: str, job_id: str, holder: str, outcomes: list[Outcome]) -> None:
     """Stage outcomes, if the queue has the claim on a row of the batch."""
+
+    def put(content: bytes | None) -> bytes:
+        return replace(Staged.decode(content), outcomes=tuple(outcomes)).encode()
+
     async with connect(url, DirectQueue) as queue:
-        store = OutcomeStore.of(queue.storage)
-        if store is None:
-            raise StorageFatalError("this store cannot hold outcomes beside the queue: it lacks beside() and remove()")
         job = await queue.find(job_id)
         if job is None or job.holder != holder:
             raise ClaimLostError(
@@ -200,10 +201,5 @@ async def _stage(url: str, job_id: str, holder: str, outcomes: list[Outcome]) ->
                 None,
                 "the queue has no claim of this batch: is the URL that of the stream, and its claim not stale?",
             )
-        await store.write(claim_of(holder), outcomes)
-
-
-def _wait_for(work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-    """Run a coroutine on the background event loop, and wait for its answer."""
-    answer: Answer = background().run(Call(work, endless=True), Call.begin)
-    return answer
+        async with Staging(url, OUTCOMES_DEADLINE).opened() as objects:
+            await objects.update(name_of_outcomes(claim_of(holder)), put)

@@ -9,110 +9,101 @@ name. It becomes the next batch of the restarted query.
   So a sink that remembers the numbers of its finished batches may skip a repeated batch.
 * Jobs that wait in segments are claimed by ranges, of which only the claims are kept here. A range that is lost is lost
   as a whole.
-* If the function of `foreachBatch` has told outcomes of single rows with `end_batch`, the commit that ends the batch
-  tells them: see `row_outcomes`. Outcomes of an earlier run of a batch are removed before it is repeated.
-* The heartbeat and the query take turns: while one talks to the store about the claims, the other waits.
+* The function of `foreachBatch` runs in another process. With `end_batch` it stages outcomes of single rows, in an
+  object that is named by the claim of the batch. Tasks note there the segments that they could not read. The source
+  reads it when Spark has noted that the batch is done, for the commit that ends the batch: nothing is told of a batch
+  that failed, and nothing twice. The object of an earlier run of a batch is removed before the batch is repeated.
 
-It lives on one event loop, and one query calls it.
+An offset names a claim, as a queue has no positions to continue from. All of it runs on one event loop.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidBlobError, JobCancelledError, JQueueError, SegmentDamagedError
-from jqueue.domain.job import Claim
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import Backlog, HeldBy, JobsInRanges, LastSequence, LookAtBacklog, RangesHeldBy
-from jqueue.domain.operations.ranges import ClaimBatch, EndRange
+from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import CHUNK_ROWS, FOLDER, RangeClaim
+from jqueue.domain.segments import FOLDER
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.outcomes import Outcome
-from jqueue.spark.stream.offsets import Offset, holder_of, holder_prefix
-from jqueue.spark.stream.row_outcomes import OutcomeStore, end_of_job, end_of_range
-from jqueue.spark.stream.source_options import MOST_SINGLES, SourceOptions
+from jqueue.ports.storage import SupportsScratch
+from jqueue.spark.claims.held import Heartbeats, Held, claiming, end_of_job, end_of_range, hands_back
+from jqueue.spark.claims.outcomes import Outcome, Staged
+from jqueue.spark.errors import one_line
+from jqueue.spark.staging import StagedObjects, Staging
+from jqueue.spark.stream.shipping import name_of_outcomes
 
 logger = logger_of("jqueue")
 
 BEATS_PER_TIMEOUT = 3
 MAX_HEARTBEAT_DEADLINE = 30.0
-"""Seconds that a heartbeat may take: meanwhile the query waits."""
+"""Seconds that the heartbeat for claims that were found again may take."""
+
+OUTCOMES_DEADLINE = 30.0
+"""Seconds to read or write outcomes, repetitions included."""
 
 ID_LENGTH = 12
 
 
-@dataclass(frozen=True)
-class BatchSizes:
-    """Largest sizes of a batch, whatever the query asks for.
+class Offset(NamedTuple):
+    """The end of one batch, and the start of the next.
 
     Attributes:
-        singles: largest number of jobs that are claimed one by one: their rows go through the driver.
-        ranges: largest number of ranges. The queue has room for 256, and other consumers claim some, too.
-        least: smallest number of jobs of a range.
+        source: the query's own id, drawn when it first starts, and kept by its checkpoint.
+        batch: number of batches until then; for people.
+        claim: the id of the claim that took the jobs of this batch; empty if there is none.
     """
 
-    singles: int = MOST_SINGLES
-    ranges: int = 128
-    least: int = CHUNK_ROWS
-
-
-SIZES = BatchSizes()
-
-
-@dataclass
-class Held:
-    """The claims of one batch.
-
-    Attributes:
-        jobs: the jobs that were claimed one by one.
-        ranges: the claims of ranges.
-    """
-
-    jobs: list[Job] = field(default_factory=list)
-    ranges: list[RangeClaim] = field(default_factory=list)
+    source: str
+    batch: int
+    claim: str
 
     @classmethod
-    def of(cls, claimed: Iterable[Job | RangeClaim]) -> Held:
-        """Return the claims that an operation has made."""
-        held = cls()
-        for each in claimed:
-            held.add(each)
-        return held
+    def read(cls, values: object) -> Offset:
+        """Return the offset that Spark gives back.
 
-    def add(self, claimed: Job | RangeClaim) -> None:
-        """Add a claim."""
-        if isinstance(claimed, Job):
-            self.jobs.append(claimed)
-        else:
-            self.ranges.append(claimed)
+        Raises:
+            InvalidJobError: it is not an offset of ours.
+        """
+        if isinstance(values, Mapping):
+            source, batch, claim = (values.get(name) for name in cls._fields)
+            if isinstance(source, str) and source and isinstance(batch, int) and isinstance(claim, str):
+                return cls(source, batch, claim)
+        raise InvalidJobError(
+            "the checkpoint holds an offset that is not of a queue: was it made by a query on another source?"
+        )
 
-    @property
-    def number(self) -> int:
-        """Number of jobs."""
-        return len(self.jobs) + sum(claim.rows for claim in self.ranges)
+    def as_dict(self) -> dict[str, Any]:
+        """Return the offset as Spark takes it."""
+        return self._asdict()
 
-    @property
-    def claims(self) -> list[Job | Claim]:
-        """The claims, for heartbeats."""
-        return [*self.jobs, *(claim.claim for claim in self.ranges)]
-
-    def without(self, lost: set[str]) -> Held:
-        """Return the claims without some, by the ids of jobs and ranges."""
-        jobs = [job for job in self.jobs if job.id not in lost]
-        return Held(jobs, [claim for claim in self.ranges if claim.id not in lost])
+    def followed_by(self, claim: str) -> Offset:
+        """Return the end of the batch that this claim took."""
+        return Offset(self.source, self.batch + 1, claim)
 
 
-def one_line(error: BaseException) -> str:
-    """Return the message of an error, in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+HOLDERS = "spark/"
+"""Start of the names of the holders of all claims of queries."""
+
+
+def holder_prefix(source: str) -> str:
+    """Return the start of the names of the holders of all claims of a query."""
+    return f"{HOLDERS}{source}/"
+
+
+def holder_of(source: str, claim: str) -> str:
+    """Return the holder of the jobs that one claim took."""
+    return holder_prefix(source) + claim
+
+
+def claim_of(holder: str) -> str:
+    """Return the claim that took the jobs of a holder: see `holder_of`."""
+    return holder.rpartition("/")[2]
 
 
 class ClaimsOfQuery:
@@ -120,24 +111,27 @@ class ClaimsOfQuery:
 
     Args:
         queue: a queue object for this query alone.
-        options: of the query.
-        sizes: largest sizes of a batch.
+        entrypoints: the entrypoints whose jobs it takes; None for all.
+        claim_timeout: seconds without a heartbeat after which its jobs may go to other workers.
+        poll_interval: seconds between two looks for jobs, unless the last one found a full batch.
     """
 
-    def __init__(self, queue: DirectQueue, options: SourceOptions, sizes: BatchSizes = SIZES) -> None:
+    def __init__(
+        self, queue: DirectQueue, entrypoints: tuple[str, ...] | None, claim_timeout: float, poll_interval: float
+    ) -> None:
         self._queue = queue
-        self._options = options
-        self._sizes = sizes
-        self._outcomes = OutcomeStore.of(queue.storage)
-        self._without_outcomes: set[str] = set()  # claims of which no earlier run has told outcomes
-        self._turn = asyncio.Lock()
+        self._entrypoints = entrypoints
+        self._claim_timeout = claim_timeout
+        self._poll_interval = poll_interval
+        assert isinstance(queue.storage, SupportsScratch)  # the source refuses URLs of others
+        self._objects = StagedObjects(Staging("", OUTCOMES_DEADLINE), queue.storage)  # its client is not released here
+        self._without_outcomes: set[str] = set()  # claims of which no earlier run has staged outcomes
         self._source: str | None = None  # the query whose claims are known
         self._held: dict[str, Held] = {}  # by claim, in the order in which they become batches
+        self._beats = Heartbeats(queue)
         self._backlog: Backlog | None = None  # as of the last claim
         self._through: int | None = None  # the sequence number of the last job to take
         self._next_poll = float("-inf")
-        self._confirmed = 0.0  # when the claims were last confirmed, on the clock of the event loop
-        self._heartbeat_task: asyncio.Task[None] | None = None
 
     def new_id(self) -> str:
         """Return a fresh id. It is short, since it is kept with every job in progress."""
@@ -181,166 +175,118 @@ class ClaimsOfQuery:
         Raises:
             JQueueError: the store failed. The next call finds the claims again.
         """
-        async with self._turn:
-            try:
-                is_new = self._source != start.source
-                await self._find_claims(start.source)
-                if is_new and start.claim and start.claim not in self._held:
-                    await self._forget_outcomes(start.claim)  # an earlier process has ended it, or it was lost
-                end = await self._next(start, most)
-            except BaseException:
-                self._source = None  # it may have been done: look again
-                raise
-            self._keep_alive()
-            return end
-
-    async def jobs_of(self, end: Offset) -> Sequence[Job]:
-        """Return the jobs that `batch_of` has, without those of ranges."""
-        return (await self.batch_of(end)).jobs
+        try:
+            is_new = self._source != start.source
+            await self._find_claims(start.source)
+            if is_new and start.claim and start.claim not in self._held:
+                await self._forget_outcomes(start.claim)  # an earlier process has ended it, or it was lost
+            end = await self._next(start, most)
+        except BaseException:
+            self._source = None  # it may have been done: look again
+            raise
+        await self._beats.keep(self._held.values())
+        return end
 
     async def batch_of(self, end: Offset) -> Held:
         """Return the claims of the batch that ends at an offset; after a restart, only claims that are still ours."""
-        async with self._turn:
-            if end.claim not in self._held:
-                await self._find_claims(end.source)
-                self._keep_alive()
-            if self._outcomes is not None and end.claim not in self._without_outcomes:
-                await self._outcomes.remove(end.claim)
-                self._without_outcomes.add(end.claim)
-            return self._held.get(end.claim, Held())
+        if end.claim not in self._held:
+            await self._find_claims(end.source)
+        if end.claim not in self._without_outcomes:
+            await self._objects.remove(name_of_outcomes(end.claim))
+            self._without_outcomes.add(end.claim)
+        return self._held.get(end.claim, Held())
 
     async def stop(self) -> None:
         """Send no more heartbeats. The claims stay: after a restart the query goes on with them."""
-        task, self._heartbeat_task = self._heartbeat_task, None
-        if task is not None:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        await self._beats.keep(())
 
     async def _next(self, start: Offset, most: int) -> Offset:
+        """End a batch and claim the next, in one commit. Return the end of the next batch."""
         held = self._held.get(start.claim, Held())
-        told, unread = await self._told_of(start.claim, held)
-        for name in unread:
-            self._queue.suspect_segment(name, InvalidBlobError("another process could not read it"))
-            logger.warning(
-                "ranges of batch %d are handed back, and all others go on: %s",
-                start.batch,
-                SegmentDamagedError(FOLDER + name),
-            )
-        finished = await self._ends(start, held, told or (), unread)
+        staged = Staged()
+        if held.number:
+            [content] = await self._objects.read([name_of_outcomes(start.claim)])
+            staged = Staged.decode(content)
+        for name, why in staged.unread.items():
+            self._queue.suspect_segment(name, InvalidBlobError(why))
+            damage = SegmentDamagedError(FOLDER + name)
+            logger.warning("ranges of batch %d are handed back, and all others go on: %s", start.batch, damage)
+        operations = await self._ends(start, held, staged)
         waiting = next((claim for claim in self._held if claim != start.claim), None)
-        operations = [operation for operation, _ in finished]
         claim = self.new_id()
         if waiting is None:
-            operations += [
-                self._claiming(holder_of(start.source, claim), most),
-                LookAtBacklog(self._options.entrypoints),
-            ]
-        began = asyncio.get_running_loop().time()
+            holder, seconds = holder_of(start.source, claim), self._claim_timeout
+            claims = claiming(self._queue, self._entrypoints, most, seconds, holder, through=self._through)
+            operations += [claims, LookAtBacklog(self._entrypoints)]
         results = await self._queue.apply_each(*operations)
-        await self._hand_back_unreadable(operations, results)
+        await self._end_refused(start, held, operations, results)
         self._held.pop(start.claim, None)
         self._without_outcomes.discard(start.claim)
-        if told is not None or unread:
+        if staged != Staged():
             await self._forget_outcomes(start.claim)
-        self._log_refused(start, [jobs for _, jobs in finished], results[: len(finished)])
         if waiting is None:
-            claiming, self._backlog = results[-2:]
-            if isinstance(claiming, JQueueError):
-                raise claiming
-            claimed = Held.of(claiming)
-            if claimed.number:
-                waiting, self._held[claim] = claim, claimed
+            claimed, self._backlog = results[-2:]
+            if isinstance(claimed, JQueueError):
+                raise claimed
+            batch = Held().add(claimed)
+            if batch.number:
+                waiting, self._held[claim] = claim, batch
                 self._without_outcomes.add(claim)
-                self._confirmed = began
-            pause = 0.0 if self._is_full(claimed, most) else self._options.poll_interval
+            pause = 0.0 if batch.is_full(most) else self._poll_interval
             self._next_poll = self._queue.options.clock.monotonic() + pause
         return start if waiting is None else start.followed_by(waiting)
 
-    async def _told_of(self, claim: str, held: Held) -> tuple[Sequence[Outcome] | None, Sequence[str]]:
-        """Return the outcomes that were told of a batch, and the names of the segments that tasks could not read."""
-        if self._outcomes is None or not held.number:
-            return None, ()
-        if not held.ranges:
-            return await self._outcomes.read(claim), ()
-        return await asyncio.gather(self._outcomes.read(claim), self._outcomes.unread(claim))
-
-    async def _hand_back_unreadable(self, operations: Sequence[Operation], results: Sequence[object]) -> None:
-        """Hand back the ranges whose ends were refused, as it cannot be told which of their rows have failed."""
-        pairs = zip(operations, results, strict=True)
-        refused = [(each, error) for each, error in pairs if isinstance(error, SegmentDamagedError)]
-        ends = [EndRange(each.claim, worked_on=0) for each, _ in refused if isinstance(each, EndRange)]
-        if ends:
-            logger.warning("ranges are handed back, as outcomes of their jobs cannot be noted: %s", refused[0][1])
-            await self._queue.apply_each(*ends)
-
-    async def _ends(
-        self, start: Offset, held: Held, told: Iterable[Outcome], unread: Collection[str]
-    ) -> list[tuple[Operation, int]]:
-        """Return the operations that end the claims of a batch, each with its number of jobs.
-
-        Args:
-            start: the end of the batch.
-            held: its claims.
-            told: the outcomes of single rows. All others are done.
-            unread: the names of segments that could not be read. Their ranges are handed back.
-        """
-        by_id = {outcome.job_id: outcome for outcome in told}
-        ends: list[tuple[Operation, int]] = [(end_of_job(job, by_id.pop(job.id, None)), 1) for job in held.jobs]
-        in_ranges: dict[str, list[Outcome]] = {}
+    async def _ends(self, start: Offset, held: Held, staged: Staged) -> list[Operation]:
+        """Return the operations that end the claims of a batch. All rows without an outcome of their own are done."""
+        by_id = {outcome.job_id: outcome for outcome in staged.outcomes}
+        ends = [end_of_job(job, by_id.pop(job.id, Outcome(*job.claim, "done"))) for job in held.jobs]
+        in_ranges: dict[str, list[Outcome]] = {claim.id: [] for claim in held.ranges}
         if by_id and held.ranges:
-            [found] = await self._queue.apply(JobsInRanges(tuple(by_id)))
-            ours = {claim.id for claim in held.ranges}
-            for range_id, job_id in found:
-                if range_id in ours:
-                    in_ranges.setdefault(range_id, []).append(by_id[job_id])
-            for job_id in {each.job_id for several in in_ranges.values() for each in several}:
+            [pairs] = await self._queue.apply(JobsInRanges(tuple(by_id)))
+            ours = [(range_id, job_id) for range_id, job_id in pairs if range_id in in_ranges]
+            for range_id, job_id in ours:
+                in_ranges[range_id].append(by_id[job_id])
+            for job_id in {job_id for _, job_id in ours}:
                 del by_id[job_id]
-        for claim in held.ranges:
-            is_read = claim.segment not in unread
-            end = end_of_range(claim, in_ranges.get(claim.id, ())) if is_read else EndRange(claim, worked_on=0)
-            ends.append((end, claim.rows))
         if by_id:
+            rows = counted(len(by_id), "row")
+            logger.warning("outcomes of %s are ignored: batch %d has no such jobs, or has lost them", rows, start.batch)
+        return ends + [
+            hands_back(claim) if claim.segment in staged.unread else end_of_range(claim, in_ranges[claim.id])
+            for claim in held.ranges
+        ]
+
+    async def _end_refused(
+        self, start: Offset, held: Held, operations: Sequence[Operation], results: Sequence[object]
+    ) -> None:
+        """Hand back ranges with whose jobs no failure can be noted, and log the number of jobs that were lost."""
+        refused = [
+            (claim, operation, result)
+            for claim, operation, result in zip(held, operations, results, strict=False)  # the next claim follows
+            if isinstance(result, JQueueError)
+        ]
+        damaged = [
+            (hands_back(claim), error)
+            for claim, operation, error in refused
+            if isinstance(error, SegmentDamagedError) and isinstance(operation, EndRange)
+        ]
+        if damaged:
+            logger.warning("ranges are handed back, as outcomes of their jobs cannot be noted: %s", damaged[0][1])
+            await self._queue.apply_each(*(end for end, _ in damaged))
+        lost = Held().add(claim for claim, _, error in refused if not isinstance(error, SegmentDamagedError))
+        if lost.number:
             logger.warning(
-                "outcomes of %s are ignored: batch %d has no such jobs, or has lost them",
-                counted(len(by_id), "row"),
+                "%d of %s of batch %d went to other workers before the batch was finished: they may be done twice",
+                lost.number,
+                counted(held.number, "job"),
                 start.batch,
             )
-        return ends
 
     async def _forget_outcomes(self, claim: str) -> None:
         try:
-            if self._outcomes is not None:
-                await self._outcomes.remove(claim)
+            await self._objects.remove(name_of_outcomes(claim))
         except JQueueError as error:
             logger.warning("the outcomes of a batch could not be removed; that is done later: %s", one_line(error))
-
-    def _claiming(self, holder: str, most: int) -> Operation:
-        """Return the operation that claims a batch of at most a number of jobs."""
-        options, sizes = self._options, self._sizes
-        if not self._queue.capabilities.ranges:
-            return Dequeue(
-                options.entrypoints,
-                batch_size=min(most, sizes.singles),
-                claim_timeout=options.claim_timeout,
-                holder=holder,
-                through=self._through,
-            )
-        return ClaimBatch(
-            options.entrypoints,
-            most,
-            singles=sizes.singles,
-            ranges=sizes.ranges,
-            least=sizes.least,
-            claim_timeout=options.claim_timeout,
-            holder=holder,
-            through=self._through,
-        )
-
-    def _is_full(self, claimed: Held, most: int) -> bool:
-        """Return True if there may be more jobs, as the batch has reached a largest size."""
-        sizes = self._sizes
-        return claimed.number >= most or len(claimed.jobs) >= sizes.singles or len(claimed.ranges) >= sizes.ranges
 
     async def _find_claims(self, source: str) -> None:
         """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""
@@ -348,72 +294,21 @@ class ClaimsOfQuery:
             return
         prefix = holder_prefix(source)
         kinds = (HeldBy(prefix), RangesHeldBy(prefix)) if self._queue.capabilities.ranges else (HeldBy(prefix),)
-        held: dict[str, Held] = {}
+        self._held = {}
         for claimed in await self._queue.apply(*kinds):
             for each in claimed:
                 holder = each.holder if isinstance(each, Job) else each.held.holder
                 assert holder is not None  # it begins with the prefix
-                held.setdefault(holder.removeprefix(prefix), Held()).add(each)
-        self._held = held
-        await self._send_heartbeat()
-        self._source = source
-        if self._held:
+                self._held.setdefault(holder.removeprefix(prefix), Held()).add([each])
+        claims = [claim for held in self._held.values() for claim in held.claims]
+        if claims:
+            seconds = min(MAX_HEARTBEAT_DEADLINE, self._claim_timeout / BEATS_PER_TIMEOUT)
+            await self._queue.heartbeat_many(claims, deadline=seconds)
             logger.info("the query continues with %s that it had claimed before", counted(self._number, "job"))
+        await self._beats.keep(self._held.values())
+        self._source = source
 
     @property
     def _number(self) -> int:
         """Number of jobs that the query has claimed."""
         return sum(held.number for held in self._held.values())
-
-    # Heartbeats
-
-    def _keep_alive(self) -> None:
-        if self._held and self._heartbeat_task is None:
-            self._heartbeat_task = asyncio.get_running_loop().create_task(
-                self._send_heartbeats(), name="jqueue-stream-heartbeat"
-            )
-
-    async def _send_heartbeats(self) -> None:
-        """Send heartbeats for all claims again and again, well before they could be stale."""
-        loop, interval = asyncio.get_running_loop(), self._options.claim_timeout / BEATS_PER_TIMEOUT
-        while True:
-            await asyncio.sleep(max(0.0, self._confirmed + interval - loop.time()))
-            try:
-                async with self._turn:
-                    if loop.time() >= self._confirmed + interval:  # no claim was made meanwhile
-                        await self._send_heartbeat()
-            except Exception as error:
-                logger.warning("a heartbeat for %s failed: %s", counted(self._number, "job"), one_line(error))
-                await asyncio.sleep(interval / BEATS_PER_TIMEOUT)
-
-    async def _send_heartbeat(self) -> None:
-        """Send a heartbeat for all claims, and forget the lost ones."""
-        claims = [claim for held in self._held.values() for claim in held.claims]
-        began = asyncio.get_running_loop().time()
-        if claims:
-            seconds = min(MAX_HEARTBEAT_DEADLINE, self._options.claim_timeout / BEATS_PER_TIMEOUT)
-            errors = await self._queue.heartbeat_many(claims, deadline=seconds)
-            lost = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}
-            if lost:
-                before = self._number
-                kept = {claim: held.without(lost) for claim, held in self._held.items()}
-                self._held = {claim: held for claim, held in kept.items() if held.number}
-                logger.warning(
-                    "%d of %s that this query had claimed went to other workers after too long without a heartbeat: "
-                    "they may be done twice",
-                    before - self._number,
-                    counted(before, "job"),
-                )
-        self._confirmed = began
-
-    @staticmethod
-    def _log_refused(start: Offset, numbers: Sequence[int], results: Sequence[object]) -> None:
-        pairs = zip(numbers, results, strict=True)
-        refused = sum(jobs for jobs, outcome in pairs if isinstance(outcome, JQueueError))
-        if refused:
-            logger.warning(
-                "%d of %s of batch %d went to other workers before the batch was finished: they may be done twice",
-                refused,
-                counted(sum(numbers), "job"),
-                start.batch,
-            )

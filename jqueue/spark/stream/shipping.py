@@ -1,20 +1,32 @@
 """Rows on their way to the tasks. Those of single jobs are sent with the partitions, and tasks read those of ranges.
 
 Single jobs are read once, by the claim. Two reads would see two versions of a queue, so that jobs would be missing, or
-appear twice. The rows of a range never change, so each task reads its own.
+appear twice. The rows of a range never change, so each task reads its own. A task that cannot read its rows notes the
+segment in the object of the outcomes of the batch, and leaves them out. If it cannot write its note, it fails, so that
+no row is done which no task has read.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql.datasource import InputPartition
 
+from jqueue.connect import connect
+from jqueue.core.direct import DirectQueue
 from jqueue.domain.job import JobStatus
+from jqueue.domain.operations.lookups import RangesHeldBy
 from jqueue.domain.segments import RangeClaim
-from jqueue.spark.snapshot.segment_rows import NotesUnread, SegmentRows
+from jqueue.spark.claims.outcomes import Staged
+from jqueue.spark.rows import arrow_of
+from jqueue.spark.snapshot.reader import SnapshotPartition, cut
+from jqueue.spark.snapshot.segment_rows import SegmentRows
+from jqueue.spark.staging import PREFIX, Staging
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -23,6 +35,51 @@ if TYPE_CHECKING:
 
 PARTITION_BYTES = 2 << 20
 FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 8
+
+
+def name_of_outcomes(claim: str) -> str:
+    """Return the name of the object with the outcomes of a batch, by its claim."""
+    return f"{PREFIX}stream-{claim}"
+
+
+@dataclass(frozen=True)
+class UnreadNotes:
+    """Notes the segments that tasks of one batch cannot read. It may be pickled.
+
+    Attributes:
+        holder: the holder of the claims of the batch.
+        claim: the claim of the batch, which names the object.
+        staging: the place of the object.
+    """
+
+    holder: str
+    claim: str
+    staging: Staging = field(repr=False)
+
+    def note(self, segment: str) -> bool:
+        """Note a segment. Return False if this process sees another queue than the source does.
+
+        A file on the disk of another machine has neither the segment nor the claim. A note there would not be read.
+
+        Raises:
+            JQueueError: the notes are damaged, or the store failed.
+        """
+        seen: list[bool] = []
+
+        def add(content: bytes | None) -> bytes:
+            staged = Staged.decode(content)
+            return replace(staged, unread={**staged.unread, segment: "a task could not read it"}).encode()
+
+        async def write() -> None:
+            async with connect(self.staging.url, DirectQueue, deadline=self.staging.deadline) as queue:
+                [claims] = await queue.apply(RangesHeldBy(self.holder))
+            seen.append(any(claim.segment == segment for claim in claims))
+            if seen[0]:
+                async with self.staging.opened() as objects:
+                    await objects.update(name_of_outcomes(self.claim), add)
+
+        asyncio.run(write())
+        return seen[0]
 
 
 class ShippedRows(InputPartition):
@@ -52,42 +109,36 @@ def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = No
         schema: of the rows.
         partitions: number of partitions, fewer if there are fewer jobs. None: chosen by the size.
     """
-    from jqueue.spark.rows import arrow_of
-
     rows = arrow_of(jobs, schema)
     if partitions is None:
         partitions = min(MOST_PARTITIONS, max(FEWEST_PARTITIONS, -(-rows.nbytes // PARTITION_BYTES)))
     size = max(1, -(-rows.num_rows // partitions))
-    return [ShippedRows(_written(rows.slice(first, size))) for first in range(0, rows.num_rows, size)]
+    parts = []
+    for first in range(0, rows.num_rows, size):
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_batch(rows.slice(first, size))
+        parts.append(ShippedRows(sink.getvalue().to_pybytes()))
+    return parts
 
 
-def rows_of_claim(queue: str, url: str, claim: RangeClaim, notes: NotesUnread | None = None) -> SegmentRows:
-    """Return the rows of a range, which any task can read.
+def partitions_of_ranges(
+    queue: str, url: str, claims: Sequence[RangeClaim], notes: UnreadNotes, count: int | None
+) -> list[SnapshotPartition]:
+    """Return the rows of ranges, which any task can read.
 
     Args:
         queue: name of the queue.
         url: any process can open the queue by it.
-        claim: of the range.
+        claims: of the ranges.
         notes: takes note of rows that a task cannot read.
+        count: number of partitions. None: chosen by the size.
     """
-    entry, held = claim.entry, claim.held
-    nothing_waits = entry.evolve(taken=((0, entry.rows),), tried=())
-    chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
-    statuses = frozenset([JobStatus.IN_PROGRESS])
-    return SegmentRows(queue, url, claim.segment, nothing_waits, (held,), statuses, chunks, notes)
-
-
-def split_between(partitions: int | None, jobs: int, in_ranges: int) -> tuple[int | None, int | None]:
-    """Return the numbers of partitions for single jobs and for ranges, out of a number of all; None: chosen by size."""
-    if partitions is None or not jobs or not in_ranges:
-        return partitions, partitions
-    single = min(max(1, round(partitions * jobs / (jobs + in_ranges))), max(1, partitions - 1))
-    return single, max(1, partitions - single)
-
-
-def _written(rows: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    pieces = []
+    for claim in claims:
+        entry, held = claim.entry, claim.held
+        nothing_waits = entry.evolve(taken=((0, entry.rows),), tried=())
+        chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
+        statuses = frozenset([JobStatus.IN_PROGRESS])
+        pieces.append(SegmentRows(queue, url, claim.segment, nothing_waits, (held,), statuses, chunks, notes))
+    return [SnapshotPartition(part) for part in cut(pieces, count)]

@@ -17,9 +17,8 @@ id. All claims are made under it, so that none is left behind if the driver dies
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,50 +26,56 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
+from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidURLError, JQueueError
-from jqueue.domain.limits import Limits
-from jqueue.domain.segments import RANGES_KEPT
-from jqueue.ports.storage import SupportsScratch, describe
-from jqueue.spark.errors import shows_one_line
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
+from jqueue.ports.storage import describe
+from jqueue.spark.claims.held import open_queue
+from jqueue.spark.errors import one_line, shows_one_line
+from jqueue.spark.fleet import addresses_of, names_several
+from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 from jqueue.spark.rows import check_schema
-from jqueue.spark.snapshot.reader import SnapshotPartition, cut, read_pieces
+from jqueue.spark.snapshot.reader import SnapshotPartition, read_pieces
 from jqueue.spark.staging import Staging, absolute
-from jqueue.spark.stream.offsets import Offset, holder_of
-from jqueue.spark.stream.query_claims import SIZES, BatchSizes, ClaimsOfQuery, one_line
-from jqueue.spark.stream.row_outcomes import DEADLINE as OUTCOMES_DEADLINE
-from jqueue.spark.stream.shipping import ShippedRows, rows_of_claim, shipped, split_between
-from jqueue.spark.stream.source_options import MOST_JOBS, MOST_SINGLES, SourceOptions
-from jqueue.spark.stream.unread_rows import UnreadNotes
+from jqueue.spark.stream.query_claims import OUTCOMES_DEADLINE, ClaimsOfQuery, Offset, holder_of
+from jqueue.spark.stream.shipping import ShippedRows, UnreadNotes, partitions_of_ranges, shipped
 from jqueue.sync.background import CallEnded, background
 from jqueue.sync.open_queue import OpenQueue
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from pyarrow import RecordBatch
 
 Answer = TypeVar("Answer")
 
-DEADLINE = 60.0
-"""Seconds that one call of the queue may take: it may read the indexes of many segments."""
+MOST_JOBS = 1_000_000
+"""Largest number of jobs in one batch, even if the query asks for more."""
+
+MOST_PARTITIONS = 1000
+SHORTEST_TIMEOUT = 1.0
 
 
-def open_queue(options: SourceOptions) -> DirectQueue:
-    """Return a queue object for one query. It takes a call that ends a batch and claims another.
+def _timeout(text: str) -> float:
+    seconds = float(text)
+    if not SHORTEST_TIMEOUT <= seconds <= LONGEST:
+        raise ValueError("too short, or not a duration")
+    return seconds
 
-    Raises:
-        InvalidURLError: the URL is wrong.
-    """
-    limits = Limits(batch_size=2 * (MOST_SINGLES + RANGES_KEPT) + 2)
-    queue = connect(options.url, DirectQueue, limits=limits, stale_timeout=options.claim_timeout, deadline=DEADLINE)
-    if isinstance(queue.storage, InMemoryStorage):
-        raise InvalidURLError(
-            "an in-memory queue is visible only to its own process: give the URL of a file or a store"
-        )
-    return queue
+
+OPTIONS: dict[str, tuple[OptionType, Any]] = {
+    "entrypoint": (NAMES, None),
+    "maxJobsPerTrigger": (INTEGER(1, MOST_JOBS), 10_000),
+    "pollInterval": (SECONDS, 1.0),
+    "claimTimeout": (
+        OptionType(f"a number of seconds, {SHORTEST_TIMEOUT:g} or more", _timeout),
+        DEFAULT_CLAIM_TIMEOUT.total_seconds(),
+    ),
+    "numPartitions": (INTEGER(1, MOST_PARTITIONS), None),
+}
+"""The options besides the path: their values, and their defaults."""
+
+SAME = {"maxrowspertrigger": "maxJobsPerTrigger", "maxoffsetspertrigger": "maxJobsPerTrigger"}
+"""Options of other sources that mean the same, in lower case."""
 
 
 @shows_one_line
@@ -83,22 +88,11 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options: as given to `readStream`. The first call that needs them raises if they are wrong, as Spark does not
             pass on errors that are raised here.
         schema: of the rows.
-        opened: makes the queue.
-        sizes: largest sizes of a batch.
     """
 
-    def __init__(
-        self,
-        options: Mapping[str, str],
-        schema: StructType,
-        *,
-        opened: Callable[[SourceOptions], DirectQueue] = open_queue,
-        sizes: BatchSizes = SIZES,
-    ) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._given = dict(options)
         self._schema = schema
-        self._opened = opened
-        self._sizes = sizes
         self._new_source: str | None = None
         self._unlogged = False  # True until Spark has noted the new id
         self._planned: tuple[Offset | None, list[InputPartition]] = None, []
@@ -115,7 +109,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the largest number of jobs in a batch."""
-        return ReadMaxRows(self._options.most_jobs)
+        return ReadMaxRows(self._options["maxJobsPerTrigger"])
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query. Spark asks twice, and gets the same answer."""
@@ -178,17 +172,27 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Helpers of these methods
 
     @cached_property
-    def _options(self) -> SourceOptions:
+    def _url(self) -> str:
+        addresses = addresses_of(self._given)
+        if names_several(addresses):
+            raise InvalidURLError("a stream reads one queue, by its URL: for several, start a query for each")
+        return absolute(addresses[0])
+
+    @cached_property
+    def _options(self) -> dict[str, Any]:
         check_schema(self._schema, fleet=False)
-        return SourceOptions.read(self._given)
+        given = parse_options(self._given, {name: kind for name, (kind, _) in OPTIONS.items()}, SAME)
+        return {**{name: default for name, (_, default) in OPTIONS.items()}, **given}
 
     @cached_property
     def _open_queue(self) -> OpenQueue:
-        return OpenQueue(background(), self._opened(self._options))
+        timeout = self._options["claimTimeout"]
+        return OpenQueue(background(), open_queue(self._url, timeout))
 
     @cached_property
     def _claims(self) -> ClaimsOfQuery:
-        return ClaimsOfQuery(self._queue, self._options, self._sizes)
+        options = self._options
+        return ClaimsOfQuery(self._queue, options["entrypoint"], options["claimTimeout"], options["pollInterval"])
 
     @property
     def _queue(self) -> DirectQueue:
@@ -199,21 +203,16 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _partitions_of(self, until: Offset) -> list[InputPartition]:
         """Return the jobs of a batch as partitions: single jobs with their rows, and ranges to be read by tasks."""
         held = self._call_queue(lambda: self._claims.batch_of(until))
-        in_ranges = held.number - len(held.jobs)
-        single, several = split_between(self._options.partitions, len(held.jobs), in_ranges)
-        found: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
+        single = several = self._options["numPartitions"]
+        if single is not None and held.jobs and held.ranges:
+            single = min(max(1, round(single * len(held.jobs) / held.number)), max(1, single - 1))
+            several = max(1, several - single)
+        parts: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
         if held.ranges:
-            name, url = describe(self._queue.storage), absolute(self._options.url)
-            notes = self._notes_of(until, url)
-            pieces = [rows_of_claim(name, url, claim, notes) for claim in held.ranges]
-            found += [SnapshotPartition(part) for part in cut(pieces, several)]
-        return found
-
-    def _notes_of(self, until: Offset, url: str) -> UnreadNotes | None:
-        """Return the place for notes of rows that tasks cannot read; None if the store cannot hold them."""
-        if not isinstance(self._queue.storage, SupportsScratch):
-            return None
-        return UnreadNotes(url, holder_of(until.source, until.claim), Staging(url, OUTCOMES_DEADLINE))
+            staging, name = Staging(self._url, OUTCOMES_DEADLINE), describe(self._queue.storage)
+            notes = UnreadNotes(holder_of(until.source, until.claim), until.claim, staging)
+            parts += partitions_of_ranges(name, self._url, held.ranges, notes, several)
+        return parts
 
     def _call_queue(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
         """Run a coroutine in the thread in the background.
@@ -222,8 +221,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             JQueueError: it failed. The message is one line.
         """
         try:
-            with _no_collections():
-                answer: Answer = self._open_queue.run(lambda _: work())
+            answer: Answer = self._open_queue.run(lambda _: work())
         except JQueueError as error:
             failure = error
         else:
@@ -233,19 +231,4 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _max_jobs(self, limit: ReadLimit) -> int:
         if isinstance(limit, ReadAllAvailable):
             return MOST_JOBS
-        return min(MOST_JOBS, limit.max_rows) if isinstance(limit, ReadMaxRows) else self._options.most_jobs
-
-
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Pause Python's garbage collection, which would scan ten thousand new jobs again and again.
-
-    The process is Spark's, for this one source, and waits for the result.
-    """
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if collecting:
-            gc.enable()
+        return min(MOST_JOBS, limit.max_rows) if isinstance(limit, ReadMaxRows) else self._options["maxJobsPerTrigger"]

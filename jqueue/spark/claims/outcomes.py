@@ -1,31 +1,32 @@
-"""The outcome of one job of a batch, as plain values: from the process of its handler to a task, and on to the driver.
+"""Outcomes of jobs as plain values: from handlers and functions of `foreachBatch` to the commit that ends them.
 
 No object that a handler made is pickled on the way. So a value that cannot be read back is found where it was made, and
-costs that job alone. The driver turns outcomes into operations, which end the claims.
+costs that job alone. `Staged` is the one format in which outcomes wait in an object beside the queue.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
-from msgspec import to_builtins
 from msgspec.structs import replace
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
-from jqueue.domain.job import Claim
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import AllOrNothing, decode_operation, encode_operation
+from jqueue.domain.operations.codec import decode_operation, encode_operation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.segments import RangeFailure
+from jqueue.domain.segments import RangeClaim, RangeFailure
 from jqueue.worker.retries import CANCELLED
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
 """The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
+
+PROCESS_ENDED = ("killed", "overdue")
 
 NOT_KEPT = 0.0
 """The `keep_result` of an outcome whose result is passed on, and not kept by the queue."""
@@ -65,25 +66,9 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def failure(self) -> RangeFailure:
-        """The failure of a job of a range."""
-        return RangeFailure(
-            self.error, self.delay, dead=self.kind == "dead", charge=self.kind not in ("snoozed", "handed_back")
-        )
-
-    def operation(self) -> Operation:
-        """Return the operation that tells it to the queue.
-
-        Raises:
-            ValueError: the process of the job ended, so that its handler's options decide.
-        """
-        if self.kind == "done":
-            ack = Ack(self.claim, self.result, self.keep_result)
-            return AllOrNothing((*map(enqueue_of_plain, self.added), ack)) if self.added else ack
-        if self.kind in ("retried", "dead", "cancelled"):
-            return Nack(self.claim, self.delay, self.error, dead=self.kind == "dead")
-        if self.kind in ("snoozed", "handed_back"):
-            return Nack(self.claim, self.delay, self.error, charge=False)
-        raise ValueError(f"the outcome of a job that was {self.kind} depends on the options of its handler")
+        """The failure of a job that is not done."""
+        charge = self.kind not in ("snoozed", "handed_back")
+        return RangeFailure(self.error, self.delay, dead=self.kind == "dead", charge=charge)
 
 
 def outcome_of(operations: Sequence[Operation]) -> Outcome:
@@ -105,8 +90,8 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
             raise InvalidJobError("in a batch on Spark, on_ack takes only payloads given as bytes")
     if isinstance(last, Ack):
         added = tuple(plain_of_enqueue(other) for other in others if isinstance(other, Enqueue))
-        kept = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
-        return Outcome(*last.job, "done", result=last.result, keep_result=kept, added=added)
+        seconds = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
+        return Outcome(*last.job, "done", result=last.result, keep_result=seconds, added=added)
     delay = None if last.delay is None else to_seconds("delay", last.delay)
     return Outcome(*last.job, _kind_of(last), delay=delay, error=None if last.error is None else str(last.error))
 
@@ -125,8 +110,8 @@ def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
     """Return the arguments of an `Enqueue` as JSON values. They must have been checked before."""
     assert isinstance(enqueue.payload, bytes | bytearray | memoryview)
     headers = dict(enqueue.headers) if enqueue.headers else None
-    given = {name: getattr(enqueue, name) for name in ("delay", "unique_for", "keep_result")}
-    seconds: dict[str, Any] = {name: to_seconds(name, each) for name, each in given.items() if each is not None}
+    times = {name: getattr(enqueue, name) for name in ("delay", "unique_for", "keep_result")}
+    seconds: dict[str, Any] = {name: to_seconds(name, each) for name, each in times.items() if each is not None}
     whole = replace(enqueue, payload=bytes(enqueue.payload), headers=headers, **seconds)
     plain: dict[str, Any] = json.loads(encode_operation(whole))
     return plain
@@ -137,22 +122,59 @@ def enqueue_of_plain(plain: dict[str, Any]) -> Operation:
     return decode_operation(json.dumps(plain).encode())
 
 
-def encode_outcomes(outcomes: Iterable[Outcome]) -> bytes:
-    """Return outcomes as a staged object: a line of JSON for each, and a last line with their number."""
-    lines = [json.dumps(to_builtins(outcome), ensure_ascii=False, separators=(",", ":")) for outcome in outcomes]
-    return "".join(f"{line}\n" for line in [*lines, json.dumps({"outcomes": len(lines)})]).encode()
+class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The content of a staged object: the outcomes of a partition of a batch, or those of a batch of a stream.
 
-
-def decode_outcomes(content: bytes) -> list[Outcome]:
-    """Return the outcomes from a staged object.
-
-    Raises:
-        InvalidBlobError: the object is damaged, or cut short.
+    Attributes:
+        outcomes: the outcomes of single jobs and, of ranges, those that are not simply done.
+        range_id: id of the range, if the partition is one.
+        done: number of jobs of the range that are done, without those of `outcomes`.
+        left: number of jobs at the end of the range that nobody worked on. They wait again.
+        jobs: the jobs, without payloads, about which the driver must decide.
+        unread: the segments that could not be read, with the reasons.
     """
-    try:
-        *lines, last, _ = content.split(b"\n")
-        if json.loads(last) != {"outcomes": len(lines)}:
-            raise ValueError("not all of it")
-        return [msgspec.convert(json.loads(line), Outcome) for line in lines]
-    except ValueError:
-        raise InvalidBlobError("an object with the outcomes of a partition is damaged or incomplete") from None
+
+    outcomes: tuple[Outcome, ...] = ()
+    range_id: str | None = None
+    done: int = 0
+    left: int = 0
+    jobs: tuple[JobRecord, ...] = ()
+    unread: dict[str, str] = {}
+
+    @classmethod
+    def of_range(cls, claim: RangeClaim, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> Staged:
+        """Return the outcomes of a range, given its jobs in order. Jobs without an outcome are handed back."""
+        last = len(jobs)
+        while last and jobs[last - 1].id not in outcomes:
+            last -= 1
+        known = [outcomes.get(job.id) or Outcome(*job.claim, "handed_back") for job in jobs[:last]]
+        others = tuple(each for each in known if each.kind != "done" or each.added)
+        ended = {each.job_id for each in others if each.kind in PROCESS_ENDED}
+        open_jobs = tuple(job.evolve(payload=b"", payload_object=None) for job in jobs[:last] if job.id in ended)
+        return cls(others, claim.id, last - len(others), len(jobs) - last, open_jobs)
+
+    @property
+    def all_done(self) -> int:
+        """Number of all done jobs, also of jobs that enqueue others."""
+        return self.done + sum(outcome.kind == "done" for outcome in self.outcomes)
+
+    @property
+    def is_final(self) -> bool:
+        """True if a task may end the range, as no outcome needs the driver."""
+        return not self.jobs and not any(outcome.added for outcome in self.outcomes)
+
+    def encode(self) -> bytes:
+        """Return it as a staged object."""
+        return json.dumps(msgspec.to_builtins(self), ensure_ascii=False, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, content: bytes | None) -> Staged:
+        """Return the content of a staged object; None stands for an object that does not exist.
+
+        Raises:
+            InvalidBlobError: the object is damaged, or cut short.
+        """
+        try:
+            return cls() if content is None else msgspec.convert(json.loads(content), cls)
+        except ValueError:
+            raise InvalidBlobError("an object with the outcomes of a batch is damaged or incomplete") from None

@@ -1,0 +1,214 @@
+"""The claims of a batch, for `run_batch` and for streaming queries: made in one operation, kept alive, ended in one.
+
+Jobs that wait in segments are claimed by ranges, of which the driver holds only the claims. All others are claimed one
+by one, and their rows go through the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jqueue.connect import connect
+from jqueue.core.direct import DirectQueue
+from jqueue.core.heartbeat import HeartbeatManager
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import JQueueError
+from jqueue.domain.job import Claim
+from jqueue.domain.limits import Limits
+from jqueue.domain.models import Job
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import AllOrNothing
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.ranges import ClaimBatch, EndRange
+from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, RangeClaim, RangeFailure
+from jqueue.spark.claims.outcomes import Outcome, Staged, enqueue_of_plain
+
+DEADLINE = 60.0
+"""Seconds that one call of the queue may take: it may read the indexes of many segments, and carry many outcomes."""
+
+MOST_SINGLES = 100_000
+"""Largest number of jobs in one batch that are claimed one by one: their rows go through the driver."""
+
+MOST_RANGES = 128
+"""Largest number of ranges of a batch. The queue has room for 256, and other consumers claim some, too."""
+
+LEAST_ROWS = CHUNK_ROWS
+"""Smallest number of jobs of a range."""
+
+
+MOST_ROWS = 1_000_000
+"""Largest number of jobs of a range."""
+
+
+def open_queue(url: str, claim_timeout: float) -> DirectQueue:
+    """Return a queue object for one batch or query. It takes a call that ends a batch and claims another.
+
+    Raises:
+        InvalidURLError: the URL is wrong.
+    """
+    limits = Limits(batch_size=2 * (MOST_SINGLES + RANGES_KEPT) + 2)
+    return connect(url, DirectQueue, limits=limits, stale_timeout=claim_timeout, deadline=DEADLINE)
+
+
+def claiming(
+    queue: DirectQueue,
+    entrypoints: tuple[str, ...] | None,
+    jobs: int,
+    claim_timeout: float,
+    holder: str,
+    *,
+    through: int | None = None,
+    rows: int = MOST_ROWS,
+    alone: tuple[str, ...] = (),
+) -> Operation:
+    """Return the operation that claims a batch.
+
+    Args:
+        queue: for which it is.
+        entrypoints: of the jobs; None for all.
+        jobs: largest number of jobs.
+        claim_timeout: seconds that a claim lasts without a heartbeat.
+        holder: kept with the jobs while they are claimed.
+        through: sequence number of the last job to claim; None for no limit.
+        rows: largest number of jobs of a range.
+        alone: entrypoints whose jobs are claimed one by one.
+    """
+    if not queue.capabilities.ranges:
+        singles = min(jobs, MOST_SINGLES)
+        return Dequeue(entrypoints, singles, claim_timeout=claim_timeout, holder=holder, through=through)
+    return ClaimBatch(
+        entrypoints,
+        jobs,
+        singles=MOST_SINGLES,
+        ranges=MOST_RANGES,
+        least=LEAST_ROWS,
+        rows=rows,
+        alone=alone,
+        claim_timeout=claim_timeout,
+        holder=holder,
+        through=through,
+    )
+
+
+@dataclass
+class Held:
+    """The claims of one batch.
+
+    Attributes:
+        jobs: the jobs that were claimed one by one.
+        ranges: the claims of ranges.
+    """
+
+    jobs: list[Job] = field(default_factory=list)
+    ranges: list[RangeClaim] = field(default_factory=list)
+
+    def add(self, claimed: Iterable[Job | RangeClaim]) -> Held:
+        """Add claims, and return these."""
+        for each in claimed:
+            if isinstance(each, Job):
+                self.jobs.append(each)
+            else:
+                self.ranges.append(each)
+        return self
+
+    @property
+    def number(self) -> int:
+        """Number of jobs."""
+        return len(self.jobs) + sum(claim.rows for claim in self.ranges)
+
+    @property
+    def claims(self) -> list[Claim]:
+        """The claims, for heartbeats."""
+        return [each.claim for each in self]
+
+    def __iter__(self) -> Any:
+        return iter([*self.jobs, *self.ranges])
+
+    def is_full(self, most: int) -> bool:
+        """Return True if there may be more jobs, as the batch has reached a largest size."""
+        return self.number >= most or len(self.jobs) >= MOST_SINGLES or len(self.ranges) >= MOST_RANGES
+
+
+class Heartbeats:
+    """Keeps claims alive, and loses none of the others with one. A loss is seen when the claim is to be ended."""
+
+    def __init__(self, queue: DirectQueue) -> None:
+        self._queue = queue
+        self._claims: list[Claim] = []
+        self._manager: HeartbeatManager | None = None
+
+    async def keep(self, batches: Iterable[Held]) -> None:
+        """From now on, keep the claims of these batches alive, and no others."""
+        held = [each for batch in batches for each in batch]
+        claims = [each.claim for each in held]
+        if claims == self._claims:
+            return
+        manager, self._manager, self._claims = self._manager, None, claims
+        if manager is not None:
+            await manager.__aexit__(None, None, None)
+        if held:
+            self._manager = HeartbeatManager(self._queue, held, on_lost="event")
+            await self._manager.__aenter__()
+
+
+def end_of_job(job: Job, outcome: Outcome) -> Operation:
+    """Return the operation that ends the claim on a single job. Its process has not ended, or a decision was made."""
+    if outcome.kind != "done":
+        failure = outcome.failure
+        return Nack(job.claim, failure.delay, failure.error, dead=failure.dead, charge=failure.charge)
+    ack = Ack(job.claim, outcome.result, outcome.keep_result)
+    return AllOrNothing((*map(enqueue_of_plain, outcome.added), ack)) if outcome.added else ack
+
+
+def end_of_range(
+    claim: RangeClaim, outcomes: Sequence[Outcome], left: int = 0, refused: JQueueError | None = None
+) -> Operation:
+    """Return the operation that ends a range. Its jobs are done, but for those with an outcome of their own.
+
+    Args:
+        claim: the claim of the range.
+        outcomes: these outcomes.
+        left: number of jobs at its end that nobody worked on.
+        refused: why the queue refused to enqueue what jobs add: these jobs are handed back.
+    """
+    failed: dict[str, RangeFailure | BaseException | str | None] = {}
+    results: dict[str, tuple[Any, Duration]] = {}
+    added: list[Operation] = []
+    for each in outcomes:
+        if each.kind != "done":
+            failed[each.job_id] = each.failure
+        elif each.added and refused is not None:
+            failed[each.job_id] = RangeFailure(refused, charge=False)
+        else:
+            added += map(enqueue_of_plain, each.added)
+            if each.keep_result is not None:
+                results[each.job_id] = each.result, each.keep_result
+    end = EndRange(claim, failed, results=results, worked_on=claim.rows - left)
+    return AllOrNothing((*added, end)) if added else end
+
+
+def hands_back(claim: RangeClaim) -> EndRange:
+    """Return the operation that hands back all jobs of a range, uncharged."""
+    return EndRange(claim, worked_on=0)
+
+
+def best_of(several: Iterable[Staged]) -> tuple[dict[str, Outcome], dict[str, Staged]]:
+    """Return the best known outcome of each single job and of each range, by id, if several attempts have staged some.
+
+    A job that is done counts before one that is not, and a range with more done jobs before one with fewer.
+    """
+    outcomes: dict[str, Outcome] = {}
+    ranges: dict[str, Staged] = {}
+    for staged in several:
+        if staged.range_id is not None:
+            best = ranges.setdefault(staged.range_id, staged)
+            ranges[staged.range_id] = staged if staged.all_done > best.all_done else best
+            continue
+        for outcome in staged.outcomes:
+            known = outcomes.setdefault(outcome.job_id, outcome)
+            if known.kind == "handed_back" or (known.kind != "done" and outcome.kind == "done"):
+                outcomes[outcome.job_id] = outcome
+    return outcomes, ranges
