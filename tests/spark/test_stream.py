@@ -297,9 +297,9 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
         ("*.json", {}, "a stream reads one queue"),
         ("memory://queue", {}, "a queue in memory:// is in one process, and Spark has many"),
         ("q.json", {"maxJobsPerTrigger": 0}, "option maxJobsPerTrigger takes a whole number from 1 to "),
-        ("q.json", {"maxOffsetsPerTrigger": 7, "maxJobsPerTrigger": 7}, "the option maxJobsPerTrigger is given twice"),
+        ("q.json", {"maxOffsetsPerTrigger": 7, "maxJobsPerTrigger": 7}, "the options maxJobsPerTrigger and "),
         ("q.json", {"claimTimeout": 0.5}, "option claimTimeout takes a number of seconds, 1 or more, got"),
-        ("q.json", {"startingOffsets": "x"}, "there is no option 'startingOffsets': the options are "),
+        ("q.json", {"startingOffsets": "x"}, "there is no option 'startingoffsets': the options are "),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line_by_the_first_call(place, options, words):

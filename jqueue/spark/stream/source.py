@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.durations import LONGEST
-from jqueue.domain.errors import InvalidURLError, JQueueError
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.ports.storage import describe
 from jqueue.spark.claims.held import open_queue
@@ -74,8 +74,8 @@ OPTIONS: dict[str, tuple[OptionType, Any]] = {
 }
 """The options besides the path: their values, and their defaults."""
 
-SAME = {"maxrowspertrigger": "maxJobsPerTrigger", "maxoffsetspertrigger": "maxJobsPerTrigger"}
-"""Options of other sources that mean the same, in lower case."""
+SAME = dict.fromkeys(("maxrowspertrigger", "maxoffsetspertrigger"), "maxjobspertrigger")
+"""Options of other sources that mean the same as ours, in lower case."""
 
 
 @shows_one_line
@@ -181,8 +181,11 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _options(self) -> dict[str, Any]:
         check_schema(self._schema, fleet=False)
-        given = parse_options(self._given, {name: kind for name, (kind, _) in OPTIONS.items()}, SAME)
-        return {**{name: default for name, (_, default) in OPTIONS.items()}, **given}
+        named = {SAME.get(name.lower(), name): text for name, text in self._given.items()}
+        if len({name.lower() for name in named}) < len(self._given):
+            raise InvalidJobError(f"the options maxJobsPerTrigger and {', '.join(SAME)} mean the same: give one")
+        parsed = parse_options(named, {name: kind for name, (kind, _) in OPTIONS.items()})
+        return {**{name: default for name, (_, default) in OPTIONS.items()}, **parsed}
 
     @cached_property
     def _open_queue(self) -> OpenQueue:
