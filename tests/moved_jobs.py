@@ -10,7 +10,7 @@ from jqueue import DirectQueue, connect_queue
 PLACES = {
     "file": lambda path, name: str(path / f"{name}.json"),
     "memory": lambda path, name: f"memory://tests/{path}/{name}",
-    "vsqs": lambda path, name: f"vsqs://{path}/{name}?fsync=false",
+    "vsqs": lambda path, name: f"vsqs://{path}/{name}",
     "dirq-simple": lambda path, name: f"dirq://{path}/{name}?kind=simple&fsync=false&maxlock=1",
     "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&fsync=false&maxlock=1",
     "textq": lambda path, name: f"textq://{path}/{name}.tq?fsync=false",

@@ -215,18 +215,13 @@ def _path_and_options(url: ParsedURL, **known: OptionType) -> tuple[str, dict[st
     path = url.path()
     if not path.strip("/") or "\0" in path:
         raise url_error(url.scheme, "names no path that a file system can have")
-    options = url.option_values(entrypoint=TEXT, fsync=BOOLEAN, **known, create=BOOLEAN)
+    options = url.option_values(entrypoint=TEXT, **known, create=BOOLEAN)
     check_folder(path.rstrip("/"), create=options.pop("create", url.create))
     return path, options
 
 
 def _vsqs(url: ParsedURL) -> JobStorePort:
-    path, options = _path_and_options(
-        url,
-        unit=matching("us or ms", "us|ms"),
-        capacity=COUNT._replace(description="a number of messages above 0"),
-        when_full=matching("refuse or wait", "refuse|wait"),
-    )
+    path, options = _path_and_options(url)
     from jqueue.formats.vsqs.store import VsqsFolder
 
     return VsqsFolder(path, **options)
@@ -240,6 +235,7 @@ _DIRQ_OF_QUEUE = {"schema": TEXT, "payload": TEXT, "headers": TEXT, "maxelts": C
 def _dirq(url: ParsedURL) -> JobStorePort:
     path, options = _path_and_options(
         url,
+        fsync=BOOLEAN,
         kind=matching("simple or queue", "simple|queue"),
         umask=matching("a umask in octal, such as 077", "(0o)?0*[0-7]{1,3}", partial(int, base=8)),
         maxtemp=_AGE,
@@ -269,7 +265,7 @@ def _dirq(url: ParsedURL) -> JobStorePort:
 
 def _textq(url: ParsedURL) -> JobStorePort:
     single_or_many = matching("single or many", "single|many")
-    path, options = _path_and_options(url, hide=BOOLEAN, lines=single_or_many, settle=DURATION)
+    path, options = _path_and_options(url, fsync=BOOLEAN, hide=BOOLEAN, lines=single_or_many, settle=DURATION)
     if path.endswith("/"):
         raise url_error(url.scheme, "names a folder instead of a file")
     from jqueue.formats.textqueue.store import TextQueueFile

@@ -102,10 +102,11 @@ class Notes:
                 os.makedirs(self._folder, exist_ok=True)
                 if self._umask is not None:
                     os.chmod(self._folder, 0o777 & ~self._umask)
-            with open(part, "wb", buffering=0) as file:
+            with open(part, "wb") as file:
                 if self._umask is not None:
                     os.fchmod(file.fileno(), 0o666 & ~self._umask)
                 file.write(content)
+                file.flush()
                 if sync:
                     os.fsync(file.fileno())
             os.stat(job)

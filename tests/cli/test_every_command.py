@@ -251,7 +251,7 @@ LACKING = {
 @pytest.mark.parametrize(
     "url",
     [
-        "vsqs://{}/queue?fsync=false",
+        "vsqs://{}/queue",
         "dirq://{}/queue?fsync=false&kind=simple",
         "textq://{}/queue.tq?fsync=false",
     ],

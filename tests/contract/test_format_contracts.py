@@ -1,6 +1,6 @@
 """Queues of older programs keep the queue contract as far as their format allows."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -17,12 +17,13 @@ class OnAFormat:
     """A queue on a store of jobs, which uses the clock of the machine."""
 
     make_store: Any
+    unsynced: ClassVar[dict[str, bool]] = {"fsync": False}
 
     @pytest.fixture
     def make_queue(self, tmp_path):
         def make(**options):
             options.pop("clock", None)
-            return StoreQueue(self.make_store(tmp_path / "queue", fsync=False), **options)
+            return StoreQueue(self.make_store(tmp_path / "queue", **self.unsynced), **options)
 
         return make
 
@@ -37,6 +38,7 @@ class TestDirqElements(OnAFormat, RefusalsContract, QueueContract):
 
 class TestVsqs(OnAFormat, RefusalsContract, QueueContract):
     make_store = VsqsFolder
+    unsynced: ClassVar[dict[str, bool]] = {}
 
 
 class TestTextQueue(OnAFormat, RefusalsContract, QueueContract):

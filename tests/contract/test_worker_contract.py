@@ -45,6 +45,6 @@ class TestVsqs(WorkerContract):
     @pytest.fixture
     def make_queue(self, tmp_path):
         def make(clock=None, **options):
-            return StoreQueue(VsqsFolder(tmp_path / "queue", fsync=False), **options)
+            return StoreQueue(VsqsFolder(tmp_path / "queue"), **options)
 
         return make

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.wide
 URLS = {
     "dirq-simple": "dirq://{}/queue?kind=simple&fsync=false",
     "dirq-queue": "dirq://{}/queue?kind=queue&fsync=false",
-    "vsqs": "vsqs://{}/queue?fsync=false",
+    "vsqs": "vsqs://{}/queue",
     "textq": "textq://{}/queue.tq?fsync=false",
 }
 

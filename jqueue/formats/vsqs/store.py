@@ -4,44 +4,63 @@ docs/reference/formats.md describes the format.
 
 Each change of a message renames or removes its file under exactly the name that was last seen. The file system lets
 only one program do that, and no rename replaces a file. So programs of vsqs and of jqueue can work on one folder at the
-same time. Fields that the format cannot hold are in a note with each file (`jqueue.formats.notes`). Dead jobs are
-in a folder that vsqs does not look into. A note is written before the rename that others see, or by the holder of the
-claim.
+same time. Fields that the format cannot hold are in a note for each file (`jqueue.formats.notes`). Dead jobs are in a
+folder that vsqs does not look into. A note is written before the rename that others see, or by the holder of the claim.
+
+A new number is larger than those of all older messages. It is reserved by a file `<number>.new`, which only one program
+can create. Then the folder is listed. If a message in it has the same or a larger number, a larger one is reserved.
 """
 
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from msgspec.structs import replace
 
-from jqueue.domain.errors import InvalidJobError, QueueFullError, StorageError
+from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.notes import AckedJobs, flush
-from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob, StoreFullError
-from jqueue.formats.vsqs.exclusive import rename_exclusively
-from jqueue.formats.vsqs.folder_reader import DEAD, NOTES, VISIBILITY_TIMEOUT, FolderReader, key_of, note_of
-from jqueue.formats.vsqs.names import Name, Unit, parse
-from jqueue.formats.vsqs.numbers import Numbers
+from jqueue.formats.notes import ABANDONED, AckedJobs, Notes, flush
+from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
+from jqueue.formats.times import microseconds
+from jqueue.formats.vsqs.messages import (
+    DEAD,
+    LARGEST_TIME,
+    NOTES,
+    VISIBILITY_TIMEOUT,
+    WRITING,
+    Name,
+    job_of,
+    key_of,
+    name_of,
+    note_of,
+    parse,
+    rename_exclusively,
+)
 from jqueue.runtime.posix_files import write_all
 from jqueue.runtime.system import forks
 
 CAPABILITIES = replace(OF_ALL, delay=True)
 
-ACKED = ".jqueue-acked"
-
-OPEN_AT_ONCE = 100
-"""Number of files to keep open at a time."""
-
 THREADS = 8
 """Number of files to sync at a time, which takes hardly longer than one."""
+
+TICK = timedelta(seconds=0.05)
+"""Time after which an unchanged folder time is trusted: file systems count time in ticks, which hide changes."""
+
+LISTINGS = 3
+"""Number of times that a folder is listed at most, while its time changes: a listing may miss a renamed file."""
+
+MOST_LISTINGS = 20
+"""Number of times that a folder is listed at most, while a listed file has another name before it is read."""
 
 
 class VsqsFolder:
@@ -50,63 +69,32 @@ class VsqsFolder:
     Args:
         path: path of the folder, which the first job creates. A relative path is resolved now.
         entrypoint: entrypoint of messages that vsqs itself has published; by default the name of the folder.
-        unit: unit of the numbers to write: "us", as vsqs 0.3 writes them, or "ms", as its documentation says.
-        capacity: largest number of messages, ready and hidden; None if there is no limit.
-        when_full: effect of an enqueue to a full queue: "refuse" raises QueueFullError at once, "wait" waits for space
-            until the deadline of the call.
-        fsync: True to sync a job's file and the folder before its enqueue returns. vsqs syncs the file only.
-
-    Raises:
-        InvalidJobError: an argument is wrong.
     """
 
     capabilities = CAPABILITIES
     claims_expire_by_clock = True
-    serves_in_order = True
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        entrypoint: str | None = None,
-        unit: str = "us",
-        capacity: int | None = None,
-        when_full: str = "refuse",
-        fsync: bool = True,
-    ) -> None:
-        if unit not in tuple(Unit):
-            raise InvalidJobError("unit must be us or ms")
-        if when_full not in ("refuse", "wait"):
-            raise InvalidJobError("when_full must be refuse or wait")
-        if capacity is not None and capacity < 1:
-            raise InvalidJobError("capacity must be at least 1, or None")
+    def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
         self.path = Path(path).absolute()
-        self.unit = Unit(unit)
-        self._waits_for_space = when_full == "wait"
         self.entrypoint = entrypoint or self.path.name
         self._folder = os.fspath(self.path)
-        self._fsync = fsync
-        self._current_reader, self._forks = FolderReader(self._folder, self.entrypoint), forks()
-        self._acked = AckedJobs(self.path / ACKED)
-        self._numbers = Numbers(self._folder, self.unit, capacity)
+        self._notes = Notes(self._path(NOTES))
+        self._acked = AckedJobs(self.path / ".jqueue-acked")
+        self._last_number = 0
+        self._was_there = False
+        self._forget_all()
 
     def __repr__(self) -> str:
         return f"VsqsFolder({str(self.path)!r})"
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_current_reader": self._reader.unread_copy()}
-
-    @property
-    def _reader(self) -> FolderReader:
-        """The messages read so far. They are forgotten after a fork, as the parent may have been reading."""
-        if self._forks != forks():
-            self._current_reader, self._forks = self._current_reader.unread_copy(), forks()
-        return self._current_reader
+    def __reduce__(self) -> tuple[Any, ...]:
+        make = partial(VsqsFolder, entrypoint=self.entrypoint)
+        return make, (self.path,), {"_was_there": self._was_there}
 
     @property
     def name(self) -> str:
         """Path of the folder."""
-        return str(self.path)
+        return self._folder
 
     def watched(self) -> Sequence[Path]:
         """Return the folder: every change of a message shows in it."""
@@ -116,137 +104,185 @@ class VsqsFolder:
         """Return True if the folder exists."""
         return self.path.exists()
 
-    def may_have_changed(self) -> bool:
-        """Return True if the folder may have changed since the last scan."""
-        return self._reader.may_have_changed()
-
-    def scan(self, now: datetime) -> list[StoredJob]:
-        """Return every message and every dead job."""
-        return self._reader.scan(now)
-
-    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
-        """Return these jobs as they are now, with their payloads. Jobs that are gone or unreadable are left out."""
-        found = []
-        for job, place in jobs:
-            with suppress(FileNotFoundError, PermissionError):  # it was removed or renamed, or may not be read
-                now_there = self._reader.job(place, self._reader.note(place))
-                found.append(now_there.evolve(id=job.id, payload=self._read(place)))
-        return found
-
     def finished(self) -> dict[str, int]:
         """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
         return self._acked.read()
 
+    # Reading
+
+    def _forget_all(self) -> None:
+        self._forks = forks()
+        self._times: tuple[tuple[int, int], ...] = ()
+        self._since: datetime | None = None
+        self._times_are_final = False
+        self._known: dict[str, StoredJob | None] = {}  # by place; None for a file that is not a message
+        self._ids: dict[str, str] = {}  # the place of each job
+        self._unreadable: dict[str, tuple[int, int, int]] = {}
+
+    def may_have_changed(self) -> bool:
+        """Return True if the folder may have changed since the last scan."""
+        if self._forks != forks() or self._unreadable or not self._times_are_final:
+            return True
+        return self._folder_times() != self._times
+
+    def scan(self, now: datetime) -> list[StoredJob]:
+        """Return every message and every dead job. An unchanged entry is the same object as in the last scan.
+
+        A file is not read again while its name is the same. It may have had another name in between, as a claimed
+        message. Then its note counts more attempts, which the next claim reads.
+
+        Raises:
+            BlobMissingError: the folder was there, and is gone.
+            StorageFatalError: the path is not a folder.
+        """
+        if self._forks != forks():  # the parent may have been reading
+            self._forget_all()
+        jobs: list[StoredJob] = []
+        for listings in range(1, MOST_LISTINGS + 1):
+            times, missed = self._folder_times(), False
+            places = self._places()
+            for place in self._known.keys() - places:
+                del self._known[place]
+            jobs = [job for place in sorted(places & self._known.keys()) if (job := self._known[place]) is not None]
+            for place in sorted(places - self._known.keys()):
+                try:
+                    job = self._read_message(place, places)
+                except FileNotFoundError:
+                    missed = True  # it was renamed after the listing
+                    continue
+                jobs += () if job is None else (job,)
+            if not missed and (listings >= LISTINGS or times == self._folder_times()):
+                break
+        self._ids = {job.id: place for job, place in jobs}
+        if times != self._times or self._since is None:
+            self._times, self._since = times, now
+        self._times_are_final = now - self._since >= TICK
+        return jobs
+
+    def _places(self) -> set[str]:
+        """List the folder and the folder of dead jobs."""
+        try:
+            places = set(os.listdir(self._folder))
+        except FileNotFoundError:
+            self._check_not_gone()
+            return set()
+        except NotADirectoryError:
+            raise StorageFatalError(
+                f"{self._folder!r} is not a folder: a vsqs queue is a folder with a file for each job"
+            ) from None
+        self._was_there = True
+        if DEAD in places:
+            places.update(f"{DEAD}/{name}" for name in os.listdir(self._path(DEAD)))
+        return places
+
+    def _read_message(self, place: str, places: set[str]) -> StoredJob | None:
+        """Read a message. It is remembered, unless it could be another one under the same name at the next scan."""
+        name, status = parse(place), os.lstat(self._path(place))
+        if name is None or not stat.S_ISREG(status.st_mode):
+            self._known[place] = None
+            return None
+        if self._unreadable.get(place) == (status.st_mode, status.st_uid, status.st_gid):
+            return None
+        self._unreadable.pop(place, None)
+        note = self._notes.read(key_of(place))
+        job = job_of(place, note, self.entrypoint)
+        is_copy = self._ids.get(job.id, place) != place and self._ids[job.id] in places
+        if is_copy:
+            job = job.evolve(id=f"{place}~")  # another message has the same number
+        self._ids[job.id] = place
+        stored = StoredJob(job, place)
+        if name.is_noted(note) and not is_copy:
+            self._known[place] = stored
+        return stored
+
+    def _folder_times(self) -> tuple[tuple[int, int], ...]:
+        """Return a value that changes when a file in the folder is added, renamed or removed."""
+        times = []
+        for folder in (self._folder, self._path(DEAD)):
+            try:
+                status = os.stat(folder)
+                times.append((status.st_ino, status.st_mtime_ns))
+            except (FileNotFoundError, NotADirectoryError):
+                times.append((0, 0))
+        return tuple(times)
+
+    def _check_not_gone(self) -> None:
+        if self._was_there:
+            raise BlobMissingError(
+                f"the folder {self._folder!r} has disappeared: restore it, or restart the program (make a new queue "
+                "object) to start an empty queue"
+            )
+
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
+        """Return these jobs as they are now, with their payloads. Jobs that are gone or unreadable are left out."""
+        present = []
+        for job, place in jobs:
+            with suppress(FileNotFoundError, PermissionError):  # it was removed or renamed, or may not be read
+                payload, note = self._read(place), self._notes.read(key_of(place))
+                present.append(job_of(place, note, self.entrypoint).evolve(id=job.id, payload=payload))
+        return present
+
+    # Adding
+
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Make each change by itself, then add the new jobs together."""
-        done = [None if change.step is Step.ADD else self._do_step(change, now) for change in changes]
-        new = [change for change in changes if change.step is Step.ADD]  # after the changes that free space
+        """Make each change by itself; the new jobs together."""
+        new = [change.new for change in changes if change.step is Step.ADD]
         added = iter(self._add(new, now) if new else ())
-        return [
-            next(added) if change.step is Step.ADD else outcome for change, outcome in zip(changes, done, strict=True)
-        ]
+        return [next(added) if change.step is Step.ADD else self._do_step(change, now) for change in changes]
 
-    def _do_step(self, change: Change, now: datetime) -> Outcome:
-        self._reader.forget(change.place)
+    def _add(self, jobs: list[JobRecord], now: datetime) -> list[Outcome]:
+        """Add jobs: reserve their numbers, write their files and notes at once, then rename the files in order."""
+        reserved: list[int] = []
+        dead = any(job.status is JobStatus.DEAD for job in jobs)
         try:
-            kept: StoredJob = getattr(self, f"_{change.step}")(change, now)
-            return kept
-        except (FileNotFoundError, FileExistsError, JobChangedError):
-            return JobChangedError()
-        except OSError as error:
-            return error
-
-    # Steps: one method for each, named after it
-
-    def _add(self, changes: list[Change], now: datetime) -> list[Outcome]:
-        any_dead = any(change.new.status is JobStatus.DEAD for change in changes)
-        try:
-            self._make_folders(any_dead=any_dead)
+            self._make_folders(dead=dead)
+            self._tidy(now)
+            reserved = self._reserve(len(jobs), now)
+            with ThreadPoolExecutor(min(THREADS, len(jobs)), "jqueue-fsync") as threads:
+                written = list(threads.map(self._write, reserved, jobs))
+            outcomes = [
+                note if isinstance(note, Exception) else self._publish(number, job, note)
+                for number, job, note in zip(reserved, jobs, written, strict=True)
+            ]
         except (OSError, StorageError) as error:
-            return [error for _ in changes]
-        outcomes = self._add_within_capacity([change.new for change in changes], now)
+            self._free(reserved)
+            return [error for _ in jobs]
+        self._free([number for number, outcome in zip(reserved, outcomes, strict=True) if isinstance(outcome, OSError)])
         try:
-            self._flush(any_dead=any_dead)
+            for folder in ("", NOTES, DEAD) if dead else ("", NOTES):
+                flush(self._path(folder))
         except OSError as error:
             return [self._undo_add(outcome, error) for outcome in outcomes]
         return outcomes
 
-    def _add_within_capacity(self, jobs: list[JobRecord], now: datetime) -> list[Outcome]:
-        """Add jobs, each by itself: reserve their numbers, write their files, then rename the files.
+    def _make_folders(self, *, dead: bool) -> None:
+        if not self.path.is_dir():
+            self._check_not_gone()
+            self.path.mkdir(parents=True, exist_ok=True)
+            flush(str(self.path.parent))
+        self._was_there = True
+        if dead:
+            os.makedirs(self._path(DEAD), exist_ok=True)
 
-        If there is not enough space for all, the first ones are added.
-        """
-        full = (StoreFullError if self._waits_for_space else QueueFullError)(
-            f"the queue {self.name!r} has no room for more jobs: let workers catch up, or raise its capacity"
-        )
-        outcomes: list[Outcome] = [full] * len(jobs)
+    def _write(self, number: int, job: JobRecord) -> dict[str, Any] | OSError:
+        """Write the file and the note of a new job, and sync both. Returns the note, or the error."""
+        path = self._path(f"{number}{WRITING}")
+        note = note_of(job, {}, due=None if job.run_at is None else microseconds(job.run_at))
         try:
-            if not self._numbers.has_room(now):
-                return outcomes
-            reserved = self._numbers.reserve(len(jobs), now)
-        except OSError as error:
-            return [error for _ in jobs]
-        room = len(jobs) if reserved.free is None else reserved.free
-        chosen = list(zip(reserved.numbers, jobs, strict=True))[:room]
-        try:
-            for begin in range(0, len(chosen), OPEN_AT_ONCE):
-                some = chosen[begin : begin + OPEN_AT_ONCE]
-                failures = self._write(some)
-                for place, ((number, job), failure) in enumerate(zip(some, failures, strict=True), begin):
-                    outcomes[place] = failure or self._publish(number, job)
-        finally:
-            unused = [isinstance(outcome, Exception) for outcome in outcomes]
-            self._numbers.free([number for number, free in zip(reserved.numbers, unused, strict=True) if free])
-        return outcomes
-
-    def _write(self, chosen: list[tuple[int, JobRecord]]) -> list[OSError | None]:
-        """Write the files of new jobs, and sync them. Returns the error of each, or None."""
-        failures: list[OSError | None] = [None] * len(chosen)
-        written: dict[int, int] = {}
-        try:
-            for place, (number, job) in enumerate(chosen):
-                try:
-                    written[place] = os.open(self._numbers.path(number), os.O_WRONLY | os.O_CLOEXEC)
-                    if job.payload:
-                        write_all(written[place], job.payload)
-                except OSError as error:
-                    failures[place] = error
-            if self._fsync and written:
-                for place, failure in zip(written, _sync_all(list(written.values())), strict=True):
-                    failures[place] = failures[place] or failure
-        finally:
-            for descriptor in written.values():
-                os.close(descriptor)
-        return failures
-
-    def _publish(self, number: int, job: JobRecord) -> StoredJob | OSError:
-        """Write the note of a new file, then give the file its name."""
-        path, due = self._numbers.path(number), None if job.run_at is None else self.unit.number(job.run_at)
-        place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, due))
-        note = note_of(job, {}, due=due)
-        try:
-            self._reader.notes.write(str(number), note, path, sync=self._fsync)
-            rename_exclusively(path, self._path(place))
+            with open(path, "wb", buffering=0) as file:
+                write_all(file.fileno(), job.payload)
+                os.fsync(file.fileno())
+            self._notes.write(str(number), note, path, sync=True)
         except OSError as error:
             return error
-        return self._stored_job(place, note, job.payload)
+        return note
 
-    def _make_folders(self, *, any_dead: bool) -> None:
-        if not self.path.is_dir():
-            self._reader.check_not_gone()
-            self.path.mkdir(parents=True, exist_ok=True)
-            if self._fsync:
-                flush(str(self.path.parent))
-        self._reader.note_exists()
-        if any_dead:
-            os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
-
-    def _flush(self, *, any_dead: bool) -> None:
-        if self._fsync:
-            flush(self._folder)
-            flush(f"{self._folder}/{NOTES}")
-            if any_dead:
-                flush(f"{self._folder}/{DEAD}")
+    def _publish(self, number: int, job: JobRecord, note: dict[str, Any]) -> Outcome:
+        place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, note["due"]))
+        try:
+            return self._stored_job(self._rename(f"{number}{WRITING}", place), note, job.payload)
+        except OSError as error:
+            return error
 
     def _undo_add(self, outcome: Outcome, error: OSError) -> Outcome:
         """Remove an added job whose folder could not be synced, unless another program has taken it by now.
@@ -260,16 +296,77 @@ class VsqsFolder:
             os.unlink(self._path(outcome.place))
         except OSError:
             return outcome
-        self._reader.notes.remove(key_of(outcome.place))
+        self._notes.remove(key_of(outcome.place))
         return error
+
+    def _reserve(self, count: int, now: datetime) -> list[int]:
+        """Reserve numbers larger than those of all messages that were there before this call.
+
+        Raises:
+            FileNotFoundError: there is no folder.
+        """
+        first, behind = max(microseconds(now), self._last_number + 1), False
+        while True:
+            numbers: list[int] = []
+            try:
+                number = first
+                while len(numbers) < count:
+                    with suppress(FileExistsError):
+                        path = self._path(f"{number}{WRITING}")
+                        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+                        numbers.append(number)
+                    number += 1
+                places = self._places()
+            except BaseException:
+                self._free(numbers)
+                raise
+            taken = {name.number for place in places if (name := parse(place)) is not None}
+            before = max((number for number in taken if number <= LARGEST_TIME), default=0)
+            if taken.isdisjoint(numbers) and (behind or before < numbers[0]):
+                self._last_number = numbers[-1]
+                return numbers
+            self._free(numbers)
+            first, behind = max(before, numbers[-1]) + 1, True
+
+    def _free(self, numbers: Sequence[int]) -> None:
+        """Give back the numbers that were not used."""
+        for number in numbers:
+            with suppress(OSError):
+                os.unlink(self._path(f"{number}{WRITING}"))
+
+    def _tidy(self, now: datetime) -> None:
+        """Remove files of writers that have died, and notes of messages that vsqs has removed."""
+        for place in self._places():
+            with suppress(OSError):
+                path = self._path(place)
+                if _is_being_written(place) and os.lstat(path).st_mtime < (now - ABANDONED).timestamp():
+                    os.unlink(path)
+        self._notes.tidy(self._keys, now)
+
+    def _keys(self) -> set[str]:
+        places = self._places()
+        written = {place.removesuffix(WRITING) for place in places if _is_being_written(place)}
+        return written | {key_of(place) for place in places if parse(place) is not None}
+
+    # Steps: one method for each, named after it
+
+    def _do_step(self, change: Change, now: datetime) -> Outcome:
+        self._known.pop(change.place, None)  # a file that gets this name again must be read again
+        try:
+            stored: StoredJob = getattr(self, f"_{change.step}")(change, now)
+            return stored
+        except (FileNotFoundError, FileExistsError, JobChangedError):
+            return JobChangedError()
+        except OSError as error:
+            return error
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
         timeout = job.claim_timeout or VISIBILITY_TIMEOUT
-        number, until = _name(change.place).number, self.unit.number(now + timedelta(seconds=timeout))
+        number, until = name_of(change.place).number, microseconds(now + timedelta(seconds=timeout))
         place = self._rename(change.place, str(Name(number, until)))
         try:
-            note = self._reader.note(place)
+            note = self._notes.read(key_of(place))
             if note.get("until", 0) >= until:  # no two claims of a message have the same name
                 until = note["until"] + 1
                 place = self._rename(place, str(Name(number, until)))
@@ -282,28 +379,31 @@ class VsqsFolder:
         except OSError as error:
             with suppress(OSError):
                 self._rename(place, change.place)
-            if isinstance(error, PermissionError):
-                self._reader.ignore_unreadable(change.place)
+            if isinstance(error, PermissionError):  # ignore it until its owner or its mode changes
+                status = os.lstat(self._path(change.place))
+                self._unreadable[change.place] = status.st_mode, status.st_uid, status.st_gid
                 raise JobChangedError from None
             raise
         return self._stored_job(place, note, payload)
 
     def _prolong(self, change: Change, now: datetime) -> StoredJob:
-        job, name = change.new, _name(change.place)
+        job, name = change.new, name_of(change.place)
         assert name.until is not None
-        until = max(self.unit.number(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
-        note = self._annotate(change.place, {**self._reader.note(change.place), "until": name.until, "next": until})
+        until = max(microseconds(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
+        note = self._annotate(
+            change.place, {**self._notes.read(key_of(change.place)), "until": name.until, "next": until}
+        )
         return self._stored_job(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
 
     def _release(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
         place, note = change.place, self._checked_note(change)
-        due = None if job.run_at is None else self.unit.number(job.run_at)
+        due = None if job.run_at is None else microseconds(job.run_at)
         note = note_of(job, note, due=due)
         if job.sequence == old.sequence:
             with suppress(FileExistsError):  # another message has that number: this one needs a new number
                 self._annotate(place, note)
-                return self._stored_job(self._rename(place, str(Name(_name(place).number, due))), note, job.payload)
+                return self._stored_job(self._rename(place, str(Name(name_of(place).number, due))), note, job.payload)
         return self._to_the_back(place, note, now, due, job.payload)
 
     def _bury(self, change: Change, now: datetime) -> StoredJob:
@@ -311,7 +411,7 @@ class VsqsFolder:
         place, note = change.place, self._checked_note(change)
         os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
         note = self._annotate(place, note_of(job, note, due=None))
-        dead = f"{DEAD}/{_name(place).number}"
+        dead = f"{DEAD}/{name_of(place).number}"
         try:
             return self._stored_job(self._rename(place, dead), note, job.payload)
         except FileExistsError:
@@ -319,14 +419,14 @@ class VsqsFolder:
 
     def _revive(self, change: Change, now: datetime) -> StoredJob:
         job = change.new
-        note = note_of(job, self._reader.note(change.place), due=None)
+        note = note_of(job, self._notes.read(key_of(change.place)), due=None)
         return self._to_the_back(change.place, note, now, None, job.payload)
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job = change.old
         payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
         os.unlink(self._path(change.place))
-        self._reader.notes.remove(key_of(change.place))
+        self._notes.remove(key_of(change.place))
         if change.acked:
             with suppress(OSError):  # the job is acked all the same
                 self._acked.remember([job.claim])
@@ -346,8 +446,8 @@ class VsqsFolder:
         Raises:
             JobChangedError: attempt or failures are no longer as they were last seen.
         """
-        note = self._reader.note(change.place)
-        seen = self._reader.job(change.place, note)
+        note = self._notes.read(key_of(change.place))
+        seen = job_of(change.place, note, self.entrypoint)
         if (seen.attempt, seen.failures) != (change.old.attempt, change.old.failures):
             raise JobChangedError
         return note
@@ -355,15 +455,15 @@ class VsqsFolder:
     def _to_the_back(
         self, place: str, note: dict[str, Any], now: datetime, due: int | None, payload: bytes, folder: str = ""
     ) -> StoredJob:
-        [number] = self._numbers.reserve(1, now).numbers
+        [number] = self._reserve(1, now)
         try:
             new = f"{folder}{Name(number, due)}"
-            self._reader.notes.write(key_of(new), note, self._path(place))
+            self._notes.write(str(number), note, self._path(place))
             self._rename(place, new)
-            self._reader.notes.remove(key_of(place))
+            self._notes.remove(key_of(place))
             return self._stored_job(new, note, payload)
         finally:
-            self._numbers.free([number])
+            self._free([number])
 
     def _rename(self, old: str, new: str) -> str:
         """Rename a file, if it still has the name that was last seen.
@@ -376,14 +476,13 @@ class VsqsFolder:
         return new
 
     def _annotate(self, place: str, note: dict[str, Any]) -> dict[str, Any]:
-        self._reader.notes.write(key_of(place), note, self._path(place))
+        self._notes.write(key_of(place), note, self._path(place))
         return note
 
     def _stored_job(self, place: str, note: dict[str, Any], payload: bytes) -> StoredJob:
         """Return the job as a scan would now show it, with this payload."""
-        said = {field: value for field, value in note.items() if value is not None}
-        job = self._reader.job(place, said)
-        return StoredJob(job.evolve(payload=payload), place)
+        stored_note = {field: value for field, value in note.items() if value}
+        return StoredJob(job_of(place, stored_note, self.entrypoint).evolve(payload=payload), place)
 
     def _read(self, place: str) -> bytes:
         with open(self._path(place), "rb", buffering=0) as file:
@@ -393,23 +492,5 @@ class VsqsFolder:
         return f"{self._folder}/{place}"
 
 
-def _name(place: str) -> Name:
-    name = parse(place.removeprefix(f"{DEAD}/"))
-    assert name is not None
-    return name
-
-
-def _sync_all(descriptors: list[int]) -> list[OSError | None]:
-    """Sync files to the disk. Returns the error of each, or None."""
-    if len(descriptors) == 1:
-        return [_sync(descriptors[0])]
-    with ThreadPoolExecutor(min(THREADS, len(descriptors)), "jqueue-fsync") as threads:
-        return list(threads.map(_sync, descriptors))
-
-
-def _sync(descriptor: int) -> OSError | None:
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        return error
-    return None
+def _is_being_written(place: str) -> bool:
+    return place.endswith(WRITING) and place.removesuffix(WRITING).isdecimal()

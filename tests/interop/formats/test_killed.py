@@ -12,7 +12,7 @@ LIVES = [2, pytest.param(30, marks=pytest.mark.full)]
 PLACES = {
     "dirq-simple": ("dirq", [None, {"granularity": 1}], "dirq://{}?kind=simple&fsync=false&granularity=1"),
     "dirq-queue": ("dirq", [{"body": "binary"}, {"maxelts": 5}], "dirq://{}?fsync=false&schema=body:binary"),
-    "vsqs": ("vsqs", None, "vsqs://{}?fsync=false"),
+    "vsqs": ("vsqs", None, "vsqs://{}"),
 }
 """Each format in a folder, its settings for the original, and its URL."""
 

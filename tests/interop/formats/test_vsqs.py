@@ -24,7 +24,7 @@ def theirs(original, folder):
 
 
 def ours(folder):
-    return connect(f"vsqs://{folder}?fsync=false", stale_timeout=3600)
+    return connect(f"vsqs://{folder}", stale_timeout=3600)
 
 
 async def test_folders_made_by_vsqs_are_read(unpacked):

@@ -31,7 +31,7 @@ def open_queue(
     form: str, folder: Path, clock: Clock | None = None, *, more: str = "fsync=false", **settings: Any
 ) -> StoreQueue:
     """Return a queue called `queue` in a folder, with further options in its URL."""
-    url = f"{FORMATS[form].format(folder)}&{more}"
+    url = FORMATS[form].format(folder) + ("" if form == "vsqs" else f"&{more}")  # vsqs always syncs
     queue: StoreQueue = connect(url, clock=clock or clock_of(form), **settings)
     return queue
 
@@ -53,10 +53,9 @@ def tree(folder: Path) -> dict[str, bytes | None]:
     }
 
 
-def open_vsqs(folder: Path, clock: FakeClock | None = None, **options: Any) -> StoreQueue:
+def open_vsqs(folder: Path, clock: FakeClock | None = None) -> StoreQueue:
     """Return a queue on a folder of vsqs."""
-    chosen = "&".join(f"{name}={value}" for name, value in {"fsync": "false", **options}.items())
-    queue: StoreQueue = connect(f"vsqs://{folder}?{chosen}", clock=clock or FakeClock(), create=True)
+    queue: StoreQueue = connect(f"vsqs://{folder}", clock=clock or FakeClock(), create=True)
     return queue
 
 

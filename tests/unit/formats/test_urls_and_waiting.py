@@ -26,7 +26,7 @@ EXAMPLES = {
 @pytest.mark.parametrize(
     "url",
     [
-        *("vsqs://", "vsqs:///", "vsqs://host/queue", "vsqs:///a%00b", "vsqs:///q?fsync=no", "vsqs:///q?capacity=0"),
+        *("vsqs://", "vsqs:///", "vsqs://host/queue", "vsqs:///a%00b", "vsqs:///q?unit=us"),
         *("dirq:///q?kind=other", "dirq:///q?umask=8", "dirq:///q?maxelts=x", "dirq:///q?maxlock=-1"),
         *("dirq:///q?schema=body", "dirq:///q?schema=body:binary,more:string", "dirq:///q?kind=simple&maxelts=3"),
         *("textq://file.tq", "textq:///folder/", "textq:///q?settle=soon", "textq:///q?colour=red"),

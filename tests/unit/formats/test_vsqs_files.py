@@ -150,3 +150,29 @@ async def test_no_two_claims_of_a_message_have_the_same_name(tmp_path):
     with pytest.raises(ClaimLostError):
         await queue.ack(job)
     await other.ack(again)
+
+
+async def test_old_notes_of_messages_that_vsqs_has_removed_are_tidied(tmp_path):
+    clock = FakeClock()
+    queue = queue_on(tmp_path, clock)
+    for number in range(3):
+        await queue.enqueue("work", b"", headers={"n": str(number)})
+    await queue.nack((await queue.dequeue(batch_size=2))[1], dead=True)
+    (tmp_path / str(NOW + 2)).unlink()
+    notes = tmp_path / ".jqueue-notes"
+    for note in notes.iterdir():
+        os.utime(note, (NOW / 1e6 - 3601,) * 2)
+    (notes / f"{NOW + 9}").write_bytes(b"young")
+    os.utime(notes / f"{NOW + 9}", (NOW / 1e6,) * 2)
+    clock.advance(1)
+    queue = queue_on(tmp_path, clock)
+    await queue.enqueue("work", b"", delay=60)
+    assert [str(NOW + number) for number in (0, 1, 9, 1_000_000)] == sorted(note.name for note in notes.iterdir())
+    assert {"0", "1"} <= {job.headers.get("n") for job in (await queue.read_state()).jobs}
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"attempt":"2"}', b'{"entrypoint":"\n"}', b'{"due":-1}'])
+async def test_a_note_that_jqueue_has_not_written_is_ignored(tmp_path, note):
+    queue = queue_on(filled(tmp_path, {"5": b"payload", ".jqueue-notes/5": note}))
+    [job] = await queue.dequeue()
+    assert (b"payload", tmp_path.name, 1) == (job.payload, job.entrypoint, job.attempt)
