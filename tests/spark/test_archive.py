@@ -4,16 +4,20 @@ import asyncio
 import io
 import json
 import shutil
+import threading
+from datetime import date
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 import pytest
 
-from jqueue import Limits
+from jqueue import DirectQueue, Limits, LocalFileSystemStorage
 from jqueue.domain.errors import BlobMissingError, InvalidURLError, StorageError, StorageFatalError
 from jqueue.operations import Enqueue
 from jqueue.spark import lake as lakes
+from jqueue.testing.fake_clock import FakeClock
 from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, enqueue
 from tests.spark.step_stores import Fault, MemorySteps, told
@@ -155,6 +159,68 @@ def test_a_run_that_another_has_overtaken_commits_nothing(queue, lake):
     call(queue, work)
     archive(queue, lake)
     assert history_of(queue) == seen_in(lake)
+
+
+def test_a_run_removes_no_file_of_a_later_run(queue):
+    lake = "steps-memory://overtaken/lake"
+    archive(queue, lake)
+    call(queue, work)
+    written, swept, marks = threading.Event(), threading.Event(), []
+
+    def do_later():
+        call(queue, work)
+        archive(queue, lake)
+
+    later = threading.Thread(target=do_later)
+
+    def step(name, request):
+        is_later = threading.current_thread() is later
+        marks.extend([is_later] * (name == "write overtaken/lake/_jqueue.json"))
+        if not is_later and marks == [False, False] and name.startswith("list_beside"):
+            later.start()
+            assert written.wait(60)
+        if is_later and marks == [False, False, True, True]:
+            written.set()
+            assert swept.wait(60)
+
+    with told(step):
+        with pytest.raises(StorageFatalError, match="has taken the place of this one"):
+            archive(queue, lake)
+        swept.set()
+        later.join()
+    assert history_of(queue) == seen_in_memory("overtaken/lake")
+
+
+def test_small_files_of_past_days_become_one_and_those_of_the_latest_day_are_few(queue, lake):
+    clock = FakeClock()
+
+    class Storage(LocalFileSystemStorage):
+        def store_time(self):
+            return clock.now()
+
+    async def work_then():
+        async with DirectQueue(Storage(queue), clock=clock) as opened:
+            await work(opened, 4)
+
+    for _ in range(24):
+        asyncio.run(work_then())
+        archive(queue, lake)
+        clock.advance(5 * 3600)
+    assert history_of(queue) == seen_in(lake)
+    sizes = [len(list(folder.iterdir())) for folder in sorted(lake.glob("day=*/entrypoint=mail"))]
+    assert [1, 1, 1] == sizes[:3]
+    assert 9 >= max(sizes)
+
+
+def test_an_object_store_is_read_by_tasks(queue):
+    lake = "steps-memory://read/lake"
+    session: Any = Session()
+    call(queue, lambda queue: work(queue, entrypoint="e/" * 200))
+    archive(queue, lake)
+    columns = ["entrypoint", "number", "day", "rows"]
+    rows = [tuple(vars(row).values()) for row in lakes.read_lake(session, lake, columns).collect()]
+    expected = [(event[0], event[3], date.fromisoformat(event[1]), None) for event in history_of(queue)]
+    assert expected == sorted(rows, key=lambda row: row[1])
 
 
 def test_histories_of_several_queues_are_in_one_lake_and_queues_without_one_are_left_out(tmp_path, lake):

@@ -15,10 +15,11 @@ from pyspark.sql import functions as F
 
 from jqueue.domain.errors import InvalidURLError
 from jqueue.spark.lake import archive, read_lake
-from jqueue.spark.lake.events import COLUMNS
+from jqueue.spark.lake.events import LAKE
+from jqueue.spark.lake.reading import lake_schema
 from jqueue.spark.lake.store import lake_name
 
-KEPT = [name for name in COLUMNS if name not in ("payload", "rows")]
+KEPT = [name for name in LAKE.names if name not in ("payload", "rows")]
 
 spark = SparkSession.active()
 lake = spark.conf.get("spark.jqueue.lake", "") or ""
@@ -39,7 +40,7 @@ def new_events() -> DataFrame:
     try:
         events = read_lake(spark, lake, KEPT)
     except InvalidURLError:  # no queue has ever had a history
-        return spark.createDataFrame([], ", ".join(f"{name} {COLUMNS[name]}" for name in KEPT))
+        return spark.createDataFrame([], lake_schema(KEPT))
     if not spark.catalog.tableExists("events"):
         return events
     known = spark.table("events").groupBy("queue_id").agg(F.max("number").alias("last")).collect()

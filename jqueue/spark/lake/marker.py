@@ -1,39 +1,46 @@
 """The marker of a lake: the files that belong to it, and how far it has the history of each queue.
 
 A run first writes its files, and then names them in the marker, by compare-and-set. A file that the marker does not
-name is no part of the lake. The marker also names the run that is going on: only that one can commit, and the next run
-takes its place.
+name is no part of the lake. The marker also has the number of the latest run, which the names of its files contain.
+Only that run can commit: the next run takes its place by writing the next number.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+
+import msgspec
 
 from jqueue.domain.errors import InvalidBlobError
 
 FORMAT = 1
 
-DATA_FILE = re.compile(r"day=[^/]+/entrypoint=[^/]+/jqueue-[0-9a-f-]+\.parquet")
-"""Names of data files. No other file is ever removed."""
+DATA_FILE = re.compile(r"day=[^/]+/entrypoint=[^/]+/jqueue-([0-9]+)-[0-9a-f-]+\.parquet")
+"""Names of data files, with the number of the run. No other file is ever removed."""
 
 
-class DataFile(NamedTuple):
+def run_of(name: str) -> int:
+    """Return the number of the run that wrote a data file."""
+    matched = DATA_FILE.fullmatch(name)
+    assert matched is not None, "it is the name of a data file"
+    return int(matched[1])
+
+
+class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
     """A file of a lake.
 
     Attributes:
         name: its path below the lake.
         rows: number of its events.
         size: in bytes.
+        entrypoint: of its events. The name of the folder may be too short for it.
         tail: id of the queue whose latest events it has, which are not final yet; "" if its events are final.
     """
 
     name: str
     rows: int
     size: int
+    entrypoint: str | None = None
     tail: str = ""
 
     @property
@@ -41,87 +48,55 @@ class DataFile(NamedTuple):
         """The folder of the file, which stands for a day and an entrypoint."""
         return self.name.rpartition("/")[0]
 
-
-class Tail(NamedTuple):
-    """The latest events of a queue, which its own object had when it was archived.
-
-    Attributes:
-        first: number of the first event.
-        last: number of the last event.
-        crc: checksum of their texts.
-    """
-
-    first: int
-    last: int
-    crc: int
+    @property
+    def day(self) -> str:
+        """The day of the events, as in 2026-11-28."""
+        return self.name.partition("/")[0].removeprefix("day=")
 
 
-@dataclass(frozen=True)
-class QueueMark:
+class QueueMark(msgspec.Struct, frozen=True, omit_defaults=True):
     """Number of events that a lake has of one queue.
 
     Attributes:
         name: name of the queue.
         series: series of the history in which the last final event is.
         through: number of the last final event.
-        missing: number of events up to it that no longer existed when they were archived.
-        tail: the events after it; None if there are none.
+        tail: checksum of the events after it, which the queue's own object had; None if there were none.
     """
 
     name: str
     series: str
     through: int
-    missing: int = 0
-    tail: Tail | None = None
+    tail: int | None = None
 
 
-@dataclass(frozen=True)
-class Marker:
+class Marker(msgspec.Struct, frozen=True):
     """The content of a marker.
 
     Attributes:
-        commit: id of the commit that wrote it.
-        run: id of the run that is going on, or was killed; None if the last run has ended.
+        lake: number of the format.
+        run: number of the latest run.
+        writer: id of that run, so that no two runs write the same marker.
+        is_running: True if that run has not ended. It may have been killed.
         queues: by their ids.
-        files: all files, by name.
-        names: true entrypoints of folders whose names are cut.
+        files: all files.
     """
 
-    commit: str = ""
-    run: str | None = None
-    queues: Mapping[str, QueueMark] = field(default_factory=dict)
-    files: Mapping[str, DataFile] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
+    lake: int = FORMAT
+    run: int = 0
+    writer: str = ""
+    is_running: bool = False
+    queues: dict[str, QueueMark] = {}
+    files: tuple[DataFile, ...] = ()
 
     @property
     def events(self) -> int:
         """Number of events in the lake."""
-        return sum(each.rows for each in self.files.values())
-
-    def with_files(self, added: Iterable[DataFile], dropped: Iterable[str] = ()) -> Marker:
-        """Return the marker with other files."""
-        files = dict(self.files)
-        for name in dropped:
-            files.pop(name, None)
-        files.update((each.name, each) for each in added)
-        folders = {each.folder for each in files.values()} if self.names else set()
-        return replace(self, files=files, names={name: true for name, true in self.names.items() if name in folders})
+        return sum(each.rows for each in self.files)
 
 
-def encode(marker: Marker) -> bytes:
-    """Return the bytes of a marker."""
-    said: dict[str, Any] = {"lake": FORMAT, "commit": marker.commit}
-    if marker.run is not None:
-        said["run"] = marker.run
-    said["queues"] = {
-        queue: {name: value for name, value in vars(mark).items() if value not in (None, 0) or name == "through"}
-        for queue, mark in marker.queues.items()
-    }
-    if marker.names:
-        said["names"] = dict(marker.names)
-    head = json.dumps(said)
-    lines = ",\n".join(json.dumps(each if each.tail else each[:-1]) for each in marker.files.values())
-    return f'{head[:-1]}, "files": [\n{lines}\n]}}\n'.encode()
+class _Format(msgspec.Struct):
+    lake: int
 
 
 def decode(data: bytes, lake: str) -> Marker:
@@ -131,17 +106,11 @@ def decode(data: bytes, lake: str) -> Marker:
         InvalidBlobError: it is damaged, or of a later version of jqueue.
     """
     try:
-        said = json.loads(data)
-        if said["lake"] != FORMAT:
-            raise InvalidBlobError(f"the lake {lake} was written by a later version of jqueue: upgrade jqueue")
-        queues = {
-            queue: QueueMark(**{**mark, "tail": Tail(*mark["tail"]) if "tail" in mark else None})
-            for queue, mark in said["queues"].items()
-        }
-        files = {each[0]: DataFile(*each) for each in said["files"]}
-        return Marker(said["commit"], said.get("run"), queues, files, said.get("names", {}))
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        if msgspec.json.decode(data, type=_Format).lake == FORMAT:
+            return msgspec.json.decode(data, type=Marker)
+    except ValueError:
         raise InvalidBlobError(
             f"{lake}/_jqueue.json is damaged, or not the marker of a lake: restore it from a copy, or archive into a "
             "new lake"
         ) from None
+    raise InvalidBlobError(f"the lake {lake} was written by a later version of jqueue: upgrade jqueue")

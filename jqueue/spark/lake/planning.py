@@ -1,67 +1,78 @@
-"""The events that a lake lacks: for each queue, the objects of its history, and the latest events in its own object.
+"""The work of a run: the events that a lake lacks, and its files to be written anew.
 
-Events in objects are final. The latest events are not: if a backup of the queue is restored, their numbers are used
-again. So a lake keeps the latest events in files of their own, which the next run replaces.
+Events in objects of the history are final. The latest events, in the queue's own object, are not: if a backup of the
+queue is restored, their numbers are used again. So a lake keeps the latest events in files of their own, which the next
+run replaces.
 """
 
 from __future__ import annotations
 
-import asyncio
-import json
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
 
 from jqueue.core.blob.codec import parse_blob
-from jqueue.core.blob.history import FOLDER, place_of
-from jqueue.core.tasks import retried
+from jqueue.core.blob.history import FOLDER, Place, place_of
+from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLError, StorageFatalError
-from jqueue.domain.header import Header
-from jqueue.domain.history import HistoryHeader
 from jqueue.ports.storage import Listed, SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
-from jqueue.spark.lake.marker import Marker, QueueMark, Tail
+from jqueue.spark.lake.marker import DataFile, Marker, QueueMark
 
 DEADLINE = 30.0
 """Seconds to read a queue."""
 
-AT_ONCE = 16
-"""Number of queues to read at a time."""
+SMALL, MERGED = 32 << 20, 64 << 20
+"""Size in bytes below which files of one folder are merged, and most bytes of files that become one."""
+
+MANY = 8
+"""Number of small files of the latest day to merge. Those of a day before are merged as soon as there are two."""
 
 
-@dataclass(frozen=True)
-class Source:
-    """A queue whose history is archived, as a task needs it. It may be pickled.
-
-    Attributes:
-        url: of the queue.
-        name: of the queue, without secrets.
-        queue: its id.
-    """
-
-    url: str = field(repr=False)
-    name: str
-    queue: str
-
-
-class Window(NamedTuple):
-    """The events of one object that a lake lacks.
+class Events(msgspec.Struct, tag=True):
+    """Events to add: of an object of the history, or the latest ones.
 
     Attributes:
-        series: of the object.
-        first: number of the first event in the object, by its name.
+        queue: id of the queue.
         low: number of the first event to take.
         high: number of the last event to take.
-        size: bytes of the object.
+        size: bytes to read.
+        place: of the object.
+        latest: the latest events; None if they are in an object.
     """
 
-    series: str
-    first: int
+    queue: str
     low: int
     high: int
     size: int
+    place: Place = Place("", 0)
+    latest: tuple[Raw, ...] | None = None
+
+
+class Rewrite(msgspec.Struct, tag=True):
+    """Files of one folder to merge into one.
+
+    Attributes:
+        files: the files.
+        cut: by the id of a queue, the number of its last event to keep.
+    """
+
+    files: list[DataFile]
+    cut: dict[str, int]
+
+    @property
+    def size(self) -> int:
+        """Bytes to read."""
+        return sum(each.size for each in self.files)
+
+
+Unit = Events | Rewrite
+Sized = TypeVar("Sized", Unit, DataFile)
 
 
 @dataclass(frozen=True)
@@ -69,25 +80,22 @@ class QueuePlan:
     """Events of one queue that a lake lacks.
 
     Attributes:
-        source: the queue.
+        queue: its id.
+        url: its URL.
         before: what the lake has of it; None if it has nothing.
-        after: what it will have. Its `missing` does not count the windows yet.
-        windows: the events in objects.
-        outbox: texts of the latest events, if they have changed.
+        after: what it will have.
+        events: the events to add.
+        missing: number of events that no longer exist.
         cut: number of the last event in the lake that still stands, if a backup of the queue was restored.
     """
 
-    source: Source
+    queue: str
+    url: str = field(repr=False)
     before: QueueMark | None
     after: QueueMark
-    windows: Sequence[Window] = ()
-    outbox: Sequence[str] | None = None
-    cut: int | None = None
-
-    @property
-    def is_empty(self) -> bool:
-        """True if the lake has all events."""
-        return self.before == self.after
+    events: Sequence[Events]
+    missing: int
+    cut: int | None
 
 
 async def plans_of(addresses: Sequence[str], marker: Marker) -> list[QueuePlan]:
@@ -98,137 +106,116 @@ async def plans_of(addresses: Sequence[str], marker: Marker) -> list[QueuePlan]:
         StorageError: a queue could not be read, or is another one than the lake knows. The message names it.
     """
     queues = await find_all(addresses)
-    room = asyncio.Semaphore(AT_ONCE)
+    plans: dict[str, QueuePlan] = {}
 
-    async def one(queue: FleetQueue) -> QueuePlan | None:
-        async with room:
-            return await _plan(queue, marker)
+    async def add(queue: FleetQueue) -> None:
+        if plan := await _plan(queue, marker.queues):
+            other = plans.setdefault(plan.queue, plan)
+            if other is not plan:
+                names = f"{queue.name} and {other.after.name}"
+                raise StorageFatalError(f"{names} are copies of one queue: archive one of them")
 
     try:
-        found = [plan for plan in await asyncio.gather(*map(one, queues)) if plan is not None]
+        await some_at_once(add, queues)
     finally:
         await release_all(queues)
-    if not found:
+    if not plans:
         raise InvalidURLError(f"{queues[0].name} keeps no history: switch it on with configure(history=...)")
-    names: dict[str, str] = {}
-    for plan in found:
-        other = names.setdefault(plan.source.queue, plan.source.name)
-        if other != plan.source.name:
-            raise StorageFatalError(f"{plan.source.name} and {other} are copies of one queue: archive one of them")
-    return found
+    return list(plans.values())
 
 
-async def _plan(queue: FleetQueue, marker: Marker) -> QueuePlan | None:
-    header = await _header(queue)
-    history = header.history
+async def _plan(queue: FleetQueue, marks: Mapping[str, QueueMark]) -> QueuePlan | None:
+    name, storage = queue.name, queue.storage
+    data, etag = await retried(DEADLINE, storage.read, SystemEntropy(), f"{name} could not be read")
+    if etag is None:
+        raise BlobMissingError(f"there is no queue at {name}: check the URL; the first enqueue creates a queue")
+    try:
+        header = parse_blob(data).header
+    except InvalidBlobError as error:
+        raise InvalidBlobError(f"{name}: {error}") from None
+    history, before = header.history, marks.get(header.queue)
     if history is None:
         return None
-    if not isinstance(queue.storage, SupportsObjects):
-        raise StorageFatalError(f"{queue.name}: this storage cannot keep a history")
-    source = Source(queue.url, queue.name, header.queue)
-    before = marker.queues.get(header.queue)
-    if before is None:
-        _check_is_new(source, marker)
-    objects = queue.storage
-    listed = await retried(
-        DEADLINE, lambda: objects.list_beside(FOLDER), SystemEntropy(), f"{queue.name}'s history could not be read"
-    )
-    return plan_of(source, before, history, listed)
-
-
-async def _header(queue: FleetQueue) -> Header:
-    data, etag = await retried(DEADLINE, queue.storage.read, SystemEntropy(), f"{queue.name} could not be read")
-    if etag is None:
-        raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
-    try:
-        return parse_blob(data).header
-    except InvalidBlobError as error:
-        raise InvalidBlobError(f"{queue.name}: {error}") from None
-
-
-def _check_is_new(source: Source, marker: Marker) -> None:
-    if any(mark.name == source.name for mark in marker.queues.values()):
+    if not isinstance(storage, SupportsObjects):
+        raise StorageFatalError(f"{name}: this storage cannot keep a history")
+    if before is None and any(mark.name == name for mark in marks.values()):
         raise StorageFatalError(
-            f"the lake has the history of another queue that was at {source.name}: archive into a new lake"
+            f"the lake has the history of another queue that was at {name}: archive into a new lake"
         )
+    final = history.first - 1
+    series = [*history.older, (history.series, final)]
+    through = end = history.removed
+    if before is not None:
+        if before.series not in dict(series):
+            raise StorageFatalError(f"the lake has another history than {name}: archive into a new lake")
+        end = before.through
+        through = min(end, dict(series)[before.series])
+    # After the queue was read: a writer moves events to an object before it drops them from the queue.
+    failed = f"{name}'s history could not be read"
+    listed = await retried(DEADLINE, lambda: storage.list_beside(FOLDER), SystemEntropy(), failed)
+    events = list(_in_objects(header.queue, series, listed, through))
+    missing = final - through - sum(each.high - each.low + 1 for each in events)
+    outbox = history.batches
+    after = QueueMark(name, history.series, final, zlib.crc32(b"\n".join(outbox)) if outbox else None)
+    if outbox and (before is None or before.tail != after.tail):
+        events.append(Events(header.queue, history.first, history.last, sum(map(len, outbox)), latest=outbox))
+    return QueuePlan(header.queue, queue.url, before, after, events, missing, through if through < end else None)
 
 
-def plan_of(source: Source, before: QueueMark | None, history: HistoryHeader, listed: Sequence[Listed]) -> QueuePlan:
-    """Return what a lake lacks of one queue.
+def _in_objects(
+    queue: str, chain: Sequence[tuple[str, int]], listed: Sequence[Listed], through: int
+) -> Iterator[Events]:
+    """Yield the events after `through` in each object: of two objects with the same event, the later one counts.
 
     Args:
-        source: the queue.
-        before: what the lake has of it.
-        history: the history in the queue's own object.
-        listed: the objects of the history, listed after that was read.
-
-    Raises:
-        StorageFatalError: the lake does not fit the history.
+        queue: id of the queue.
+        chain: names of the series, the oldest first, each with the number of its last event.
+        listed: the objects.
+        through: number of an event.
     """
-    final = history.first - 1
-    chain = [*history.older, (history.series, final)]
-    ends = dict(chain)
-    through, cut = history.removed, None
-    if before is not None:
-        if before.series not in ends:
-            raise StorageFatalError(f"the lake has another history than {source.name}: archive into a new lake")
-        through = min(before.through, ends[before.series])
-        cut = through if through < before.through else None
-    windows = list(_windows(chain, listed, through))
-    texts = [bytes(batch).decode() for batch in history.batches]
-    tail = Tail(history.first, history.last, zlib.crc32("\n".join(texts).encode())) if texts else None
-    missing = final - through - sum(each.high - each.low + 1 for each in windows)
-    missing += 0 if before is None else before.missing
-    after = QueueMark(source.name, history.series, final, missing, tail)
-    changed = before is None or before.tail != tail
-    return QueuePlan(source, before, after, windows, texts if changed else None, cut)
-
-
-def _windows(chain: Sequence[tuple[str, int]], listed: Sequence[Listed], through: int) -> Iterator[Window]:
-    """Yield the events after `through` in each object: of two objects with the same event, the later one counts."""
-    low = through + 1
-    by_series: dict[str, list[tuple[int, int]]] = {}
+    objects: dict[str, list[tuple[int, int]]] = {}
     for each in listed:
-        place = place_of(each.suffix)
-        if place is not None:
-            by_series.setdefault(place.series, []).append((place.first, each.size))
-    begins = 1
+        if place := place_of(each.suffix):
+            objects.setdefault(place.series, []).append((place.first, each.size))
+    low = through + 1
     for series, last in chain:
-        there = sorted(by_series.get(series, ()))
+        there = sorted(objects.get(series, ()))
         nexts = [first for first, _ in there[1:]]
         for (first, size), following in zip(there, [*nexts, last + 1], strict=False):
-            begin, end = max(first, low, begins), min(following - 1, last)
+            begin, end = max(first, low), min(following - 1, last)
             if begin <= end:
-                yield Window(series, first, begin, end, size)
-        begins = last + 1
+                yield Events(queue, begin, end, size, Place(series, first))
+        low = max(low, last + 1)
 
 
-def lots_of(plans: Sequence[QueuePlan], bytes_each: int) -> list[list[str]]:
-    """Return the work of each task: objects and latest events, each as the text of a unit.
+def rewrites_of(files: Iterable[DataFile], cut: dict[str, int]) -> list[Rewrite]:
+    """Return the files to be written anew: folders of many small files, or all files if events no longer count.
 
     Args:
-        plans: what the lake lacks.
-        bytes_each: bytes of a lot, about.
+        files: the files of the lake.
+        cut: by the id of a queue, the number of its last event that still counts.
     """
-    lots: list[list[str]] = [[]]
-    size = 0
-    for number, plan in enumerate(plans):
-        for unit, weight in _units(number, plan):
-            if size + weight > bytes_each and lots[-1]:
-                lots.append([])
-                size = 0
-            lots[-1].append(json.dumps(unit))
-            size += weight
-    return [lot for lot in lots if lot]
+    folders: dict[str, list[DataFile]] = {}
+    latest = ""
+    for each in files:
+        latest = max(latest, each.day)
+        if not each.tail and (cut or each.size < SMALL):
+            folders.setdefault(each.folder, []).append(each)
+    rewrites = []
+    for several in folders.values():
+        if cut or len(several) >= (MANY if several[0].day == latest else 2):
+            rewrites += [Rewrite(group, cut) for group in in_lots(several, MERGED) if cut or len(group) > 1]
+    return rewrites
 
 
-def _units(number: int, plan: QueuePlan) -> Iterator[tuple[Mapping[str, Any], int]]:
-    for window in plan.windows:
-        yield {"source": number, "window": window[:-1]}, window.size
-    if plan.outbox:
-        yield {"source": number, "outbox": plan.outbox}, sum(map(len, plan.outbox))
-
-
-def with_missing(mark: QueueMark, missing: int) -> QueueMark:
-    """Return a mark with more missing events."""
-    return replace(mark, missing=mark.missing + missing) if missing else mark
+def in_lots(things: Iterable[Sized], most: int) -> list[list[Sized]]:
+    """Return things in lots of so many bytes at most; a larger thing is a lot of its own."""
+    lots: list[list[Sized]] = []
+    size = most
+    for thing in things:
+        if not lots or size + thing.size > most:
+            lots.append([])
+            size = 0
+        lots[-1].append(thing)
+        size += thing.size
+    return lots

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from datetime import date
+from functools import partial
 from io import BytesIO
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -16,18 +16,35 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jqueue.domain.errors import InvalidURLError, StorageFatalError
-from jqueue.spark.lake.events import COLUMNS, DDL, NO_ENTRYPOINT, ROWS
-from jqueue.spark.lake.marker import DataFile, Marker, decode
-from jqueue.spark.lake.store import FolderFile, LakeStore, awaited, lake_name, lost, open_lake, without_marker
+from jqueue.domain.errors import InvalidURLError
+from jqueue.spark.lake.events import LAKE, ROWS
+from jqueue.spark.lake.marker import DataFile
+from jqueue.spark.lake.planning import in_lots
+from jqueue.spark.lake.store import FolderFile, LakeStore, awaited, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+FILES = pa.schema([("lot", pa.int32()), ("name", pa.string()), ("day", pa.string()), ("entrypoint", pa.string())])
+"""The columns of a row that a task gets."""
 
 BYTES_EACH = 32 << 20
 """Bytes of files that a task reads, about, if Spark does not read them itself."""
 
-NAMES = pa.schema([("lot", pa.int32()), ("name", pa.string())])
+
+def lake_schema(columns: Sequence[str] | None = None) -> StructType:
+    """Return the schema of columns of a lake; None: of all.
+
+    Raises:
+        InvalidURLError: a lake has no such column.
+    """
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    wanted = LAKE.names if columns is None else columns
+    if unknown := [name for name in wanted if name not in LAKE.names]:
+        raise InvalidURLError(f"a lake has no column {unknown[0]}: it has {', '.join(LAKE.names)}")
+    return from_arrow_schema(pa.schema([LAKE.field(name) for name in wanted]))
 
 
 def read_lake(spark: SparkSession, lake: str, columns: Sequence[str] | None = None) -> DataFrame:
@@ -42,117 +59,53 @@ def read_lake(spark: SparkSession, lake: str, columns: Sequence[str] | None = No
         InvalidURLError: there is no lake, or it has no such column.
         StorageError: the store failed, or files of the lake are lost.
     """
-    wanted = list(COLUMNS) if columns is None else list(columns)
-    if unknown := [name for name in wanted if name not in COLUMNS]:
-        raise InvalidURLError(f"a lake has no column {unknown[0]}: it has {', '.join(COLUMNS)}")
-    folder, _ = open_lake(lake)
-    marker = marker_of(lake)
-    if not marker.files:
-        return spark.createDataFrame([], DDL).select(*wanted)
-    if not isinstance(folder, FolderFile):
-        return _by_tasks(spark, lake, marker, wanted)
-    paths = [f"{folder.path}/{name}" for name in marker.files]
-    frame = spark.read.schema(DDL).option("basePath", folder.path).parquet(*paths)
-    return _with_true_names(frame, marker).select(*wanted)
-
-
-def marker_of(lake: str) -> Marker:
-    """Return the marker of a lake whose files are all there.
-
-    Raises:
-        InvalidURLError: there is no lake.
-        StorageError: the store failed, or files of the lake are lost.
-    """
-
-    async def read() -> tuple[bytes, str | None, set[str]]:
-        async with LakeStore(lake) as store:
-            return *await store.marker(), await store.names()
-
-    data, etag, there = awaited(read())
-    name = lake_name(lake)
-    if etag is None and (problem := without_marker(name, there)):
-        raise StorageFatalError(problem)
-    if etag is None:
-        raise InvalidURLError(
-            f"there is no lake at {name}: check the name; `jqueue spark archive` makes a lake from the history of a "
-            "queue"
-        )
-    marker = decode(data, name)
-    if gone := sorted(marker.files.keys() - there):
-        raise StorageFatalError(lost(name, gone))
-    return marker
-
-
-def _with_true_names(frame: DataFrame, marker: Marker) -> DataFrame:
-    """Return the events with their entrypoints, although the names of some folders are cut."""
     from pyspark.sql import functions as F
 
-    if not marker.names:
-        return frame
-    parts = [F.lit(text) for name, true in marker.names.items() for text in (_entrypoint(name), true)]
-    return frame.withColumn("entrypoint", F.coalesce(F.create_map(*parts)[F.col("entrypoint")], F.col("entrypoint")))
+    schema = lake_schema(columns)
+    files, (folder, _) = awaited(_files_of(lake)), open_lake(lake)
+    if not files:
+        return spark.createDataFrame([], schema)
+    if not isinstance(folder, FolderFile):
+        lots = in_lots(files, BYTES_EACH)
+        rows = [(number, each.name, each.day, each.entrypoint) for number, lot in enumerate(lots) for each in lot]
+        table = pa.table([*map(list, zip(*rows, strict=True))], schema=FILES)
+        task = partial(_read_files, lake, schema.names)
+        return spark.createDataFrame(table).repartitionById(len(lots), "lot").mapInArrow(task, schema)
+    reader = spark.read.schema(lake_schema()).option("basePath", folder.name)
+    events = reader.parquet(*(f"{folder.name}/{each.name}" for each in files))
+    in_folders = {unquote(each.folder.partition("/entrypoint=")[2]): each.entrypoint for each in files}
+    cut = [F.lit(name) for pair in in_folders.items() if pair[1] not in (None, pair[0]) for name in pair]
+    if cut:
+        whole = F.create_map(*cut)[F.col("entrypoint")]
+        events = events.withColumn("entrypoint", F.coalesce(whole, F.col("entrypoint")))
+    return events.select(*schema.names)
 
 
-def _entrypoint(folder: str) -> str | None:
-    """Return the entrypoint in the name of a folder."""
-    text = folder.partition("/entrypoint=")[2]
-    return None if text == NO_ENTRYPOINT else unquote(text)
+async def _files_of(lake: str) -> tuple[DataFile, ...]:
+    """Return the files of a lake. All of them are there."""
+    async with LakeStore(lake) as store:
+        marker, etag = await store.marker()
+        if etag is None:
+            raise InvalidURLError(
+                f"there is no lake at {store.name}: check the name; `jqueue spark archive` makes a lake from the "
+                "history of a queue"
+            )
+        await store.check(marker)
+        return marker.files
 
 
-@dataclass(frozen=True)
-class ReadTask:
-    """Reads files of a lake. It may be pickled.
+def _read_files(lake: str, columns: Sequence[str], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the events of the files that are named in a partition."""
 
-    Attributes:
-        lake: URL of the lake.
-        columns: the wanted columns.
-        names: true entrypoints of folders whose names are cut.
-    """
+    async def read(name: str) -> bytes:
+        async with LakeStore(lake) as store:
+            return await store.read(name)
 
-    lake: str = field(repr=False)
-    columns: tuple[str, ...]
-    names: dict[str, str] = field(repr=False)
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Yield the events of the files that are named in a partition."""
-        for batch in batches:
-            for name in batch.column("name").to_pylist():
-                yield from self.table(name).to_batches(100_000)
-
-    def table(self, name: str) -> pa.Table:
-        """Return the events of one file."""
-
-        async def read() -> bytes:
-            async with LakeStore(self.lake) as store:
-                return await store.read(name)
-
-        stored = [column for column in self.columns if column in ROWS.names]
-        table = pq.read_table(BytesIO(asyncio.run(read())), columns=stored or ["number"], partitioning=None)
-        folder = name.rpartition("/")[0]
-        day = date.fromisoformat(folder[len("day=") :].partition("/")[0])
-        constant = {
-            "day": pa.array([day] * table.num_rows, pa.date32()),
-            "entrypoint": pa.array([self.names.get(folder, _entrypoint(folder))] * table.num_rows, pa.string()),
-        }
-        cells = {**constant, **{column: table[column] for column in stored}}
-        return pa.table({column: cells[column] for column in self.columns})
-
-
-def _by_tasks(spark: SparkSession, lake: str, marker: Marker, wanted: Sequence[str]) -> DataFrame:
-    lots = list(_lots(marker.files.values()))
-    rows = [(number, each.name) for number, lot in enumerate(lots) for each in lot]
-    table = pa.table([[number for number, _ in rows], [name for _, name in rows]], schema=NAMES)
-    task = ReadTask(lake, tuple(wanted), dict(marker.names))
-    ddl = ", ".join(f"{name} {COLUMNS[name]}" for name in wanted)
-    return spark.createDataFrame(table).repartitionById(len(lots), "lot").mapInArrow(task, ddl)
-
-
-def _lots(files: Iterable[DataFile]) -> Iterator[list[DataFile]]:
-    lot: list[DataFile] = []
-    for each in files:
-        lot.append(each)
-        if sum(other.size for other in lot) >= BYTES_EACH:
-            yield lot
-            lot = []
-    if lot:
-        yield lot
+    stored = [column for column in columns if column in ROWS.names]
+    for batch in batches:
+        for file in batch.to_pylist():
+            content = BytesIO(asyncio.run(read(file["name"])))
+            table = pq.read_table(content, columns=stored or ["number"], partitioning=None)
+            for column, value in (("day", date.fromisoformat(file["day"])), ("entrypoint", file["entrypoint"])):
+                table = table.append_column(column, pa.array([value] * table.num_rows, LAKE.field(column).type))
+            yield from table.select(columns).to_batches(100_000)

@@ -6,156 +6,90 @@ A file appears whole. The marker of the lake alone is changed, by compare-and-se
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
+import msgspec
+
+from jqueue.adapters.storage._object_files import ObjectFiles
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
-from jqueue.core.tasks import retried
-from jqueue.domain.errors import (
-    CASConflictError,
-    InvalidURLError,
-    StorageFatalError,
-)
-from jqueue.domain.printable import counted, printable
-from jqueue.ports.clock import Entropy
+from jqueue.core.tasks import retried, some_at_once
+from jqueue.domain.errors import CASConflictError, InvalidURLError, ObjectMissingError, StorageFatalError
+from jqueue.domain.printable import counted
 from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsListing, SupportsRelease, describe
-from jqueue.runtime.posix_files import as_storage_error, create_folder, flush_folder, open_folder
+from jqueue.runtime.posix_files import storage_errors
 from jqueue.runtime.system import SystemEntropy
 from jqueue.runtime.threads import in_a_thread
-from jqueue.spark.lake.marker import DATA_FILE
+from jqueue.spark.lake.marker import DATA_FILE, Marker, decode
 
 Answer = TypeVar("Answer")
 
-MARKER = "/_jqueue.json"
+MARKER = "_jqueue.json"
 """Name of the marker in the lake. Spark ignores files whose names begin with an underscore."""
-
-DAYS = "/day="
-"""Beginning of the names of all other files."""
 
 DEADLINE = 60.0
 """Seconds to repeat a request to the store of the lake."""
 
-AT_ONCE = 16
-"""Number of requests at a time."""
-
-_FULL = (errno.ENOSPC, errno.EDQUOT)
 _PATTERN = frozenset("*?[]{}\\,")
 
 
-def lost(lake: str, names: Sequence[str]) -> str:
-    """Return the line of an error about files that the lake should have."""
-    more = f" and {counted(len(names) - 1, 'more file', 'more files')}" if len(names) > 1 else ""
-    them = "them" if more else "it"
-    return f"the lake {lake} has lost {names[0]}{more}: restore {them} from a copy, or archive into a new lake"
-
-
-def without_marker(lake: str, names: Iterable[str]) -> str | None:
-    """Return the line of an error about a lake without a marker; None if it has no files either."""
-    there = sum(DATA_FILE.fullmatch(name) is not None for name in names)
-    if not there:
-        return None
-    return (
-        f"the lake {lake} has {counted(there, 'file')} of events, but no marker _jqueue.json: restore it from a copy, "
-        "or archive into a new lake"
-    )
-
-
-class FolderFile:
-    """A file below a folder, as a storage that can be listed. Unlike the file of a queue, it has no lock.
+class FolderFile(ObjectFiles):
+    """A file below the folder of a lake. It has the permissions of the marker.
 
     Args:
-        path: of the folder or file.
+        marker: the marker.
+        suffix: the path of the file below the folder, with a slash before it.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, marker: LocalFileSystemStorage, suffix: str = "") -> None:
+        super().__init__(marker.name, marker._mode, SystemEntropy())
+        self._marker, self._suffix = marker, suffix
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.path!r})"
+    @property
+    def name(self) -> str:
+        """The path of the file."""
+        return f"{self._base}{self._suffix}"
 
     def beside(self, suffix: str) -> FolderFile:
         """Return the file whose path is this one with the suffix."""
-        return FolderFile(f"{self.path}{suffix}")
+        return FolderFile(self._marker, f"{self._suffix}{suffix}")
 
     async def read(self) -> tuple[bytes, str | None]:
         """Return the content, and an etag that is None if there is no such file."""
-        return await in_a_thread(self._read)
+        try:
+            return await self.read_object(self._suffix), ""
+        except ObjectMissingError:
+            return b"", None
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
-        """Create the file.
-
-        Raises:
-            StorageFatalError: the disk is full, or the system refused.
-            StorageError: the system failed.
-        """
-        await in_a_thread(self._write, content)
-        return "created"
+        """Create the file."""
+        await self.create_object(self._suffix, content)
+        return ""
 
     async def remove(self) -> None:
         """Remove the file, if it exists."""
-        with suppress(FileNotFoundError):
-            await in_a_thread(os.unlink, self.path)
+        await self.remove_object(self._suffix)
 
     async def list_beside(self, prefix: str) -> list[Listed]:
-        """Return all files below this folder whose suffix begins with `prefix`. Hidden files are left out."""
-        return await in_a_thread(self._list, prefix)
+        """Return the files whose path below the folder begins with this prefix, which begins with a slash."""
 
-    def _read(self) -> tuple[bytes, str | None]:
-        try:
-            with open(self.path, "rb") as file:
-                return file.read(), "created"
-        except FileNotFoundError:
-            return b"", None
-        except OSError as error:
-            raise as_storage_error(error, "read the file", self.path) from error
+        def listed() -> list[Listed]:
+            with storage_errors("list the files of the lake", self._base):
+                return [each._replace(suffix=f"/{each.suffix}") for each in self._listed_in("", prefix[1:])]
 
-    def _write(self, content: bytes) -> None:
-        folder, name = os.path.split(self.path)
-        temporary = os.path.join(folder, f".{name}.tmp")
-        try:
-            create_folder(folder)
-            try:
-                with open(temporary, "wb") as file:
-                    file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.rename(temporary, self.path)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary)
-                raise
-            descriptor = open_folder(folder)
-            try:
-                flush_folder(descriptor)
-            finally:
-                os.close(descriptor)
-        except OSError as error:
-            failed = as_storage_error(error, "write the file", self.path)
-            raise StorageFatalError(f"{failed}") if error.errno in _FULL else failed from error
+        return await in_a_thread(listed)
 
-    def _list(self, prefix: str) -> list[Listed]:
-        found = []
-        for folder, _, names in os.walk(self.path):
-            for name in names:
-                path = os.path.join(folder, name)
-                suffix = path[len(self.path) :]
-                if name.startswith(".") or not suffix.startswith(prefix):
-                    continue
-                with suppress(FileNotFoundError):
-                    status = os.stat(path)
-                    found.append(Listed(suffix, datetime.fromtimestamp(status.st_mtime, UTC), status.st_size))
-        return sorted(found)
+    def _object_path(self, suffix: str) -> str:
+        return f"{self._base}{suffix}"
 
 
 def open_lake(url: str) -> tuple[SupportsListing, ObjectStoragePort]:
-    """Return the folder of a lake and its marker.
+    """Return the folder of a lake, and its marker.
 
     Args:
         url: path or URL of the folder.
@@ -165,28 +99,25 @@ def open_lake(url: str) -> tuple[SupportsListing, ObjectStoragePort]:
     """
     place, mark, options = url.partition("?") if "://" in url else (url, "", "")
     place = place.rstrip("/")
-    if not url.strip() or not place:
+    if not place.strip():
         raise InvalidURLError("the lake has no name: give a folder, or a URL such as s3://bucket/lake")
     storage = connect_storage(f"{place}{mark}{options}", create=True)
     if isinstance(storage, LocalFileSystemStorage):
-        folder = str(storage.path.absolute())
+        folder = storage.name
         if _PATTERN & set(folder):
             raise InvalidURLError("the path of a lake must not contain any of * ? [ ] { } , and backslash")
         if os.path.isfile(folder):
             raise InvalidURLError(f"{folder} is a file, and a lake is a folder: choose another name")
-        return FolderFile(folder), LocalFileSystemStorage(f"{folder}{MARKER}")
+        marker = LocalFileSystemStorage(f"{folder}/{MARKER}", mode=storage._mode)
+        return FolderFile(marker), marker
     if isinstance(storage, InMemoryStorage) or not isinstance(storage, SupportsListing):
         raise InvalidURLError("a lake is a folder of files, or in an object store, such as s3://bucket/lake")
-    return storage, storage.beside(MARKER)
+    return storage, storage.beside(f"/{MARKER}")
 
 
 def lake_name(url: str) -> str:
     """Return the path or URL of a lake as users know it, without secrets."""
-    return _name_of(open_lake(url)[0])
-
-
-def _name_of(folder: SupportsListing) -> str:
-    return printable(folder.path) if isinstance(folder, FolderFile) else describe(folder)
+    return describe(open_lake(url)[0])
 
 
 class LakeStore:
@@ -194,23 +125,14 @@ class LakeStore:
 
     Args:
         url: of the lake.
-        entropy: draws pauses.
-        opening: makes the folder and the marker from the URL.
 
     Attributes:
         name: path or URL of the lake, without secrets.
     """
 
-    def __init__(
-        self,
-        url: str,
-        entropy: Entropy | None = None,
-        opening: Callable[[str], tuple[SupportsListing, ObjectStoragePort]] = open_lake,
-    ) -> None:
-        self._folder, self._marker = opening(url)
-        self.name = _name_of(self._folder)
-        self._entropy = entropy or SystemEntropy()
-        self._room = asyncio.Semaphore(AT_ONCE)
+    def __init__(self, url: str) -> None:
+        self._folder, self._marker = open_lake(url)
+        self.name = describe(self._folder)
 
     async def __aenter__(self) -> Self:
         return self
@@ -227,7 +149,7 @@ class LakeStore:
             with suppress(CASConflictError):  # the name is ours alone: an earlier try has landed
                 await self._folder.beside(f"/{name}").write(content)
 
-        await self._patiently(f"{name} could not be written to the lake", once)
+        await _patiently(f"{name} could not be written to the lake", once)
 
     async def read(self, name: str) -> bytes:
         """Return the content of a file.
@@ -236,52 +158,87 @@ class LakeStore:
             StorageFatalError: it does not exist.
         """
         file = self._folder.beside(f"/{name}")
-        content, etag = await self._patiently(f"{name} of the lake could not be read", file.read)
+        content, etag = await _patiently(f"{name} of the lake could not be read", file.read)
         if etag is None:
-            raise StorageFatalError(lost(self.name, [name]))
+            raise self._lost([name])
         return content
 
     async def remove(self, names: Iterable[str]) -> None:
         """Remove files. They need not exist."""
 
         async def one(name: str) -> None:
-            file = self._folder.beside(f"/{name}")
-            async with self._room:
-                await self._patiently(f"{name} could not be removed from the lake", file.remove)
+            await _patiently(f"{name} could not be removed from the lake", self._folder.beside(f"/{name}").remove)
 
-        await asyncio.gather(*map(one, names))
+        await some_at_once(one, list(names))
 
     async def names(self) -> set[str]:
-        """Return the names of all files but the marker."""
-        listed = await self._patiently("the lake could not be listed", lambda: self._folder.list_beside(DAYS))
-        return {each.suffix[1:] for each in listed}
+        """Return the names of all files of events."""
+        listed = await _patiently("the lake could not be listed", lambda: self._folder.list_beside("/day="))
+        return {each.suffix[1:] for each in listed if DATA_FILE.fullmatch(each.suffix[1:])}
 
-    async def marker(self) -> tuple[bytes, str | None]:
-        """Return the marker and its etag; None if there is no marker."""
-        return await self._patiently("the marker of the lake could not be read", self._marker.read)
+    async def marker(self) -> tuple[Marker, str | None]:
+        """Return the marker and its etag; without a lake, an empty marker and None.
 
-    async def swap(self, content: bytes, etag: str | None) -> str | None:
-        """Replace the marker, if it has not changed. Return its new etag, or None if it has changed.
+        Raises:
+            InvalidBlobError: the marker is damaged, or of a later version of jqueue.
+            StorageFatalError: the lake has lost its marker.
+        """
+        data, etag = await _patiently("the marker of the lake could not be read", self._marker.read)
+        if etag is not None:
+            return decode(data, self.name), etag
+        if names := await self.names():
+            raise StorageFatalError(
+                f"the lake {self.name} has {counted(len(names), 'file')} of events, but no marker {MARKER}: restore it "
+                "from a copy, or archive into a new lake"
+            )
+        return Marker(), None
+
+    async def check(self, marker: Marker) -> None:
+        """Check that all files are there.
+
+        Raises:
+            StorageFatalError: the lake has lost some.
+        """
+        if lost := {each.name for each in marker.files} - await self.names():
+            raise self._lost(sorted(lost))
+
+    def _lost(self, names: list[str]) -> StorageFatalError:
+        more = f" and {counted(len(names) - 1, 'more file', 'more files')}" if len(names) > 1 else ""
+        return StorageFatalError(
+            f"the lake {self.name} has lost {names[0]}{more}: restore {'them' if more else 'it'} from a copy, or "
+            "archive into a new lake"
+        )
+
+    async def swap(self, marker: Marker, etag: str | None) -> str:
+        """Replace the marker, and return its new etag.
 
         Args:
-            content: the new marker, which must differ from all markers of other writers.
+            marker: the new marker, which differs from those of all other runs.
             etag: of the marker that it replaces; None if it is the first.
-        """
-        if isinstance(self._folder, FolderFile):
-            await in_a_thread(create_folder, self._folder.path)
 
-        async def once() -> str | None:
+        Raises:
+            StorageFatalError: another run has changed the marker.
+        """
+        content = msgspec.json.encode(marker)
+
+        async def once() -> str:
             try:
                 return await self._marker.write(content, etag)
             except CASConflictError:
                 data, now = await self._marker.read()
-                return now if data == content else None  # ours, if the answer to an earlier try was lost
+                if now is not None and data == content:  # the answer to an earlier try was lost
+                    return now
+            raise StorageFatalError(
+                "another run archives into this lake, and has taken the place of this one: start a run when the one "
+                "before has ended"
+            )
 
-        return await self._patiently("the marker of the lake could not be written", once)
+        return await _patiently("the marker of the lake could not be written", once)
 
-    async def _patiently(self, what: str, request: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Repeat a request until it is answered. Errors are as for `retried`."""
-        return await retried(DEADLINE, request, self._entropy, what)
+
+async def _patiently(what: str, request: Callable[[], Awaitable[Answer]]) -> Answer:
+    """Repeat a request until it is answered. Errors are as for `retried`."""
+    return await retried(DEADLINE, request, SystemEntropy(), what)
 
 
 def awaited(work: Coroutine[Any, Any, Answer]) -> Answer:
