@@ -2,7 +2,9 @@
 
 Arguments: part, with rows, payload_bytes, warm_rows, and those of the part; and those of the storage.
 
-- enqueue: few_rows, in_flight, seconds, short
+- enqueue: few_rows, in_flight, seconds, short, pairs
+- options: pairs
+- first_write, first_table
 - commit: writers, commits
 - batch, stream (batch), snapshot
 - archive: rows is the number of events
@@ -36,6 +38,14 @@ from jqueue.worker import Worker
 
 CLAIMED_AT_ONCE = 5_000
 """Number of jobs that one call claims and another one acks, to make a history."""
+
+FIVE_OPTIONS = (
+    "cast(id % 3 as int) priority",
+    "cast(id % 2 as double) * 60 delay",
+    "concat('key-', cast(id as string)) unique_key",
+    "map('tenant', concat('t', cast(id % 10 as string))) headers",
+    "5 max_attempts",
+)
 
 worker = Worker(concurrency=50)
 
@@ -72,20 +82,37 @@ class DeepPipeline(Queues):
             memory.peak_of(partial(self.enqueue, self.new_queue(), self.computed(rows))) + self.java_heap()
             for rows in (self.given["few_rows"], self.count)
         )
-        rows = self.rows(self.count)
-        self.parquet(rows)
-        pairs = [(self.parquet(rows), self.enqueue(url := self.new_queue(), rows)) for _ in range(self.given["pairs"])]
-        parquet, seconds = map(median, zip(*pairs, strict=True))
-        rows.unpersist()
+        rates, url = self.beside_parquet(self.rows(self.count))
         self.enqueue(short := self.new_queue(), self.computed(self.given["short"]))
         return {
-            "rows_per_second": self.count / seconds,
-            "parquet_rows_per_second": self.count / parquet,
+            **rates,
             "driver_mebibytes": many / 2**20,
             "driver_mebibytes_for_few": few / 2**20,
             "worker_per_second": self.worker_rate(url),
             "worker_per_second_when_short": self.worker_rate(short),
         }
+
+    def options_part(self) -> dict[str, float]:
+        """A bulk enqueue of rows with five options, beside a Parquet table of the same columns."""
+        rows = self.rows(self.count, *FIVE_OPTIONS)
+        self.enqueue(self.new_queue(), rows)
+        return self.beside_parquet(rows)[0]
+
+    def first_write_part(self) -> dict[str, float]:
+        """The first write of a session, onto a queue."""
+        return {"first_seconds": self.enqueue(self.new_queue(), self.rows(self.count))}
+
+    def first_table_part(self) -> dict[str, float]:
+        """The first write of a session, into a Parquet table."""
+        return {"first_seconds": self.parquet(self.rows(self.count))}
+
+    def beside_parquet(self, rows: Any) -> tuple[dict[str, float], str]:
+        """Return the rates of a bulk enqueue and of a Parquet table of the same rows, and the last queue."""
+        self.parquet(rows)
+        pairs = [(self.parquet(rows), self.enqueue(url := self.new_queue(), rows)) for _ in range(self.given["pairs"])]
+        parquet, seconds = map(median, zip(*pairs, strict=True))
+        rows.unpersist()
+        return {"rows_per_second": self.count / seconds, "parquet_rows_per_second": self.count / parquet}, url
 
     def java_heap(self) -> float:
         """The bytes in Java's heap that are still in use after a collection."""

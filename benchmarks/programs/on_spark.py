@@ -57,16 +57,16 @@ class Queues:
         self._made += 1
         return str(self.folder / f"queue-{self._made}.json")
 
-    def computed(self, count: int) -> Any:
-        """Rows with random payloads that are computed when they are needed."""
+    def computed(self, count: int, *options: str) -> Any:
+        """Rows with random payloads, and columns of options, that are computed when they are needed."""
         text = (
             f"substring(concat(sha2(cast(id as string), 256), sha2(cast(-id as string), 256)), 1, {self.payload_bytes})"
         )
-        return self.spark.range(0, count, 1, PARTITIONS).selectExpr(f"encode({text}, 'utf-8') as payload")
+        return self.spark.range(0, count, 1, PARTITIONS).selectExpr(f"encode({text}, 'utf-8') as payload", *options)
 
-    def rows(self, count: int) -> Any:
-        """Rows with random payloads, computed and in memory."""
-        frame = self.computed(count).cache()
+    def rows(self, count: int, *options: str) -> Any:
+        """Rows with random payloads, and columns of options, computed and in memory."""
+        frame = self.computed(count, *options).cache()
         frame.count()
         return frame
 

@@ -116,14 +116,6 @@ class StagedObjects:
 
         await self._persist(create)
 
-    async def replace(self, name: str, content: bytes) -> None:
-        """Put this content into an object of a known name, in place of any that is there. The last call wins.
-
-        Raises:
-            StorageError: the store failed until the deadline.
-        """
-        await self.update(name, lambda _: content)
-
     async def update(self, name: str, change: Callable[[bytes | None], bytes]) -> None:
         """Replace the content of an object of a known name by what `change` makes of it. No update is lost.
 

@@ -30,7 +30,7 @@ from jqueue.connect import connect
 from jqueue.core.blob.segment_object import EncodedSegment
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError, UnknownOutcomeError
+from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits, check_name
@@ -40,12 +40,11 @@ from jqueue.domain.operations.operator import Fence
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.log import logger_of
-from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.enqueue.columns import EXPECTED, Columns, columns_of
 from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, OptionType, parse_options, url_of
-from jqueue.spark.staging import Staging, absolute, open_store
+from jqueue.spark.staging import Staging, absolute
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -239,14 +238,9 @@ def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: S
 
     Raises:
         InvalidJobError: a column is wrong. The message says which.
-        InvalidURLError: the URL is wrong, or its store keeps no objects.
+        InvalidURLError: the URL is wrong.
     """
     url = absolute(url_of(options))
-    if not isinstance(open_store(url), SupportsObjects):
-        raise InvalidURLError(
-            "this store keeps no objects beside the queue, in which tasks could stage jobs: enqueue the rows without "
-            "Spark, with enqueue_many"
-        )
     limits = Limits(payload_bytes=given.get("maxPayloadBytes"))
     for name in ("entrypoint", "txnAppId"):
         if name in given:
