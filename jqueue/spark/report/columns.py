@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple, get_args, get_type_hints
+from operator import add
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 
 class EntrypointFigures(NamedTuple):
@@ -234,3 +236,14 @@ def schema_of(record: type) -> str:
     """Return the schema of a DataFrame of these records."""
     hints = get_type_hints(record).items()
     return ", ".join(f"{name} {_TYPES[(get_args(hint) or (hint,))[0]]}" for name, hint in hints)
+
+
+def sums(failures: Iterable[Any], *fields: str) -> list[Any]:
+    """Return the sums of the failures that are alike in these fields, the most frequent first."""
+    by_key: dict[tuple[object, ...], Any] = {}
+    for each in failures:
+        key = tuple(getattr(each, field) for field in fields)
+        if other := by_key.get(key):
+            each = each._make((*each[:3], *map(add, each[3:], other[3:])))
+        by_key[key] = each
+    return sorted(by_key.values(), key=lambda each: (-each[3], each))

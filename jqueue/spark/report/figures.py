@@ -33,10 +33,9 @@ ERROR_CLASS = r"^(\p{Lu}[\p{L}\p{N}_]{0,99}|[\p{Ll}_][\p{L}\p{N}_]{0,94}[Ee]rror
 errors do: "password: …" is a user's own text."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
-EACH = 0
-"""Level of a row of figures of one entrypoint in one queue."""
+EACH, QUEUE, ALL = 0, 1, 3
+"""Levels of a row of figures, as Spark numbers them: one entrypoint in one queue, one queue, or all queues."""
 
 STATES = ("ready", "scheduled", "in_progress", "dead", "completed", "expired")
 
@@ -48,28 +47,28 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
         snapshot: with the columns `READ` and `queue`.
         now: the time from which ages are measured.
     """
-    at = F.lit((now - EPOCH) // _MICROSECOND)
+    at = F.lit((now - EPOCH) // timedelta(microseconds=1))
     due = F.unix_micros(F.coalesce("run_at", "created_at"))
     status = F.col("status")
     state = (
         F.when(status != JobStatus.QUEUED.value, status)
-        .when(F.unix_micros(F.col("run_at")) > at, "scheduled")
-        .when(F.unix_micros(F.col("expires_at")) <= at, "expired")
+        .when(F.unix_micros("run_at") > at, "scheduled")
+        .when(F.unix_micros("expires_at") <= at, "expired")
         .otherwise("ready")
     )
     lasts = F.coalesce("claim_timeout", F.lit(DEFAULT_CLAIM_TIMEOUT.total_seconds()))
-    silent = _seconds(at - F.unix_micros(F.col("heartbeat_at")))
+    silent = (at - F.unix_micros("heartbeat_at")) / F.lit(1e6)
     taken = (status == JobStatus.IN_PROGRESS.value) & F.coalesce(silent > lasts, F.lit(True))
-    finished = F.when(status == JobStatus.COMPLETED.value, F.unix_micros(F.col("finished_at")))
+    finished = F.when(status == JobStatus.COMPLETED.value, F.unix_micros("finished_at"))
     return snapshot.select(
         "queue",
         "entrypoint",
         state.alias("state"),
-        F.when(state == "ready", from_zero(_seconds(at - due))).alias("age"),
+        F.when(state == "ready", from_zero((at - due) / F.lit(1e6))).alias("age"),
         F.when(state == "scheduled", F.col("run_at")).alias("next_at"),
         F.coalesce(taken, F.lit(False)).alias("stale"),
         F.greatest(F.col("attempt") - F.col("attempts_before"), F.lit(0)).alias("tries"),
-        from_zero(_seconds(finished - due)).alias("turnaround"),
+        from_zero((finished - due) / F.lit(1e6)).alias("turnaround"),
         error_class(F.col("error")).alias("error"),
     )
 
@@ -77,7 +76,7 @@ def facts_of(snapshot: DataFrame, now: datetime) -> DataFrame:
 def standings_of(facts: DataFrame) -> DataFrame:
     """Return the figures of each entrypoint of a queue, of each queue, and of all: those of `EntrypointFigures`.
 
-    The column `level` is 0 (`EACH`) for the first, 1 for the second and 3 for the last.
+    The column `level` is `EACH`, `QUEUE` or `ALL`.
     """
     ages, turnarounds = (F.percentile(name, [0.5, 0.95]) for name in ("age", "turnaround"))
     tried = F.when(F.col("tries") > 0, F.col("tries"))
@@ -134,7 +133,3 @@ def error_class(error: Column) -> Column:
 def from_zero(seconds: Column) -> Column:
     """Return zero for negative seconds, which come from clocks that disagree. Null stays null."""
     return F.when(seconds < 0, 0.0).otherwise(seconds)
-
-
-def _seconds(micros: Column) -> Column:
-    return micros / F.lit(1e6)

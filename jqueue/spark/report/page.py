@@ -30,13 +30,8 @@ def write_page(path: str | Path, parts: Sequence[Part]) -> Path:
     Raises:
         StorageError: the file cannot be written. The message says why.
     """
-    environment = Environment(
-        loader=PackageLoader("jqueue.spark.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("jqueue.spark.report")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["printable"] = printable
     template = environment.get_template("page.html.jinja")
     place, text = Path(path), template.render(version=__version__, parts=parts, most=MOST_ROWS)

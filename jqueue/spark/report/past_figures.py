@@ -21,8 +21,6 @@ TIMES = ("wait", "run", "total")
 WHOLE, BY_WINDOW, BY_ENTRYPOINT, BY_BOTH, BY_HOLDER = 7, 6, 3, 2, 5
 """Levels of a row of figures, as Spark numbers them: a bit for each left-out column of entrypoint, holder and start."""
 
-_FAILED = (Verb.NACK.value, Verb.REVOKE.value)
-
 
 def facts_of(events: DataFrame, window: float) -> DataFrame:
     """Return the facts for the figures, one row for each event.
@@ -32,7 +30,7 @@ def facts_of(events: DataFrame, window: float) -> DataFrame:
         window: length of a window, in seconds.
     """
     verb, jobs = F.col("verb"), F.col("jobs")
-    done, failed = verb == Verb.ACK.value, verb.isin(*_FAILED)
+    done, failed = verb == Verb.ACK.value, verb.isin(Verb.NACK.value, Verb.REVOKE.value)
     dead = (F.col("after") == JobStatus.DEAD.value) & (F.col("before") == JobStatus.IN_PROGRESS.value)
     start = F.floor(F.unix_micros("at") / F.lit(window * 1e6)) * F.lit(window)
     stale = F.col("error").isNull() & (verb == Verb.REVOKE.value)
@@ -65,10 +63,8 @@ def figures_of(facts: DataFrame) -> DataFrame:
     tried = F.when(F.col("tries").isNotNull(), F.col("weight"))
     names = ("enqueued", "claimed", "done", "failed", "dead")
     counts = [F.coalesce(F.sum(name), F.lit(0)).alias(name) for name in names]
-    attempts = [
-        (F.sum(F.col("tries") * F.col("weight")) / F.sum(tried)).alias("mean_attempts"),
-        F.max("tries").alias("most_attempts"),
-    ]
+    mean = F.sum(F.col("tries") * F.col("weight")) / F.sum(tried)
+    attempts = [mean.alias("mean_attempts"), F.max("tries").alias("most_attempts")]
     times = []
     for name in TIMES:
         shares = F.percentile(name, list(SHARES.values()), F.col("weight"))

@@ -20,12 +20,11 @@ from jqueue.spark.report.words import duration, name, words
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = {
-    **{"text": "#1b1f24", "quiet": "#57606a", "line": "#d8dee4"},
-    **{"ready": "#0072b2", "scheduled": "#7ec3ee", "in_progress": "#e69f00", "dead": "#c4391d"},
-    **{"completed": "#009e73", "expired": "#8c8c8c", "purple": "#7d4fa8", "teal": "#3a8f9c"},
-}
-"""The colours of the page's style by name. In the SVG, its variables take their place."""
+NAMES = ("text", "quiet", "line", "ready", "scheduled", "in_progress", "dead", "completed", "expired", "purple", "teal")
+"""The colours of the page's style, which has them for light and dark screens."""
+
+COLOURS = {name: f"#0000{place:02x}" for place, name in enumerate(NAMES, 1)}
+"""A colour for Matplotlib in place of each, which the SVG has as a variable. Black is not written, so it is none."""
 
 UNEVEN = 10
 """Bars are logarithmic if the largest value is more than this many times the smallest."""
@@ -36,13 +35,17 @@ MARKS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, *(86400.0 * days for 
 WIDTH, ROW, TIME_HEIGHT = 280.0, 34.0, 140.0
 """Width of a plot, height of a row, and of a plot over time, in points of 1/72 inch."""
 
-SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "jqueue", "font.size": 10.5, "font.sans-serif": "DejaVu Sans"}
+SETTINGS = {
+    **{"svg.fonttype": "none", "svg.hashsalt": "jqueue", "font.size": 10.5, "font.sans-serif": "DejaVu Sans"},
+    **{"axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True, "grid.color": COLOURS["line"]},
+    **{"xtick.color": COLOURS["quiet"], "xtick.major.size": 0, "xtick.major.pad": 6},
+    **{"ytick.color": COLOURS["quiet"], "ytick.major.size": 0},
+}
 """Settings of Matplotlib while a plot is drawn: words stay words, and the same plot is the same text."""
 
 Series = list[tuple[str, str]]
 
-_TAG, _COLOUR = re.compile(r"<[^>]+>"), re.compile("|".join(COLOURS.values()))
-_VARIABLES = {colour: f"var(--{each})" for each, colour in COLOURS.items()}
+_TAG, _COLOUR = re.compile(r"<[^>]+>"), re.compile(r"#0000([0-9a-f]{2})\b")
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,17 @@ class Plot:
         title: its title.
         series: the name and the colour of each series. Over time, a series in the colour of text is a line.
         rows: the name and the values of each row; None is no value.
-        note: a remark on rows that it leaves out.
         are_sums: True if the values of a row are parts of a sum. Otherwise they are durations, the longest last.
         edges: of a plot over time, the beginning of each window, and the end of the last.
+        more: number of rows that it leaves out, if positive.
     """
 
     title: str
     series: Series
     rows: Sequence[tuple[str, Sequence[Any]]]
-    note: str = ""
     are_sums: bool = True
     edges: Sequence[datetime] = ()
+    more: int = 0
 
     @property
     def sizes(self) -> list[Any]:
@@ -107,7 +110,7 @@ class Plot:
 
 
 def _with_variables(tag: re.Match[str]) -> str:
-    return _COLOUR.sub(lambda colour: _VARIABLES[colour[0]], tag[0])
+    return _COLOUR.sub(lambda colour: f"var(--{NAMES[int(colour[1], 16) - 1]})", tag[0])
 
 
 def _bars(figure: Figure, plot: Plot) -> None:
@@ -117,21 +120,19 @@ def _bars(figure: Figure, plot: Plot) -> None:
     longest = max(*sizes, least)
 
     def length(value: float) -> float:
-        if not plot.is_logarithmic:
-            return float(value / longest)
-        return math.log(max(value, least) / least) / math.log(longest / least)
+        is_log = plot.is_logarithmic
+        return math.log(max(value, least) / least) / math.log(longest / least) if is_log else value / longest
 
     rights = []
-    for (_, values), size in zip(plot.rows, sizes, strict=True):
-        parts = [length(size) * end / (size or 1) for end in accumulate(values)]
-        rights.append(parts if plot.are_sums else [length(value) for value in values])
-    axes.barh(places, 1, height=0.36, color=COLOURS["line"], alpha=0.45)
-    for series, (_, colour) in reversed([*enumerate(plot.series)]):
-        axes.barh(places, [each[series] for each in rights], height=0.36, color=COLOURS[colour])
-    for place, ((title, _), size) in enumerate(zip(plot.rows, sizes, strict=True)):
+    for place, ((title, values), size) in enumerate(zip(plot.rows, sizes, strict=True)):
         # The name stands above the bar, since it may be long, and in any language.
         axes.text(0, place - 0.29, name(title, 42), color=COLOURS["text"], parse_math=False)
         axes.text(1.22, place, words(size), color=COLOURS["quiet"], ha="right", va="center")
+        parts = [length(size) * end / (size or 1) for end in accumulate(values)]
+        rights.append(parts if plot.are_sums else [*map(length, values)])
+    axes.barh(places, 1, height=0.36, color=COLOURS["line"], alpha=0.45)
+    for series, (_, colour) in reversed([*enumerate(plot.series)]):
+        axes.barh(places, [each[series] for each in rights], height=0.36, color=COLOURS[colour])
     axes.set(xlim=(0, 1.22), ylim=(len(sizes) - 0.65, -0.65))
     axes.set_axis_off()
 
@@ -139,7 +140,7 @@ def _bars(figure: Figure, plot: Plot) -> None:
 def _over_time(figure: Figure, plot: Plot) -> None:
     from matplotlib import dates, ticker
 
-    axes = figure.add_axes((0.16, 0.14, 0.82, 0.8), frame_on=False)
+    axes = figure.add_axes((0.16, 0.14, 0.77, 0.8), frame_on=False)
     edges: Any = dates.date2num(plot.edges)  # type: ignore[no-untyped-call]
     base, width = [0.0] * len(plot.rows), min(1.4, 100 / len(plot.rows))
     for series, (_, colour) in enumerate(plot.series):
@@ -168,8 +169,4 @@ def _over_time(figure: Figure, plot: Plot) -> None:
     formatter = dates.ConciseDateFormatter(locator, tz=UTC, show_offset=False)  # type: ignore[no-untyped-call]
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(formatter)
-    axes.tick_params(length=0, pad=3, colors=COLOURS["quiet"])
-    axes.tick_params(axis="x", pad=6)
     axes.set_xlim(edges[0], edges[-1])
-    axes.grid(axis="y", color=COLOURS["line"])
-    axes.set_axisbelow(True)

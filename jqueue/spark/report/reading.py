@@ -6,37 +6,28 @@ tables, page and DataFrames show the same figures, even if the queues change mea
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, get_type_hints, overload
+from typing import TYPE_CHECKING, TypedDict, TypeVar, Unpack, overload
 
 import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from jqueue.connect import connect_storage
-from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.domain.durations import Duration, check_time, to_seconds
+from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import describe
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import queues_of
 from jqueue.spark.lake.reading import read_lake
 from jqueue.spark.lake.store import lake_name
 from jqueue.spark.report import columns, figures, past_figures
-from jqueue.spark.report.columns import (
-    EntrypointFigures,
-    Failure,
-    Figures,
-    HistogramBucket,
-    Past,
-    PastFailure,
-    PastFigures,
-    schema_of,
-)
+from jqueue.spark.report.columns import EntrypointFigures, Failure, HistogramBucket, PastFailure, PastFigures
 from jqueue.spark.report.figures import EPOCH
 from jqueue.spark.report.sections import Part, past_part, present_part
 from jqueue.spark.session import require_spark
@@ -85,7 +76,7 @@ class _Shown:
 
 
 @dataclass(frozen=True)
-class PastReport(Past, _Shown):
+class PastReport(columns.Past, _Shown):
     """A report on the past of queues: its figures as DataFrames, tables and a page."""
 
     spark: SparkSession = field(repr=False)
@@ -93,29 +84,29 @@ class PastReport(Past, _Shown):
     @property
     def frame(self) -> DataFrame:
         """One row for each entrypoint and window; the columns are those of `PastFigures`."""
-        return self.spark.createDataFrame(self.parts, schema_of(PastFigures))
+        return self.spark.createDataFrame(self.parts, columns.schema_of(PastFigures))
 
     @property
     def entrypoint_frame(self) -> DataFrame:
         """One row for each entrypoint, over the whole time."""
-        return self.spark.createDataFrame(self.entrypoints, schema_of(PastFigures))
+        return self.spark.createDataFrame(self.entrypoints, columns.schema_of(PastFigures))
 
     @property
     def holder_frame(self) -> DataFrame:
         """One row for each holder of claims, over the whole time."""
-        return self.spark.createDataFrame(self.holders, schema_of(PastFigures))
+        return self.spark.createDataFrame(self.holders, columns.schema_of(PastFigures))
 
     @property
     def failure_frame(self) -> DataFrame:
         """One row for each entrypoint, class of errors and window; see `PastFailure`."""
-        return self.spark.createDataFrame(self.failures, schema_of(PastFailure))
+        return self.spark.createDataFrame(self.failures, columns.schema_of(PastFailure))
 
     def _parts(self) -> list[Part]:
         return [past_part(self)]
 
 
 @dataclass(frozen=True)
-class Report(Figures, _Shown):
+class Report(columns.Figures, _Shown):
     """A report on queues: its figures as DataFrames, tables and a page."""
 
     spark: SparkSession = field(repr=False)
@@ -125,25 +116,26 @@ class Report(Figures, _Shown):
     @property
     def frame(self) -> DataFrame:
         """One row for each queue and entrypoint; the columns are those of `EntrypointFigures`."""
-        return self.spark.createDataFrame(self.standings, schema_of(EntrypointFigures))
+        return self.spark.createDataFrame(self.standings, columns.schema_of(EntrypointFigures))
 
     @property
     def failure_frame(self) -> DataFrame:
         """One row for each queue, entrypoint and class of errors; see `Failure`."""
-        return self.spark.createDataFrame(self.failures, schema_of(Failure))
+        return self.spark.createDataFrame(self.failures, columns.schema_of(Failure))
 
     @property
     def histogram_frame(self) -> DataFrame:
         """The histograms of ages, turnarounds and attempts, named by the column `histogram`; see `HistogramBucket`."""
         names = ("ages", "turnarounds", "attempts")
         rows = [(*bucket, name) for name in names for bucket in getattr(self, name)]
-        return self.spark.createDataFrame(rows, f"{schema_of(HistogramBucket)}, histogram string")
+        return self.spark.createDataFrame(rows, f"{columns.schema_of(HistogramBucket)}, histogram string")
 
     def _parts(self) -> list[Part]:
         return [present_part(self), *([past_part(self.past)] if self.past else ())]
 
 
-class _Period(TypedDict, total=False):
+class _Times(TypedDict, total=False):
+    now: datetime | None
     since: datetime | None
     until: datetime | None
     window: Duration | None
@@ -151,15 +143,10 @@ class _Period(TypedDict, total=False):
 
 @overload
 def report(
-    spark: SparkSession,
-    urls: str | Sequence[str],
-    *,
-    now: datetime | None = None,
-    lake: str | None = None,
-    **period: Unpack[_Period],
+    spark: SparkSession, urls: str | Sequence[str], *, lake: str | None = None, **times: Unpack[_Times]
 ) -> Report: ...
 @overload
-def report(spark: SparkSession, urls: None = None, *, lake: str, **period: Unpack[_Period]) -> PastReport: ...
+def report(spark: SparkSession, urls: None = None, *, lake: str, **times: Unpack[_Times]) -> PastReport: ...
 def report(
     spark: SparkSession,
     urls: str | Sequence[str] | None = None,
@@ -189,13 +176,14 @@ def report(
 
     Raises:
         ImportError: Spark is too old.
+        InvalidJobError: a time has no time zone.
         InvalidURLError: no queue matches, a URL is wrong, or there is no lake, or it has no events in this time.
         StorageError: a store could not list its queues, or the lake cannot be read.
     """
     require_spark(pyspark.__version__, spark.version)
     for name, time in (("now", now), ("since", since), ("until", until)):
-        if time is not None and time.tzinfo is None:
-            raise InvalidJobError(f"{name} must be aware of its time zone, as in datetime.now(UTC)")
+        if time is not None:
+            check_time(name, time)
     past = None if lake is None else _past_report(spark, lake, since, until, window)
     if urls is not None:
         return replace(_present_report(spark, urls, now or SystemClock().now()), past=past)
@@ -219,16 +207,18 @@ def _present_report(spark: SparkSession, urls: str | Sequence[str], now: datetim
         counts = figures.counts_of(facts).collect()
     finally:
         facts.unpersist()
-    records = [(row["level"], _record(EntrypointFigures, row, "next_at", timedelta(microseconds=1))) for row in rows]
-    totals = {each.queue: each for level, each in records if level != figures.EACH}
-    standings = [each for level, each in records if level == figures.EACH]
+    levels = defaultdict[int, list[EntrypointFigures]](list)
+    for row in rows:
+        levels[row["level"]].append(_record(EntrypointFigures, row, "next_at", timedelta(microseconds=1)))
+    known = {each.queue: each for each in levels[figures.QUEUE] + levels[figures.ALL]}
+    errors = (_failure(row) for row in counts if row["kind"] == "error")
     return Report(
         spark=spark,
         now=now.astimezone(UTC),
         queues=queues,
-        standings=tuple(sorted(standings, key=lambda each: (each.queue, each.entrypoint))),
-        totals={name: totals.get(name, EntrypointFigures(name, None)) for name in (None, *queues)},
-        failures=_failures(counts),
+        standings=tuple(sorted(levels[figures.EACH], key=attrgetter("queue", "entrypoint"))),
+        totals={name: known.get(name, EntrypointFigures(name, None)) for name in (None, *queues)},
+        failures=tuple(columns.sums(errors, "queue", "entrypoint", "error")),
         ages=_buckets(counts, "age", columns.AGES),
         turnarounds=_buckets(counts, "turnaround", columns.AGES),
         attempts=_buckets(counts, "attempts", columns.ATTEMPTS),
@@ -237,24 +227,16 @@ def _present_report(spark: SparkSession, urls: str | Sequence[str], now: datetim
 
 def _record(kind: type[R], row: Row, time: str, unit: timedelta) -> R:
     """Return a row as a record. A collected time would lose its zone: it is collected as a number of units."""
-    values = {name: row[name] for name in get_type_hints(kind)}
+    values = {name: row[name] for name in kind._fields}
     if values[time] is not None:
         values[time] = EPOCH + values[time] * unit
     return kind(**values)
 
 
-def _failures(counts: Sequence[Row]) -> tuple[Failure, ...]:
-    """Return the classes of errors, the most frequent first."""
-    classes: dict[tuple[str, str, str], Counter[str]] = {}
-    for row in counts:
-        if row["kind"] == "error":
-            key = (row["queue"], row["entrypoint"], row["part"])
-            classes.setdefault(key, Counter())[row["state"]] += row["jobs"]
-    failures = []
-    for key, states in classes.items():
-        dead, completed = states["dead"], states["completed"]
-        failures.append(Failure(*key, states.total(), dead, states.total() - dead - completed, completed))
-    return tuple(sorted(failures, key=lambda each: (-each.jobs, each)))
+def _failure(row: Row) -> Failure:
+    jobs, state = row["jobs"], row["state"]
+    dead, completed = jobs if state == "dead" else 0, jobs if state == "completed" else 0
+    return Failure(row["queue"], row["entrypoint"], row["part"], jobs, dead, jobs - dead - completed, completed)
 
 
 def _buckets(counts: Sequence[Row], kind: str, names: Iterable[float]) -> tuple[HistogramBucket, ...]:
@@ -284,20 +266,20 @@ def _past_report(
     default = next((each for each in WINDOWS if seconds <= each * MOST_WINDOWS), WINDOWS[-1])
     length = to_seconds("window", window or default)
     facts, second = past_figures.facts_of(events, length), timedelta(seconds=1)
-    levels: dict[int, list[PastFigures]] = {}
+    levels = defaultdict[int, list[PastFigures]](list)
     for row in past_figures.figures_of(facts).collect():
-        levels.setdefault(row["level"], []).append(_record(PastFigures, row, "start", second))
+        levels[row["level"]].append(_record(PastFigures, row, "start", second))
     failures = past_figures.failures_of(facts).collect()
     return PastReport(
         lake=lake_name(lake),
         since=first,
         until=last,
         window=length,
-        total=next(iter(levels.get(past_figures.WHOLE, ())), PastFigures()),
-        windows=tuple(sorted(levels.get(past_figures.BY_WINDOW, ()), key=attrgetter("start"))),
-        entrypoints=_most_first(levels.get(past_figures.BY_ENTRYPOINT, ())),
-        parts=tuple(sorted(levels.get(past_figures.BY_BOTH, ()), key=attrgetter("entrypoint", "start"))),
-        holders=_most_first(each for each in levels.get(past_figures.BY_HOLDER, ()) if each.holder is not None),
+        total=next(iter(levels[past_figures.WHOLE]), PastFigures()),
+        windows=tuple(sorted(levels[past_figures.BY_WINDOW], key=attrgetter("start"))),
+        entrypoints=_most_first(levels[past_figures.BY_ENTRYPOINT]),
+        parts=tuple(sorted(levels[past_figures.BY_BOTH], key=attrgetter("entrypoint", "start"))),
+        holders=_most_first(each for each in levels[past_figures.BY_HOLDER] if each.holder is not None),
         failures=tuple(sorted(_record(PastFailure, row, "start", second) for row in failures)),
         spark=spark,
     )

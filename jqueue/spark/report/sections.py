@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from operator import attrgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from jqueue.domain.printable import counted
 from jqueue.spark.report import columns
+from jqueue.spark.report.columns import sums
 from jqueue.spark.report.figures import EPOCH, STATES
 from jqueue.spark.report.plots import Plot, Series
-from jqueue.spark.report.words import UNITS, duration, mean, moment, rate, short_names, window_start, words
+from jqueue.spark.report.words import duration, mean, rate, short_names, words
 
 MOST_BARS, MOST_WINDOWS = 15, 400
 """Largest number of rows, or of windows, in a plot: the largest or the latest are shown."""
@@ -45,8 +46,6 @@ COLOURS = {
 
 CLASS_COLOURS = ("dead", "in_progress", "purple", "teal", "scheduled")
 """The colours of the most frequent classes of errors; all others have one colour."""
-
-R = TypeVar("R", columns.Failure, columns.PastFailure)
 
 
 class Column(NamedTuple):
@@ -99,7 +98,7 @@ class Part(NamedTuple):
         of: the queue, the number of queues, or the lake.
         about: the time that it tells of, in words.
         tiles: figures at its top, each with its name and its colour.
-        sections: by title, a question's tables with rows, and its plots.
+        sections: by title, the tables and the plots of a question.
     """
 
     title: str
@@ -116,14 +115,12 @@ def present_part(report: columns.Figures) -> Part:
     queue = Column("queue", lambda name: short[name])
     names = (Column("entrypoint"), queue) if several else (Column("entrypoint"),)
     next_at = Column("next_at", lambda time: f"in {duration(max(0.0, (time - report.now).total_seconds()))}")
-    jobs, more = (
-        _columns("ready", "scheduled", "in_progress", "stale", "dead", "completed"),
-        _columns("expired", "jobs"),
-    )
+    jobs = _columns("ready", "scheduled", "in_progress", "stale", "dead", "completed")
+    more = _columns("expired", "jobs")
     queues = [Table("Queues", (queue,), jobs, [report.totals[each] for each in report.queues], total, more)]
     waiting = (*_columns(*AGES, "scheduled"), next_at)
     attempts = _columns("tried", "mean_attempts", "most_attempts", "failing")
-    outcomes = ("dead", "waiting", "completed")
+    outcomes, classes = ("dead", "waiting", "completed"), sums(report.failures, "error")
     errors = Table("Errors", (*_columns("error"), *names), _columns("jobs", *outcomes), report.failures)
 
     def table(title: str, numbers: Columns, *more: Column) -> Table:
@@ -158,84 +155,74 @@ def present_part(report: columns.Figures) -> Part:
         ),
         "What failed": (
             [errors],
-            [
-                _bars(
-                    "Jobs by the class of their last error",
-                    outcomes,
-                    _sums(report.failures, "error"),
-                    attrgetter("error"),
-                )
-            ],
+            [_bars("Jobs by the class of their last error", outcomes, classes, attrgetter("error"))],
         ),
     }
     tiles = _tiles(total, *(each for each in STATES if each != "expired" or total.expired), "stale")
     tiles.append(("oldest ready job", words(total.oldest_age) or "none", "line"))
     of = counted(len(report.queues), "queue") if several else report.queues[0]
-    return Part("Now", of, f"As of {moment(report.now)}", tiles, _with_rows(sections))
+    return Part("Now", of, f"{counted(total.jobs, 'job')} as of {words(report.now)} UTC", tiles, sections)
 
 
 def past_part(past: columns.Past) -> Part:
     """Return the past, as a lake has it."""
     total, length = past.total, timedelta(seconds=past.window)
     first, last = (EPOCH + (time - EPOCH) // length * length for time in (past.since, past.until))
-    all_windows = (last - first) // length + 1
-    starts = [last - length * place for place in reversed(range(min(MOST_WINDOWS, all_windows)))]
-    titles = [window_start(start, past.window) for start in starts]
+    starts = [last - length * place for place in reversed(range(min(MOST_WINDOWS, (last - first) // length + 1)))]
+    titles, edges = [*map(words, starts)], [*starts, last + length]
     by_start = {each.start: each for each in past.windows}
     windows = [by_start.get(start, columns.PastFigures()) for start in starts]
-    unit_of_time = f"in windows of {duration(past.window)}"
+    in_windows = f"in the latest {counted(len(starts), 'window')} of {duration(past.window)}"
 
-    def over_time(title: str, series: Series, rows: Iterable[Sequence[Any]], *, are_sums: bool = True) -> Plot:
-        note = _left_out(all_windows - len(starts), "earlier window")
-        return Plot(title, series, [*zip(titles, rows, strict=True)], note, are_sums, [*starts, last + length])
+    def over_time(title: str, *fields: str, are_sums: bool = True) -> Plot:
+        rows = map(attrgetter(*fields), windows)
+        return Plot(title, _series(fields), [*zip(titles, rows, strict=True)], are_sums, edges)
 
-    def of_windows(title: str, *fields: str, are_sums: bool = True) -> Plot:
-        return over_time(title, _series(fields), map(attrgetter(*fields), windows), are_sums=are_sums)
-
-    def table(title: str, name: Column, rows: Sequence[Any], longest: int = 40) -> Table:
+    def table(title: str, name: str, rows: Sequence[Any], longest: int = 40) -> Table:
         numbers = _columns("enqueued", "done", "failed", "dead", "mean_attempts")
         more = _columns("most_attempts", "p95_wait", "median_run", "p95_run", "p95_total")
-        return Table(title, (name,), numbers, rows, total, more, longest=longest)
+        return Table(title, _columns(name), numbers, rows, total, more, longest=longest)
 
-    by_class = {(each.start, each.error): each.failed for each in _sums(past.failures, "start", "error")}
-    classes = [each.error for each in _sums(past.failures, "error")]
+    by_class = {(each.start, each.error): each.failed for each in sums(past.failures, "start", "error")}
+    classes = [each.error for each in sums(past.failures, "error")]
     groups = [[error] for error in classes[: len(CLASS_COLOURS)]]
     names = [*zip(classes, CLASS_COLOURS, strict=False)]
     if rare := classes[len(CLASS_COLOURS) :]:
         groups.append(rare)
         names.append(("all others", "expired"))
     failed = [[sum(by_class.get((start, error), 0) for error in group) for group in groups] for start in starts]
-    errors = _sums(past.failures, "error", "entrypoint")
-    entrypoint, window = Column("entrypoint"), Column("start", lambda start: window_start(start, past.window))
+    errors = sums(past.failures, "error", "entrypoint")
     times = _columns(*(f"{share}_{time}" for time in TIMES for share in ("median", "p95")))
     p99 = _columns(*(f"p99_{time}" for time in TIMES))
     sections = {
         "What was done": (
-            [table("Entrypoints", entrypoint, past.entrypoints), table("Windows", window, past.windows[::-1], 10)],
-            [of_windows(f"Jobs {unit_of_time}", "done", "failed", "enqueued")],
+            [
+                table("Entrypoints", "entrypoint", past.entrypoints),
+                table("Windows", "start", past.windows[::-1], 10),
+            ],
+            [over_time(f"Jobs {in_windows}", "done", "failed", "enqueued")],
         ),
         "How long jobs took": (
-            [Table("Times", (entrypoint,), times, past.entrypoints, total, p99)],
+            [Table("Times", _columns("entrypoint"), times, past.entrypoints, total, p99)],
             [
-                of_windows(f"{time.title()}: {words}", f"median_{time}", f"p95_{time}", f"p99_{time}", are_sums=False)
-                for time, words in TIMES.items()
+                over_time(f"{time.title()}: {about}", f"median_{time}", f"p95_{time}", f"p99_{time}", are_sums=False)
+                for time, about in TIMES.items()
             ],
         ),
         "Attempts that failed": (
             [Table("Errors", _columns("error", "entrypoint"), _columns("failed", "dead"), errors)],
-            [over_time(f"Failed attempts {unit_of_time}", names, failed)],
+            [Plot(f"Failed attempts {in_windows}", names, [*zip(titles, failed, strict=True)], edges=edges)],
         ),
         "Who did it": (
-            [table("Holders", Column("holder"), past.holders)],
+            [table("Holders", "holder", past.holders)],
             [_bars("Jobs by holder", ("done", "failed"), past.holders, attrgetter("holder"))],
         ),
     }
     seconds = max(1.0, (past.until - past.since).total_seconds())
-    unit = next(unit for unit, length in UNITS.items() if seconds >= 2 * length or unit == "s")
     tiles = _tiles(total, "enqueued", "done", "failed", "dead", "p95_wait", "p95_run")
-    tiles.append((f"done / {unit}", rate(total.done * UNITS[unit] / seconds), "completed"))
-    about = f"From {moment(past.since)} to {moment(past.until)}"
-    return Part("Before", past.lake, about, tiles, _with_rows(sections))
+    tiles.append(("done / h", rate(total.done * 3600 / seconds), "completed"))
+    about = f"{words(past.since)} to {words(past.until)} UTC"
+    return Part("Before", past.lake, about, tiles, sections)
 
 
 def _columns(*fields: str) -> Columns:
@@ -259,7 +246,7 @@ def _bars(
     rows = [(label(each), [getattr(each, field) for field in fields]) for each in records]
     rows = [row for row in rows if None not in row[1]]
     rows.sort(key=lambda row: (sum if are_sums else max)(row[1]), reverse=True)
-    return Plot(title, _series(fields), rows[:MOST_BARS], _left_out(len(rows) - MOST_BARS, "more row"), are_sums)
+    return Plot(title, _series(fields), rows[:MOST_BARS], are_sums, more=len(rows) - MOST_BARS)
 
 
 def _histogram(title: str, buckets: Iterable[columns.HistogramBucket], names: Mapping[float, str]) -> Plot:
@@ -267,28 +254,3 @@ def _histogram(title: str, buckets: Iterable[columns.HistogramBucket], names: Ma
     for each in buckets:
         counts[each.at_least] += each.jobs
     return Plot(title, _series(["jobs"]), [(name, [counts[bound]]) for bound, name in names.items()])
-
-
-def _left_out(count: int, what: str) -> str:
-    return f"{counted(count, what)}: in the table only." if count > 0 else ""
-
-
-def _sums(failures: Iterable[R], *fields: str) -> list[R]:
-    """Return the sums of the failures that are alike in these fields, the most frequent first."""
-    sums: dict[Any, Any] = {}
-    for each in failures:
-        key = tuple(getattr(each, field) for field in fields)
-        pairs: Iterable[Any] = zip(each, sums.get(key, each), strict=True)
-        sums[key] = (
-            type(each)._make(one + two if type(one) is int else one for one, two in pairs) if key in sums else each
-        )
-    return [each for key, each in sorted(sums.items(), key=lambda item: (-item[1][3], item[0]))]
-
-
-def _with_rows(sections: dict[str, tuple[list[Table], list[Plot]]]) -> dict[str, tuple[list[Table], list[Plot]]]:
-    """Return the tables and plots that have something to tell."""
-    shown = {
-        title: ([table for table in tables if table.rows], [plot for plot in plots if any(plot.sizes)])
-        for title, (tables, plots) in sections.items()
-    }
-    return {title: parts for title, parts in shown.items() if parts[0]}

@@ -27,11 +27,11 @@ def show(parts: Sequence[Part], console: Console | None = None) -> None:
         for tables, _ in part.sections.values():
             for table in tables:
                 _print_table(out, table)
-        if not part.sections:
-            out.print("no jobs")
 
 
 def _print_table(out: Console, table: Table) -> None:
+    if not table.rows:
+        return
     shown = rich_table.Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in table.names:
         shown.add_column(column.heading, overflow="fold")

@@ -24,28 +24,18 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.1f}".removesuffix(".0")
 
 
-def words(value: str | float | None) -> str:
-    """Return a name, a count, or a duration of so many seconds in words; an empty text if it is unknown."""
-    if value is None or isinstance(value, str):
-        return value or ""
-    return f"{value:,}" if isinstance(value, int) else duration(value)
+def words(value: str | float | datetime | None) -> str:
+    """Return a name, a count, a time, or a duration of so many seconds in words; an empty text if it is unknown."""
+    if isinstance(value, datetime):
+        return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}".removesuffix(":00")
+    if isinstance(value, int):
+        return f"{value:,}"
+    return duration(value) if isinstance(value, float) else value or ""
 
 
 def mean(value: float) -> str:
     """Return a mean, to two places at most."""
     return f"{value:.2f}".rstrip("0").rstrip(".")
-
-
-def moment(time: datetime) -> str:
-    """Return a time in UTC, to the second."""
-    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
-def window_start(start: datetime, length: float) -> str:
-    """Return the beginning of a window of so many seconds, in UTC."""
-    if length % UNITS["d"] == 0:
-        return f"{start:%Y-%m-%d}"
-    return f"{start:%Y-%m-%d %H:%M}" if length % 60 == 0 else f"{start:%Y-%m-%d %H:%M:%S}"
 
 
 def name(text: str, longest: int = 40) -> str:
