@@ -54,7 +54,11 @@ CHUNK = 1 << 20
 
 MESSAGES = msgspec.json.Decoder(Message)
 
-CRASHES = ("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT")
+CAUSES = {
+    "SIGKILL": ", perhaps because the system was out of memory",
+    **dict.fromkeys(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"), ": it crashed"),
+}
+"""Likely causes of a signal."""
 
 
 class WorkFailed(JQueueError):
@@ -209,15 +213,7 @@ def _kill(process: BaseProcess) -> None:
 
 def _describe_exit(code: int | None) -> str:
     """Return a description of the end of a process, to be kept as the error of its job."""
-    if code is None:
-        return "the process of the handler ended"
-    if code >= 0:
-        return f"the process of the handler ended with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    why = ": it crashed" if name in CRASHES else ""
-    if name == "SIGKILL":
-        why = ", perhaps because the system was out of memory"
-    return f"the process of the handler was ended by {name}{why}"
+    if code is None or code >= 0:
+        return "the process of the handler ended" + ("" if code is None else f" with exit code {code}")
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    return f"the process of the handler was ended by {name}{CAUSES.get(name, '')}"

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job, record_of
 from jqueue.domain.segments import RangeClaim
-from jqueue.spark.batch.task import JOBS, RESULTS_DDL, STAGED_DDL, BatchTask
+from jqueue.spark.batch.task import JOBS, RESULTS, STAGED, BatchTask
 from jqueue.spark.tags import tagged
 
 if TYPE_CHECKING:
@@ -25,6 +26,18 @@ MOST_IN_ONE = 1000
 """Largest number of jobs in a partition, unless the caller sets the number of partitions."""
 
 
+def parts_of(spark: SparkSession, partitions: int | None) -> int:
+    """Return the least number of partitions for a batch that is large enough; see `sizes_of`."""
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return PER_CORE * int(spark.sparkContext.defaultParallelism) if partitions is None else partitions
+    except PySparkAttributeError:
+        raise InvalidJobError(
+            "Spark Connect does not report the number of cores: give the number of partitions="
+        ) from None
+
+
 def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int]:
     """Return the number of jobs in each partition.
 
@@ -33,25 +46,9 @@ def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int
         jobs: number of all jobs.
         partitions: the wanted number of partitions; None: chosen by the numbers of cores and jobs.
     """
-    number = max(PER_CORE * _cores_of(spark), -(-jobs // MOST_IN_ONE)) if partitions is None else partitions
+    number = partitions or max(parts_of(spark, None), -(-jobs // MOST_IN_ONE))
     size, more = divmod(jobs, min(number, jobs))
     return [size + (place < more) for place in range(min(number, jobs))]
-
-
-def parts_of(spark: SparkSession, partitions: int | None) -> int:
-    """Return the least number of partitions for a batch that is large enough; see `sizes_of`."""
-    return PER_CORE * _cores_of(spark) if partitions is None else partitions
-
-
-def _cores_of(spark: SparkSession) -> int:
-    from pyspark.errors import PySparkAttributeError
-
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except PySparkAttributeError:
-        raise InvalidJobError(
-            "Spark Connect does not report the number of cores: give the number of partitions="
-        ) from None
 
 
 def do_on_spark(
@@ -84,8 +81,8 @@ def do_on_spark(
     with tagged(spark, task.write_id):
         lots = spark.createDataFrame(table).repartitionById(len(sizes) + len(ranges), "partition")
         if results is None:
-            return [row.staged for row in lots.mapInArrow(task, STAGED_DDL).collect()]
+            return [row.staged for row in lots.mapInArrow(task, from_arrow_schema(STAGED)).collect()]
         folder = f"{results}/batch={task.write_id}"
-        lots.mapInArrow(task, RESULTS_DDL).write.parquet(folder)
-        written = spark.read.schema(RESULTS_DDL).parquet(folder)
+        lots.mapInArrow(task, from_arrow_schema(RESULTS)).write.parquet(folder)
+        written = spark.read.schema(from_arrow_schema(RESULTS)).parquet(folder)
         return [row.staged for row in written.select("staged").distinct().collect()]

@@ -45,8 +45,6 @@ PICKLE = b"\x80"
 STAGED = pa.schema([("staged", pa.string())])
 """Columns of a task's answer: the name of the object that it has staged."""
 
-STAGED_DDL = "staged string"
-
 RESULTS = pa.schema(
     [
         ("job_id", pa.string()),
@@ -61,8 +59,6 @@ RESULTS = pa.schema(
 `result` is JSON. `staged` names the object with the outcomes of the same attempt: Spark may try a task several times,
 and those outcomes count whose results it has written.
 """
-
-RESULTS_DDL = "job_id string, entrypoint string, attempt long, result string, staged string"
 
 
 class BatchTaskError(JQueueError):
