@@ -23,7 +23,6 @@ from multiprocessing.process import BaseProcess
 
 import msgspec
 
-from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
@@ -59,18 +58,6 @@ CAUSES = {
     **dict.fromkeys(("SIGSEGV", "SIGBUS", "SIGILL", "SIGFPE", "SIGABRT"), ": it crashed"),
 }
 """Likely causes of a signal."""
-
-
-class WorkFailed(JQueueError):
-    """The jobs of a partition cannot be done, for a reason common to all: the worker cannot be made, or fails.
-
-    Attributes:
-        outcomes: what became of the jobs that were done before, by id.
-    """
-
-    def __init__(self, why: str, outcomes: dict[str, Outcome]) -> None:
-        super().__init__(why)
-        self.outcomes = outcomes
 
 
 @dataclass
@@ -117,11 +104,10 @@ class ChildReport:
         return min(self.running.values(), default=self.heard + END if self.begun else math.inf)
 
 
-def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> dict[str, Outcome]:
-    """Do jobs in child processes. Return the outcomes by the ids of jobs. Jobs without one are handed back.
+def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> tuple[dict[str, Outcome], str | None]:
+    """Do jobs in child processes. Return the outcomes by the ids of jobs; those without one are handed back.
 
-    Raises:
-        WorkFailed: the worker cannot be made, or fails.
+    Also return why some were not done, if there is a reason common to all: the worker cannot be made, or fails.
     """
     outcomes = dict[str, Outcome]()
     suspects, rest = list[JobRecord](), list(jobs)
@@ -135,7 +121,7 @@ def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> dict[s
         if report.death is not None and not report.begun:
             why = f"{report.death} before it began a job"
         if why is not None and (begun or later):
-            raise WorkFailed(why, outcomes)
+            return outcomes, why
         if report.death is None:
             begun, later = [], later if report.last.is_stuck and report.begun else []
         elif one_by_one:
@@ -149,7 +135,7 @@ def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> dict[s
             again = counted(len(begun), "job")
             logger.warning("%s; %s that it had begun will be done again, one by one", report.death, again)
         suspects, rest = (begun + later, rest) if one_by_one else (begun, later)
-    return outcomes
+    return outcomes, None
 
 
 def _run(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> ChildReport:
@@ -164,9 +150,8 @@ def _run(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> ChildRepo
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
         process.start()
+    writer.close()
     try:
-        with writer:
-            pass
         _listen(process, reader, report)
         process.join(EXIT)
     finally:

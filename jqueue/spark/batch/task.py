@@ -25,7 +25,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.child import WorkInstructions
-from jqueue.spark.batch.children import WorkFailed, do_jobs
+from jqueue.spark.batch.children import do_jobs
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.claims.held import end_of_range
 from jqueue.spark.claims.outcomes import Outcome, Staged
@@ -109,11 +109,8 @@ class BatchTask:
         instructions = WorkInstructions(
             load=self.worker.load, url=self.url, claim=claim, timeout=self.timeout, results=self.results
         )
-        failure: WorkFailed | None = None
         try:
-            outcomes = do_jobs(instructions, jobs)
-        except WorkFailed as error:
-            outcomes, failure = error.outcomes, error
+            outcomes, failure = do_jobs(instructions, jobs)
         except OSError as error:
             raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
         name = self.staging.name(self.write_id, number, 0 if context is None else context.taskAttemptId())
@@ -129,7 +126,7 @@ class BatchTask:
             ended = end_of_range(claim, staged.outcomes, staged.left)
         asyncio.run(self._stage(name, staged.encode(), ended))
         if failure is not None:
-            raise BatchTaskError(str(failure)) from None
+            raise BatchTaskError(failure)
         yield self._answer(name, jobs, outcomes)
 
     async def _read(self, claim: RangeClaim | None, lines: Sequence[bytes]) -> tuple[list[JobRecord], str | None]:
