@@ -92,10 +92,13 @@ def _row(original: Original, jobs: int, in_flight: int) -> Row:
     if original.syncs:
         theirs = _theirs(original, original.name, given)
         return Row("formats", title, (ours_synced, theirs), _lines("", OURS, theirs.name))
-    mark = "&" if "?" in original.url else "?"
-    ours_unsynced = ours("formats", {**given, "url": f"{original.url}{mark}fsync=false"}, name=UNSYNCED)
-    theirs = _theirs(original, original.name, given)
     theirs_synced = _theirs(original, f"{original.name}, fsync by whoever uses it", {**given, "fsync": True})
+    if "?" not in original.url:  # a format that we always sync
+        return Row(
+            "formats", title, (ours_synced, theirs_synced), _lines(", both with fsync", OURS, theirs_synced.name)
+        )
+    ours_unsynced = ours("formats", {**given, "url": f"{original.url}&fsync=false"}, name=UNSYNCED)
+    theirs = _theirs(original, original.name, given)
     return Row(
         "formats",
         title,

@@ -13,7 +13,7 @@ PLACES = {
     "vsqs": lambda path, name: f"vsqs://{path}/{name}",
     "dirq-simple": lambda path, name: f"dirq://{path}/{name}?kind=simple&fsync=false&maxlock=1",
     "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&fsync=false&maxlock=1",
-    "textq": lambda path, name: f"textq://{path}/{name}.tq?fsync=false",
+    "textq": lambda path, name: f"textq://{path}/{name}.tq",
 }
 """URL of a queue of each kind, from the folder of a test and a name."""
 

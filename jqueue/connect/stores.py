@@ -264,13 +264,12 @@ def _dirq(url: ParsedURL) -> JobStorePort:
 
 
 def _textq(url: ParsedURL) -> JobStorePort:
-    single_or_many = matching("single or many", "single|many")
-    path, options = _path_and_options(url, fsync=BOOLEAN, hide=BOOLEAN, lines=single_or_many, settle=DURATION)
+    path, options = _path_and_options(url)
     if path.endswith("/"):
         raise url_error(url.scheme, "names a folder instead of a file")
     from jqueue.formats.textqueue.store import TextQueueFile
 
-    return TextQueueFile(path, single_lines=options.pop("lines", "many") == "single", **options)
+    return TextQueueFile(path, **options)
 
 
 FORMATS: dict[str, Callable[[ParsedURL], JobStorePort]] = {

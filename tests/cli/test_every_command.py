@@ -253,7 +253,7 @@ LACKING = {
     [
         "vsqs://{}/queue",
         "dirq://{}/queue?fsync=false&kind=simple",
-        "textq://{}/queue.tq?fsync=false",
+        "textq://{}/queue.tq",
     ],
 )
 def test_a_queue_of_an_older_program_is_looked_at_and_changed_and_what_it_lacks_is_named(tmp_path, url):

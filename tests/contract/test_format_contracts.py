@@ -43,3 +43,4 @@ class TestVsqs(OnAFormat, RefusalsContract, QueueContract):
 
 class TestTextQueue(OnAFormat, RefusalsContract, QueueContract):
     make_store = TextQueueFile
+    unsynced: ClassVar[dict[str, bool]] = {}

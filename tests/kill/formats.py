@@ -22,8 +22,7 @@ FORMATS = {
     "dirq-simple": "dirq://{}/queue?kind=simple",
     "dirq-queue": "dirq://{}/queue?kind=queue",
     "vsqs": "vsqs://{}/queue",
-    "textq": "textq://{}/queue.tq?settle=0.001",
-    "textq-hiding": "textq://{}/queue.tq?settle=0.001&hide=true",
+    "textq": "textq://{}/queue.tq",
 }
 
 Jobs = dict[bytes, Job]

@@ -19,7 +19,7 @@ URLS = {
     "dirq-simple": "dirq://{}/queue?kind=simple&fsync=false",
     "dirq-queue": "dirq://{}/queue?kind=queue&fsync=false",
     "vsqs": "vsqs://{}/queue",
-    "textq": "textq://{}/queue.tq?fsync=false",
+    "textq": "textq://{}/queue.tq",
 }
 
 texts = st.text(st.characters(exclude_categories=["Cs"])) | st.text(st.sampled_from("\\\t\n\rtnx\0ö\u2028 "))
@@ -137,13 +137,13 @@ def check(verb, before, after):
 def test_calls_change_no_byte_that_others_wrote_in_a_text_and_show_every_message(content, program):
     async def live(path):
         held: list[Job] = []
-        queue = connect(f"textq://{path}?fsync=false&settle=0.001")
+        queue = connect(f"textq://{path}")
         for verb, number, text in program:
             before = path.read_bytes()
             os.utime(path, (0, 0))  # what a person has written is whole, although it may lack its last end
             if verb == "reopen":
                 await queue.aclose()
-                queue = connect(f"textq://{path}?fsync=false&settle=0.001")
+                queue = connect(f"textq://{path}")
             elif verb in ("insert", "remove", "mark", "cut"):
                 path.write_bytes(edited(before, verb, number, text))
                 os.utime(path, (0, 0))

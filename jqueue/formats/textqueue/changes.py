@@ -2,7 +2,6 @@
 
 Each change takes effect by one write: the append of a message, its first byte, or its line in the journal. If both a
 byte and a line change, the byte is written first: if the process dies in between, it overrules the journal's old line.
-Hiding a message is the exception, as the byte alone would mean that it is finished: here the line is written first.
 """
 
 from __future__ import annotations
@@ -11,29 +10,20 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec.structs import replace
 
 from jqueue.domain.errors import StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
-from jqueue.formats.textqueue.journal import KEPT_FINISHED, JournalWriteError, MessageState
-from jqueue.formats.textqueue.open_file import OpenFile
+from jqueue.formats.textqueue.journal import KEPT_FINISHED, JournalWriteError, MessageState, OpenFile
 from jqueue.formats.textqueue.records import COMMENT, FAILED, PROCESSED, QUEUED, Record, plain_values, written
 from jqueue.formats.textqueue.view import PLACES_PER_BYTE, TextView, place_of
 from jqueue.formats.times import microseconds
-from jqueue.runtime.posix_files import file_status, flush, flush_folder, open_folder, write_all
+from jqueue.runtime.posix_files import closing, file_status, flush, flush_folder, open_folder, write_all
 
 _NEW_FILE = 0o666
-
-
-@dataclass(frozen=True, slots=True)
-class ChangeSettings:
-    """Settings for changes, as arguments of `TextQueueFile`."""
-
-    fsync: bool
-    hide: bool
-    single_lines: bool
 
 
 class Batch:
@@ -41,16 +31,13 @@ class Batch:
 
     Args:
         view: the queue as last read; the batch reads it again.
-        settings: settings for the changes.
         now: the time.
     """
 
-    def __init__(self, view: TextView, settings: ChangeSettings, now: datetime) -> None:
+    def __init__(self, view: TextView, now: datetime) -> None:
         self._view = view
-        self._settings = settings
         self._now = now
         self._new_states: dict[str, MessageState] = {}
-        self._to_hide: list[Record] = []
         self._new: set[str] = set()
         self._last_order = 0
         self._wrote = self._claims_moved = False
@@ -62,7 +49,7 @@ class Batch:
             OSError: the system refused. It is not known which changes were made, so everything must be read again.
             StorageError: the file is gone, or was replaced meanwhile.
         """
-        view, settings = self._view, self._settings
+        view = self._view
         steps = [change.step for change in changes]
         new = [change for change, step in zip(changes, steps, strict=True) if step is Step.ADD]
         if new:
@@ -77,15 +64,11 @@ class Batch:
         if self._new_states:
             owner = None if view.open is None else view.open.status
             try:
-                view.journal.write(self._new_states, durable=settings.fsync and self._claims_moved, owner=owner)
+                view.journal.write(self._new_states, durable=self._claims_moved, owner=owner)
             except JournalWriteError as error:
                 if self._wrote:
                     raise
                 return [error] * len(changes)
-        if self._to_hide:
-            for record in self._to_hide:
-                self._write_control(record, PROCESSED)
-            self._flush()
         if self._wrote:
             view.changed()
         if view.journal.needs_compaction(len(view.records.alive)):
@@ -125,12 +108,8 @@ class Batch:
         if view.existed or file_status(view.path) is not None:
             return
         OpenFile(view.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, _NEW_FILE)
-        if self._settings.fsync:
-            folder = open_folder(os.path.dirname(view.path))
-            try:
-                flush_folder(folder)
-            finally:
-                os.close(folder)
+        with closing(open_folder(os.path.dirname(view.path))) as folder:
+            flush_folder(folder)
 
     def _append(self, changes: Sequence[Change]) -> Exception | None:
         """Append new messages by one write. Returns an error if the append has to wait."""
@@ -152,18 +131,14 @@ class Batch:
             before = b"\n"
         if records.open_note:
             before += b"\n"  # otherwise the note would be taken for that of the next message appended
-        messages = [written(job, single=self._settings.single_lines) for job in jobs]
-        block = b"".join([before, *(part for _, *lines in messages for part in lines)])
+        block = before + b"".join(map(written, jobs))
         file = OpenFile(view.path, os.O_WRONLY | os.O_APPEND)
         if view.open is None or not view.open.is_at(file.status):
             raise StorageError("the queue file was replaced just before an append: nothing was appended")
         self._wrote = True
         write_all(file.number, block)
-        if os.fstat(file.number).st_size == len(records.data) + len(block):
-            records.grow(before, messages, microseconds(self._now))
-        else:  # another program has appended as well
-            view.invalidate()
-            view.read(self._now, locked=True)
+        view.invalidate()  # another program may have appended as well
+        view.read(self._now, locked=True)
         return None
 
     # Steps for messages in the file: one method for each, named after it
@@ -189,8 +164,6 @@ class Batch:
             raise JobChangedError
         self._check_bytes(record)
         job = self._with_edits(record, job)
-        if self._settings.hide and record.control == QUEUED:
-            self._to_hide.append(record)
         self._set_state(
             record,
             MessageState(
@@ -200,7 +173,6 @@ class Batch:
                 timeout=job.claim_timeout,
                 order=state.order,
                 error=state.error,
-                hidden=self._settings.hide,
             ),
         )
         return StoredJob(job, record.id)
@@ -224,7 +196,7 @@ class Batch:
 
     def _prolong(self, change: Change, record: Record) -> StoredJob:
         state, job = self._check(change, record), change.new
-        self._set_state(record, state._replace(heartbeat=microseconds(job.heartbeat_at or self._now)))
+        self._set_state(record, replace(state, heartbeat=microseconds(job.heartbeat_at or self._now)))
         return StoredJob(job, record.id)
 
     def _release(self, change: Change, record: Record) -> StoredJob:
@@ -232,31 +204,30 @@ class Batch:
         if record.control != QUEUED:
             self._flip(record, QUEUED)
         if job.sequence != change.old.sequence:
-            state = state._replace(order=self._next_order())
-        state = state._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
+            state = replace(state, order=self._next_order())
+        state = replace(state, failures=job.failures, heartbeat=None, timeout=None, error=job.error)
         self._set_state(record, state)
         return StoredJob(job.evolve(sequence=state.order or place_of(record)), record.id)
 
     def _bury(self, change: Change, record: Record) -> StoredJob:
         state, job = self._check(change, record), change.new
         self._flip(record, FAILED)
-        state = state._replace(failures=job.failures, heartbeat=None, timeout=None, error=job.error, hidden=False)
-        self._set_state(record, state._replace(dead_at=microseconds(job.dead_at or self._now)))
+        state = replace(state, failures=job.failures, heartbeat=None, timeout=None, error=job.error)
+        self._set_state(record, replace(state, dead_at=microseconds(job.dead_at or self._now)))
         return StoredJob(job, record.id)
 
     def _revive(self, change: Change, record: Record) -> StoredJob:
         state, job = self._check(change, record), change.new
         self._flip(record, QUEUED)
         order = self._next_order()
-        self._set_state(record, state._replace(failures=job.failures, dead_at=None, order=order))
+        self._set_state(record, replace(state, failures=job.failures, dead_at=None, order=order))
         return StoredJob(job.evolve(sequence=order), record.id)
 
     def _remove(self, change: Change, record: Record) -> StoredJob:
         before, state = change.old, self._check(change, record)
         if change.acked:
-            if record.control != PROCESSED:
-                self._flip(record, PROCESSED)
-            self._set_state(record, MessageState(attempt=state.attempt, finished=True), durable=state.hidden)
+            self._flip(record, PROCESSED)
+            self._set_state(record, MessageState(attempt=state.attempt, finished=True), durable=False)
             return StoredJob(before, "")
         # As a comment the message can still be read and restored. But a text like our notes would be taken for a note.
         like_a_note = self._view.records.text(record).startswith(b"jq {")
@@ -291,9 +262,6 @@ class Batch:
 
     def _flip(self, record: Record, control: int) -> None:
         self._check_bytes(record)
-        self._write_control(record, control)
-
-    def _write_control(self, record: Record, control: int) -> None:
         view = self._view
         assert view.open is not None
         self._wrote = True
@@ -311,7 +279,7 @@ class Batch:
             )
 
     def _flush(self) -> None:
-        if self._settings.fsync and self._view.open is not None:
+        if self._view.open is not None:
             flush(self._view.open.number)
 
     def _compact_journal(self) -> None:
@@ -322,7 +290,7 @@ class Batch:
             record = view.records.by_id.get(job_id)
             if record is None or (record.control == COMMENT and not state.finished):
                 continue
-            if record.control == PROCESSED and not state.hidden:
+            if record.control == PROCESSED:
                 finished[job_id] = MessageState(attempt=state.attempt, finished=True)
             else:
                 kept[job_id] = state

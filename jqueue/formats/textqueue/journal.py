@@ -1,32 +1,31 @@
 """The journal beside a TextQueue: attempts, claims, errors and places, which the original programs do not read.
 
-Each line is a JSON object with the whole new state of one message; the last line of a message counts. Lines are
+Each line is a JSON array of the id and the whole new state of one message; the last line of a message counts. Lines are
 appended under the lock, all lines of one batch in one write. A line that a crash has cut, or that cannot be read, is
 ignored: the state before it counts. Now and then a new journal with only the current states replaces the old one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Annotated
+
+import msgspec
 
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.fields import LARGEST
-from jqueue.formats.textqueue.open_file import OpenFile
-from jqueue.runtime.posix_files import create_file, flush, give_to_owner_of, write_all
+from jqueue.runtime.posix_files import create_file, flush, give_to_owner_of, open_file, write_all
 
 KEPT_FINISHED = 1_000
 """Number of finished messages to remember, each with the attempt that finished it."""
 
 _COMPACT_BYTES = 1 << 16
-_quoted = json.encoder.encode_basestring_ascii
-_HEAD = b'{"jq":1}\n'
+_Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST << 8)]
 
 
-class MessageState(NamedTuple):
+class MessageState(msgspec.Struct, frozen=True, omit_defaults=True):
     """State of one message in the journal.
 
     Attributes:
@@ -38,21 +37,62 @@ class MessageState(NamedTuple):
         error: last error.
         dead_at: time when the job died, in microseconds since 1970.
         finished: True if the last attempt has finished the job.
-        hidden: True if the message is marked as processed although it is only claimed.
     """
 
-    attempt: int = 0
-    failures: int = 0
-    heartbeat: int | None = None
-    timeout: float | None = None
-    order: int | None = None
+    attempt: _Count = 0
+    failures: _Count = 0
+    heartbeat: _Count | None = None
+    timeout: Annotated[float, msgspec.Meta(ge=0, le=LONGEST)] | None = None
+    order: _Count | None = None
     error: str | None = None
-    dead_at: int | None = None
+    dead_at: _Count | None = None
     finished: bool = False
-    hidden: bool = False
 
 
+_decode = msgspec.json.Decoder(tuple[str, MessageState]).decode
 NO_STATE = MessageState()
+
+
+class OpenFile:
+    """A file that is kept open, so that no other file can get its inode and be taken for it.
+
+    It is closed when its last reference is gone.
+
+    Args:
+        path: path of a regular file.
+        flags: flags of `os.open`.
+        mode: mode of the file, if this call creates it.
+
+    Attributes:
+        number: file descriptor.
+        status: result of `os.fstat` when the file was opened.
+
+    Raises:
+        StorageFatalError: the path is not a regular file.
+        OSError: the system refused.
+    """
+
+    def __init__(self, path: str, flags: int, mode: int = 0o600) -> None:
+        self.number, self.status = open_file(path, flags, mode)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError, OSError):
+            os.close(self.number)
+
+    def is_at(self, status: os.stat_result | None) -> bool:
+        """Return True if this is the status of the open file, and not of another file or of none."""
+        return status is not None and os.path.samestat(status, self.status)
+
+    def read_from(self, begin: int) -> bytearray:
+        """Return the content from an offset to the end."""
+        content = bytearray(max(0, os.fstat(self.number).st_size - begin) + 1)  # one more, to see the end
+        read = 0
+        while count := os.preadv(self.number, [memoryview(content)[read:]], begin + read):
+            read += count
+            if read == len(content):
+                content.extend(bytes(len(content)))
+        del content[read:]
+        return content
 
 
 class JournalWriteError(OSError):
@@ -186,7 +226,7 @@ class Journal:
         try:
             if old is not None:
                 give_to_owner_of(old, descriptor)
-            write_all(descriptor, _HEAD + b"".join(_line(job_id, state) for job_id, state in states.items()))
+            write_all(descriptor, b"".join(_line(job_id, state) for job_id, state in states.items()))
             flush(descriptor)
         finally:
             os.close(descriptor)
@@ -199,11 +239,8 @@ class Journal:
 
     def _read_line(self, line: bytes | bytearray) -> None:
         self._lines += 1
-        try:
-            fields = json.loads(line)
-            self._set(fields["i"], _parse_state(fields))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return
+        with suppress(ValueError):  # a line that jqueue has not written
+            self._set(*_decode(line))
 
     def _set(self, job_id: str, state: MessageState) -> None:
         self.states.pop(job_id, None)  # keeps the table in the order of the lines
@@ -217,49 +254,4 @@ class Journal:
 
 
 def _line(job_id: str, state: MessageState) -> bytes:
-    """Return the line of a state, as `json` would write it, in a fraction of the time."""
-    attempt, failures, heartbeat, timeout, order, error, dead_at, finished, hidden = state
-    line = f'{{"i":{_quoted(job_id)},"a":{attempt}'
-    if failures:
-        line += f',"f":{failures}'
-    if heartbeat is not None:
-        line += f',"c":[{heartbeat},{float(timeout or 0)!r}]'
-    if order is not None:
-        line += f',"o":{order}'
-    if error is not None:
-        line += f',"e":{_quoted(error)}'
-    if dead_at is not None:
-        line += f',"d":{dead_at}'
-    if finished:
-        line += ',"x":1'
-    if hidden:
-        line += ',"h":1'
-    return f"{line}}}\n".encode("ascii")
-
-
-def _parse_state(fields: dict[str, Any]) -> MessageState:
-    """Return the state in a line.
-
-    Raises:
-        ValueError, TypeError, KeyError: jqueue did not write the line.
-    """
-    heartbeat, timeout = fields.get("c", (None, None))
-    counts = (fields["a"], fields.get("f", 0), fields.get("o", 0), fields.get("d", 0), heartbeat or 0)
-    if not all(type(count) is int and 0 <= count < LARGEST << 8 for count in counts) or not isinstance(
-        fields["i"], str
-    ):
-        raise ValueError("not a line of a journal")
-    if heartbeat is not None and not 0 <= timeout <= LONGEST:
-        raise ValueError("not a claim")
-    error = fields.get("e")
-    return MessageState(
-        attempt=fields["a"],
-        failures=fields.get("f", 0),
-        heartbeat=heartbeat,
-        timeout=None if heartbeat is None else float(timeout),
-        order=fields.get("o"),
-        error=error if isinstance(error, str) else None,
-        dead_at=fields.get("d"),
-        finished="x" in fields,
-        hidden="h" in fields,
-    )
+    return msgspec.json.encode((job_id, state)) + b"\n"

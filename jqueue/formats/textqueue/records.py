@@ -17,8 +17,6 @@ import binascii
 import hashlib
 import json
 import re
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 from jqueue.domain.fields import COUNT_MAX
@@ -32,11 +30,7 @@ _ALIVE = frozenset(b"-!")
 _END = rb"(?:\r\n|\n|\r|\Z)"
 _RECORD = re.compile(rb"([^\r\n])([^\r\n]*)" + _END + rb"((?: [^\r\n]*" + _END + rb")*)((?:\\[^\r\n]*" + _END + rb")*)")
 _NOTE = b"jq {"
-_BLOCK = 4096
-_MOST_FLIPS = 10_000
 _HASHED = 24
-
-_quoted = json.encoder.encode_basestring_ascii
 
 
 class Record:
@@ -92,7 +86,6 @@ class Records:
         self.commented: set[str] = set()
         self.last: Record | None = None
         self.open_note = False
-        self._in_order: list[Record] = []
         self._counts: dict[str, int] = {}
         self._tail = 0
         self._end = 0
@@ -108,40 +101,18 @@ class Records:
         return not self.data or self.data[-1] in b"\r\n"
 
     def update(self, data: bytearray, now: int) -> None:
-        """Take over the present content of the file. Only changed parts are parsed, if they can be told.
+        """Take over the present content of the file. Only appended lines are parsed by themselves.
 
         Args:
             data: the whole content.
             now: time of the change, in microseconds since 1970.
         """
-        known = len(self.data)
-        if not data.startswith(self.data) and not (len(data) >= known and self._take_flips(data)):
+        if not data.startswith(self.data):
             self.clear()
-        elif len(data) == known:
+        elif len(data) == len(self.data):
             return
         self.data = data
         self._parse(now)
-
-    def grow(self, before: bytes, messages: Iterable[tuple[dict[str, Any], bytes, bytes]], now: int) -> None:
-        """Take over messages that jqueue has appended, with the same result as parsing the file again.
-
-        Args:
-            before: line breaks that were written before the messages.
-            messages: results of `written`, each with an id that is not in the file yet.
-            now: the time, in microseconds since 1970.
-        """
-        self.data += before
-        self._parse(now)
-        for note, comment, lines in messages:
-            self._tail = len(self.data)
-            offset = self._tail + len(comment)
-            self._end = offset + len(lines) - 1
-            record = Record(lines[0], offset, self._end, note, now)
-            self.data += comment
-            self.data += lines
-            self._identify(record)
-            self._in_order.append(record)
-            self.last, self.open_note = record, False
 
     def flip(self, record: Record, control: int) -> bool:
         """Take over a new first byte of a record. Returns False if the whole file has to be parsed again instead."""
@@ -198,7 +169,6 @@ class Records:
             if match.end(4) > match.end(3):
                 record.variables = tuple(line[1:] for line in match[4].splitlines())
             self._identify(record, None if match[3] else match[2])
-            self._in_order.append(record)
             self.last, note = record, None
         self._tail, self._end = begin, end
         self.open_note = note is not None and note[0] == end
@@ -242,38 +212,10 @@ class Records:
             self.finished.pop(record.id, None)
 
     def _forget(self, record: Record) -> None:
-        self._in_order.pop()
         if record.id:
             self._counts[record.base] -= 1
             for table in (self.by_id, self.alive, self.finished):
                 table.pop(record.id, None)
-
-    # First bytes that other programs have changed
-
-    def _take_flips(self, data: bytearray) -> bool:
-        """Take over first bytes that other programs have changed. Returns False if anything else has changed."""
-        flips: list[Record] = []
-        for offset in self._differing(data):
-            record = self._at(offset)
-            if record is None or data[offset] not in _CONTROLS or len(flips) > _MOST_FLIPS:
-                return False
-            if COMMENT in (data[offset], record.control):
-                return False
-            flips.append(record)
-        return all(self.flip(record, data[record.offset]) for record in flips)
-
-    def _differing(self, data: bytearray) -> Iterator[int]:
-        ours = self.data
-        for start in range(0, len(ours), _BLOCK):
-            mine = ours[start : start + _BLOCK]
-            theirs = data[start : start + len(mine)]
-            if mine != theirs:
-                yield from (start + index for index, byte in enumerate(mine) if theirs[index] != byte)
-
-    def _at(self, offset: int) -> Record | None:
-        index = bisect_left(self._in_order, offset, key=lambda record: record.offset)
-        found = self._in_order[index] if index < len(self._in_order) else None
-        return found if found is not None and found.offset == offset else None
 
 
 def plain_values(record: Record, entrypoint: str) -> dict[str, Any]:
@@ -304,34 +246,20 @@ def created_at(record: Record) -> int:
     return said if type(said) is int and 0 <= said < 2**57 else record.seen_at
 
 
-def written(job: JobRecord, *, single: bool) -> tuple[dict[str, Any], bytes, bytes]:
-    """Encode a new job as text to append.
-
-    Args:
-        job: the new job.
-        single: True if a message must be a single line, for readers of TextQueue 1.0.
-
-    Returns:
-        The note, the comment line with the note, and the lines of the message, which end with a blank line.
-    """
-    text = job.payload
-    created = microseconds(job.created_at)
-    note: dict[str, Any] = {"id": job.id, "ep": job.entrypoint, "t": created}
-    comment = f'#jq {{"id":{_quoted(job.id)},"ep":{_quoted(job.entrypoint)},"t":{created}'
-    if b"\r" in text or (single and b"\n" in text) or not _is_utf8(text):
+def written(job: JobRecord) -> bytes:
+    """Encode a new job as text to append: a comment with the note, and the message, which ends with a blank line."""
+    text, note = job.payload, {"id": job.id, "ep": job.entrypoint, "t": microseconds(job.created_at)}
+    if b"\r" in text or not _is_utf8(text):
         text = base64.b64encode(text)
         note["enc"] = "b64"
-        comment += ',"enc":"b64"'
     note["n"] = len(text)
-    comment += f',"n":{len(text)}'
     if job.headers:
         note["h"] = dict(job.headers)
-        comment += f',"h":{json.dumps(note["h"])}'
     if job.max_attempts is not None:
         note["max"] = job.max_attempts
-        comment += f',"max":{job.max_attempts}'
     control = FAILED if job.status is JobStatus.DEAD else QUEUED
-    return note, f"{comment}}}\n".encode("ascii"), b"%c%b\n\n" % (control, text.replace(b"\n", b"\n "))
+    comment = json.dumps(note, separators=(",", ":")).encode("ascii")
+    return b"#jq %b\n%c%b\n\n" % (comment, control, text.replace(b"\n", b"\n "))
 
 
 def _is_name(value: object) -> bool:

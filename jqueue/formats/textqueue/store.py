@@ -21,13 +21,12 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
-from jqueue.formats.textqueue.changes import Batch, ChangeSettings
-from jqueue.formats.textqueue.open_file import OpenFile
+from jqueue.formats.textqueue.changes import Batch
+from jqueue.formats.textqueue.journal import OpenFile
 from jqueue.formats.textqueue.view import TextView
 from jqueue.runtime.file_lock import FileLock, has_file_locks
 from jqueue.runtime.posix_files import as_storage_error, create_folder, file_status, flush
@@ -45,30 +44,15 @@ class TextQueueFile:
     Args:
         path: path of the file, which the first job creates. A relative path is resolved now.
         entrypoint: entrypoint of messages that name none; by default the name of the file without its suffix.
-        fsync: True to bring each change to the disk before the call returns.
-        hide: True to mark a claimed message as processed until it is finished or given back, so that readers of the
-            original skip it. If the journal is lost, the claimed messages then look finished, and are lost, too.
-        single_lines: True to write a message of several lines as one line, in base64, for readers of TextQueue 1.0.
-        settle: seconds, or a timedelta, for which the last message of another program waits for more lines.
 
     Raises:
-        InvalidJobError: settle is not a duration.
         StorageFatalError: this system has no POSIX file locks (Windows).
     """
 
     capabilities = CAPABILITIES
     claims_expire_by_clock = False
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        entrypoint: str | None = None,
-        fsync: bool = True,
-        hide: bool = False,
-        single_lines: bool = False,
-        settle: Duration = 0.2,
-    ) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
         if not has_file_locks():
             raise StorageFatalError(
                 "a TextQueue needs POSIX file locks, which this system (Windows?) does not have: use WSL"
@@ -78,12 +62,10 @@ class TextQueueFile:
         self._file = str(self.path.absolute())
         self._folder, name = os.path.split(self._file)
         journal = os.path.join(self._folder, f".{name}.jq")
-        seconds = to_seconds("settle", settle)
-        self._view = TextView(self._file, journal, entrypoint=self.entrypoint, settle=seconds)
+        self._view = TextView(self._file, journal, self.entrypoint)
         self._lock = FileLock(f"{journal}.lock", LOCK_TIMEOUT, SystemEntropy())
         self._read_after = forks()
         self._unflushed = False
-        self._settings = ChangeSettings(fsync=fsync, hide=hide, single_lines=single_lines)
 
     def __repr__(self) -> str:
         return f"TextQueueFile({str(self.path)!r})"
@@ -154,10 +136,10 @@ class TextQueueFile:
             with self._lock.acquire() as lock:
                 if (status := file_status(self._file)) is not None:
                     lock.give_to_owner_of(status)
-                return Batch(self._view, self._settings, now).carry_out(changes)
+                return Batch(self._view, now).carry_out(changes)
         except OSError as error:
             self.close_files()
-            self._unflushed = self._settings.fsync
+            self._unflushed = True
             raise as_storage_error(error, "change the queue file", self._file) from error
         except StorageError:
             self._view.forget()

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from datetime import datetime
-from functools import partial
+
+from msgspec.structs import replace
 
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.port import StoredJob
-from jqueue.formats.textqueue.journal import NO_STATE, Journal, MessageState
-from jqueue.formats.textqueue.open_file import OpenFile
+from jqueue.formats.textqueue.journal import NO_STATE, Journal, MessageState, OpenFile
 from jqueue.formats.textqueue.records import (
     COMMENT,
     FAILED,
@@ -25,6 +24,9 @@ from jqueue.formats.textqueue.records import (
 )
 from jqueue.formats.times import microseconds, moment
 from jqueue.runtime.posix_files import file_status
+
+SETTLE = 200_000
+"""Microseconds for which the last message of another program waits for more lines."""
 
 UNENDED = 1_000_000
 """Microseconds after which a last line without a line break counts as complete: its writer may still be writing it."""
@@ -55,7 +57,6 @@ class TextView:
         path: path of the file.
         journal: path of the journal.
         entrypoint: entrypoint of messages that name none.
-        settle: seconds for which the last message of another program waits for more lines.
 
     Attributes:
         records: records of the file.
@@ -66,17 +67,15 @@ class TextView:
         unseen: True if something was read since `jobs` was last called.
     """
 
-    def __init__(self, path: str, journal: str, *, entrypoint: str, settle: float) -> None:
+    def __init__(self, path: str, journal: str, entrypoint: str) -> None:
         self.path = path
         self.journal = Journal(journal)
         self.entrypoint = entrypoint
-        self._settle = round(settle * 1e6)
         self.existed = False
         self.forget()
 
     def __reduce__(self) -> tuple[object, ...]:
-        make = partial(TextView, entrypoint=self.entrypoint, settle=self._settle / 1e6)
-        return make, (self.path, self.journal.path), {"existed": self.existed}
+        return TextView, (self.path, self.journal.path, self.entrypoint), {"existed": self.existed}
 
     def forget(self) -> None:
         """Forget the file, so that it is read again. The journal stays: if its file is gone, this is the only copy."""
@@ -150,15 +149,11 @@ class TextView:
     def jobs(self) -> list[StoredJob]:
         """Return every message that is queued, claimed or dead. Messages of other programs have no payload here."""
         self.unseen, last = False, self.records.last
-        return [self.kept(record) for record in self._present() if record is not last or not self._is_torn(record)]
-
-    def _present(self) -> Iterator[Record]:
-        yield from self.records.alive.values()
-        for job_id, state in self.journal.states.items():
-            if state.hidden:
-                record = self.records.by_id.get(job_id)
-                if record is not None and record.control == PROCESSED:
-                    yield record
+        return [
+            self.kept(record)
+            for record in self.records.alive.values()
+            if record is not last or not self._is_torn(record)
+        ]
 
     def _is_torn(self, record: Record) -> bool:
         return record.control == QUEUED and self.records.is_torn(record)
@@ -171,7 +166,7 @@ class TextView:
         records = self.records
         if record is not records.last or records.ended or (record.note is not None and records.ends_a_line):
             return None
-        return record.seen_at + (self._settle if records.ends_a_line else UNENDED)
+        return record.seen_at + (SETTLE if records.ends_a_line else UNENDED)
 
     def is_settled(self, record: Record, now: datetime) -> bool:
         """Return True if a message counts as complete."""
@@ -204,7 +199,7 @@ class TextView:
         state = self.state(record)
         if record.control == FAILED:
             return JobStatus.DEAD
-        if record.control == QUEUED or (record.control == PROCESSED and state.hidden):
+        if record.control == QUEUED:
             return JobStatus.QUEUED if state.heartbeat is None else JobStatus.IN_PROGRESS
         return None
 
@@ -249,21 +244,19 @@ class TextView:
         found = dict.fromkeys(self.records.finished, 0)
         for job_id, state in self.journal.states.items():
             record = by_id.get(job_id)
-            if state.hidden:
-                found.pop(job_id, None)
-            elif state.finished or (record is not None and record.control == PROCESSED):
+            if state.finished or (record is not None and record.control == PROCESSED):
                 found[job_id] = state.attempt
         return found
 
 
 def _effective_state(state: MessageState, control: int) -> MessageState:
     """Return the state of a message with this first byte. A byte that ends the claim has the effect of its verb."""
-    if state.heartbeat is None or control == QUEUED or (control == PROCESSED and state.hidden):
+    if state.heartbeat is None or control == QUEUED:
         return state
     if control == PROCESSED:
         return MessageState(attempt=state.attempt, finished=True)
     dead_at = state.heartbeat if control == FAILED else None
-    return state._replace(heartbeat=None, timeout=None, hidden=False, dead_at=dead_at)
+    return replace(state, heartbeat=None, timeout=None, dead_at=dead_at)
 
 
 def _signature(status: os.stat_result) -> tuple[int, ...]:

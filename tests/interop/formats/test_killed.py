@@ -33,7 +33,7 @@ async def test_nothing_in_a_folder_is_lost_or_done_twice_when_programs_are_kille
 async def test_no_message_of_a_file_is_lost_when_programs_are_killed(lives, original, ours, tmp_path):
     path, interpreter = tmp_path / "queue.tq", original("textqueue-1.1")
     path.write_bytes(b"# begun by hand\n")
-    url = f"textq://{path}?fsync=false"
+    url = f"textq://{path}"
     theirs = Worker(worker("textq", interpreter, path), interpreter.environment)
     audit(killed([theirs, our_worker(ours, url), our_worker(ours, url)], lives), await left_in(url), locks=False)
     for version in ("1.0", "1.1"):

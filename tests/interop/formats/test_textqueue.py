@@ -27,7 +27,7 @@ def theirs(original, path):
 
 
 def ours(path):
-    return connect(f"textq://{path}?fsync=false&settle=0.01")
+    return connect(f"textq://{path}")
 
 
 def test_1_1_finds_the_messages_in_a_file_that_jqueue_finds(theirs, tmp_path):

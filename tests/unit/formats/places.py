@@ -16,7 +16,7 @@ FORMATS = {
     "vsqs": "vsqs://{}/queue?entrypoint=work",
     "simple": "dirq://{}/queue?kind=simple&entrypoint=work",
     "elements": "dirq://{}/queue?kind=queue&entrypoint=work",
-    "text": "textq://{}/queue?entrypoint=work&settle=0.01",
+    "text": "textq://{}/queue?entrypoint=work",
 }
 
 in_each_format = pytest.mark.parametrize("form", FORMATS)
@@ -31,7 +31,9 @@ def open_queue(
     form: str, folder: Path, clock: Clock | None = None, *, more: str = "fsync=false", **settings: Any
 ) -> StoreQueue:
     """Return a queue called `queue` in a folder, with further options in its URL."""
-    url = FORMATS[form].format(folder) + ("" if form == "vsqs" else f"&{more}")  # vsqs always syncs
+    url = FORMATS[form].format(folder) + (
+        f"&{more}" if form in ("simple", "elements") else ""
+    )  # the others have no options
     queue: StoreQueue = connect(url, clock=clock or clock_of(form), **settings)
     return queue
 

@@ -10,6 +10,7 @@ import pytest
 
 from jqueue import ClaimLostError, JobStatus
 from jqueue.formats.queue import StoreQueue
+from jqueue.formats.textqueue import view
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
@@ -30,9 +31,15 @@ def queue(path):
     return queue_on(path)
 
 
+@pytest.fixture(autouse=True)
+def whole_lines(monkeypatch):
+    """Each line counts as whole at once."""
+    monkeypatch.setattr(view, "SETTLE", 0)
+
+
 def queue_on(path: Path, **settings: Any) -> StoreQueue:
-    """Return a queue on a file, which takes each line for whole at once."""
-    return StoreQueue(TextQueueFile(path, fsync=False, settle=0.0), **settings)
+    """Return a queue on a file."""
+    return StoreQueue(TextQueueFile(path), **settings)
 
 
 async def messages(path: Path) -> list[tuple[str, bytes]]:
@@ -85,7 +92,7 @@ async def test_a_message_is_appended_whole_behind_the_existing_content(path):
         await queue.enqueue("mail", b"line one\nline two\n", job_id="the-id", headers={"k": "v"}, max_attempts=3)
     head, _, rest = path.read_bytes().removeprefix(PERSONS).partition(b"\n-")
     assert head.startswith(b'\n#jq {"id":"the-id","ep":"mail","t":')
-    assert head.endswith(b',"n":18,"h":{"k": "v"},"max":3}')
+    assert head.endswith(b',"n":18,"h":{"k":"v"},"max":3}')
     assert rest == b"line one\n line two\n \n\n"
 
 

@@ -29,7 +29,7 @@ EXAMPLES = {
         *("vsqs://", "vsqs:///", "vsqs://host/queue", "vsqs:///a%00b", "vsqs:///q?unit=us"),
         *("dirq:///q?kind=other", "dirq:///q?umask=8", "dirq:///q?maxelts=x", "dirq:///q?maxlock=-1"),
         *("dirq:///q?schema=body", "dirq:///q?schema=body:binary,more:string", "dirq:///q?kind=simple&maxelts=3"),
-        *("textq://file.tq", "textq:///folder/", "textq:///q?settle=soon", "textq:///q?colour=red"),
+        *("textq://file.tq", "textq:///folder/", "textq:///q?settle=1", "textq:///q?colour=red"),
     ],
 )
 def test_a_wrong_url_is_refused_with_a_right_one(url):
