@@ -499,15 +499,6 @@ class Draft:
 
     # Savepoints, undo and commit
 
-    def moved_jobs(self) -> dict[str, list[JobRecord | None]]:
-        """Return all values, old to new, of each job that changed since the last `settle`. None means not there."""
-        stages: dict[str, list[JobRecord | None]] = {}
-        for _, before, after in self.moves:
-            job = before or after
-            assert job is not None
-            stages.setdefault(job.id, [before]).append(after)
-        return stages
-
     def savepoint(self) -> Savepoint:
         """Return a mark for `rollback`."""
         changes, moves, bulk = len(self._changes), len(self.moves), len(self.bulk_moves)

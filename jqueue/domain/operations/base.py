@@ -71,12 +71,6 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
     ends_claims: ClassVar[bool] = False
     """True if it ends the claims that it names."""
 
-    transfers: ClassVar[bool] = False
-    """True if its job comes from another queue, with its id and its history; or goes to one, and is not finished."""
-
-    surveys: ClassVar[bool] = False
-    """True if its result tells which jobs are there, or how many of all jobs it has changed."""
-
     always_needs: ClassVar[tuple[str, ...]] = ()
     """Names of the capabilities that a queue needs for it, whatever its arguments."""
 
@@ -152,14 +146,6 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
         """Return the claims that a result of this operation hands out."""
         return ()
 
-    def rest(self, claimed: int) -> Operation | None:
-        """Return the operation that remains after it has claimed some jobs; None if it cannot be done in parts.
-
-        Args:
-            claimed: number of jobs that it has claimed.
-        """
-        return None
-
     def references(self) -> Sequence[JobReference]:
         """Return the jobs or claims that its caller named. A job that it adds is not among them."""
         return ()
@@ -167,14 +153,6 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
     def job_ids(self) -> Sequence[str]:
         """Return the ids of the jobs that it adds or names, as far as they are known before it is applied."""
         return [_id_of(reference) for reference in self.references()]
-
-    def may_miss(self, result: Any) -> bool:
-        """Return True if the result might differ if the draft is incomplete: if jobs or claims are missing in it.
-
-        Args:
-            result: the result of this operation, not an error.
-        """
-        return self.surveys or (isinstance(result, list) and any(isinstance(entry, JQueueError) for entry in result))
 
     def apply(self, state: QueueState, now: datetime) -> tuple[QueueState, Any]:
         """Apply the transition to a value: return the next state and the result. Only a commit changes the version.

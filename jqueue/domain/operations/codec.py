@@ -113,10 +113,6 @@ class Guarded(Operation, frozen=True):
         """Return the ids of the jobs of the guarded operation."""
         return self.operation.job_ids()
 
-    def may_miss(self, result: Any) -> bool:
-        """Return True if the guarded operation might answer otherwise."""
-        return self.operation.may_miss(result)
-
 
 def _inline(preparation: Preparation) -> Preparation:
     """Return the preparation of an operation inside another: only the outer one could name an object."""

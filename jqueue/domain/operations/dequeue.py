@@ -164,14 +164,6 @@ class Dequeue(Claims, frozen=True):
         """Return what it looks for; None if it always finds nothing, or may find what another one would not."""
         return _SEARCHED(self) if self.batch_size else None
 
-    def rest(self, claimed: int) -> Dequeue:
-        """Return the dequeue of the jobs that are left."""
-        return replace(self, batch_size=self.batch_size - claimed)
-
-    def may_miss(self, result: list[JobRecord]) -> bool:
-        """Return True if there are fewer jobs than `batch_size`."""
-        return len(result) < self.batch_size
-
 
 _SEARCHED = attrgetter(*(name for name in Dequeue.__struct_fields__ if name not in ("batch_size", "call")))
 

@@ -446,11 +446,11 @@ def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
     return held.rows
 
 
-def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, *, in_place: bool = False) -> int:
+def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime) -> int:
     """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
-        changes: dict[str, Any] = {"sequence": job.sequence} if in_place else {}
+        changes: dict[str, Any] = {}
         if not job.cancel_requested:
             changes["errors"] = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
         send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, traceback=None, **changes)
@@ -459,8 +459,6 @@ def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, *, in_place:
 
 class RequeueStale(Operation, frozen=True):
     """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number."""
-
-    surveys = True
 
     timeout: Duration
 
@@ -487,9 +485,6 @@ class Sweep(Operation, frozen=True):
     suspects: tuple[tuple[Claim, datetime | None], ...]
     """Each stale claim, with its last known heartbeat."""
 
-    in_place: bool = False
-    """True if the jobs keep their places among the others."""
-
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead."""
         stale, in_ranges = [], 0
@@ -505,7 +500,7 @@ class Sweep(Operation, frozen=True):
                 and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
             ):
                 stale.append(job)
-        return revoke(draft, stale, now, in_place=self.in_place) + in_ranges
+        return revoke(draft, stale, now) + in_ranges
 
 
 TRAVELLING = (Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale, Sweep)

@@ -346,8 +346,6 @@ class Arrive(Operation, frozen=True):
         name_before: time until which a commit may name it.
     """
 
-    transfers = True
-
     job: GivenJob
     enqueue_bytes: Count = Limits().enqueue_bytes
     payload: GivenPayload | None = None
@@ -432,7 +430,6 @@ class Depart(Operation, frozen=True):
         job: the job as it was claimed, or as it was seen if it cannot be claimed.
     """
 
-    transfers = True
     needs_space = False
     ends_claims = True
 

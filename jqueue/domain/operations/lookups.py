@@ -35,7 +35,6 @@ class Peek(Operation, frozen=True):
     """
 
     claims_jobs = True
-    surveys = True
 
     dequeue: Dequeue
 
@@ -105,8 +104,6 @@ class Find(OnJob, frozen=True):
     Attributes:
         job_id: the id of the job.
     """
-
-    surveys = True
 
     def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the job in a list, and change nothing."""

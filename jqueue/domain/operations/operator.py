@@ -118,7 +118,6 @@ class Redrive(Operation, frozen=True):
 
     always_needs = ("dead_letters",)
     optional_names = ("job_id", "entrypoint")
-    surveys = True
 
     job_id: str | None = None
     entrypoint: str | None = None
@@ -185,7 +184,6 @@ class Purge(Operation, frozen=True):
     """
 
     optional_names = ("job_id", "entrypoint")
-    surveys = True
 
     status: JobStatus = JobStatus.DEAD
     entrypoint: str | None = None

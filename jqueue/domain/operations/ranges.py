@@ -164,10 +164,6 @@ class ClaimRange(Claims, frozen=True):
         if draft.header.entrypoints:
             count_claims(draft, self.entrypoint, now, held.rows)
 
-    def may_miss(self, result: list[RangeClaim]) -> bool:
-        """Return True if nothing was claimed."""
-        return not result
-
 
 def _row_behind(worst: float, row: int, segment: Segment, index: SegmentIndex) -> int:
     """Return the number of a row behind a first one, so that no row between them has a priority behind the worst.
@@ -405,10 +401,6 @@ class ClaimBatch(Claims, frozen=True):
         rows = min(most, self.rows)
         wanted = self._with_fields_of(ClaimRange, entry[2], rows, self.least, inline=True, range_id=range_id)
         return wanted.claim_at(draft, entry[-1], now, lambda name: order.best_priority_beside(name, names, now))
-
-    def may_miss(self, result: list[JobRecord | RangeClaim]) -> bool:
-        """Return True if there are fewer jobs than were asked for."""
-        return sum(each.rows if isinstance(each, RangeClaim) else 1 for each in result) < self.jobs
 
 
 TRAVELLING = (ClaimRange, EndRange, ClaimBatch)
