@@ -40,8 +40,6 @@ ROWS = pa.schema(
 LAKE = ROWS.append(pa.field("day", pa.date32())).append(pa.field("entrypoint", pa.string()))
 """The columns of a lake: those of its files, and those in the names of folders."""
 
-_FIELDS = ("queue", "queue_id", *HistoryEvent.__struct_fields__)
-
 NO_ENTRYPOINT = "__HIVE_DEFAULT_PARTITION__"
 """Spark's name for null in the name of a folder."""
 
@@ -68,12 +66,18 @@ def folder_of(day: str, entrypoint: str | None) -> str:
     return f"day={day}/entrypoint={name}"
 
 
-def table_of(rows: Sequence[tuple[Any, ...]]) -> pa.Table:
+def table_of(rows: Sequence[tuple[str, str, HistoryEvent]]) -> pa.Table:
     """Return events as a table.
 
     Args:
-        rows: for each event the name and id of its queue, and the fields of the `HistoryEvent`.
+        rows: for each event the name and the id of its queue, and the event.
     """
-    cells = dict(zip(_FIELDS, zip(*rows, strict=True), strict=True))
-    cells["rows"] = tuple(places or None for places in cells["rows"])
+    events = [event for _, _, event in rows]
+    cells: dict[str, list[Any]] = {
+        "queue": [name for name, _, _ in rows],
+        "queue_id": [queue for _, queue, _ in rows],
+        "rows": [event.rows or None for event in events],
+    }
+    others = (name for name in ROWS.names if name not in cells)
+    cells |= {name: [getattr(event, name) for event in events] for name in others}
     return pa.table([pa.array(cells[field.name], field.type) for field in ROWS], schema=ROWS)

@@ -8,20 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Raw
-from msgspec.structs import astuple
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.history import decode_object
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
-from jqueue.domain.events import events_in
+from jqueue.domain.events import HistoryEvent, events_in
 from jqueue.domain.history import span_of
 from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
@@ -106,7 +104,7 @@ class _Lot:
     async def add(self, units: Sequence[Events]) -> None:
         """Add events, in a file for each folder. Count those that no longer exist."""
         batches: list[Sequence[Raw]] = [unit.latest or () for unit in units]
-        rows: dict[tuple[str, str | None, str], list[tuple[Any, ...]]] = {}
+        rows: dict[tuple[str, str | None, str], list[tuple[str, str, HistoryEvent]]] = {}
 
         async def read(number: int) -> None:
             batches[number] = await self._read(units[number])
@@ -130,7 +128,7 @@ class _Lot:
                 self.written.missing -= len(events)
                 day = events[0].at.date().isoformat()
                 for event in events:
-                    rows.setdefault((day, event.entrypoint, tail), []).append((name, unit.queue, *astuple(event)))
+                    rows.setdefault((day, event.entrypoint, tail), []).append((name, unit.queue, event))
         await some_at_once(write, list(rows))
 
     async def rewrite(self, unit: Rewrite) -> None:
