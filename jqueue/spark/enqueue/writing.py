@@ -29,7 +29,6 @@ from pyspark.sql.types import StructType
 from jqueue.connect import connect
 from jqueue.core.blob.segment_object import EncodedSegment
 from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
-from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.job_options import OnConflict
@@ -48,6 +47,8 @@ from jqueue.spark.staging import Staging, absolute
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from jqueue.core.direct import DirectQueue
 
 logger = logger_of("jqueue")
 
@@ -88,13 +89,11 @@ class TaskReport(WriterCommitMessage):
 
     Attributes:
         app_id: of the transaction.
-        jobs: number of rows.
-        staged: the segments that were staged; None if there are none, as the write was done before.
+        staged: the number of rows, and the segments; none if the write was done before.
     """
 
     app_id: str
-    jobs: int
-    staged: StagedTask | None = None
+    staged: StagedTask
 
 
 Messages = Sequence[WriterCommitMessage | None]
@@ -163,7 +162,7 @@ class BulkEnqueue:
             await create(stager.rest())
             if creating is not None:
                 await creating
-        return TaskReport(app_id, stager.jobs, StagedTask(stager.jobs, new, frozenset(stager.features)))
+        return TaskReport(app_id, StagedTask(stager.jobs, new, frozenset(stager.features)))
 
     async def look(self, app_id: str | None) -> tuple[int | None, datetime | None]:
         """Read the queue once, before the first task starts.
@@ -183,7 +182,7 @@ class BulkEnqueue:
             UnknownOutcomeError: the jobs may have been added or not.
             JQueueError: the jobs were not added.
         """
-        tasks = [report.staged for report in reports_of(messages) if report.staged is not None]
+        tasks = [report.staged for report in reports_of(messages)]
         async with self._queue() as queue:
             try:
                 return await queue.enqueue_staged(tasks, transaction, on_conflict=self.on_conflict)
@@ -200,13 +199,13 @@ class BulkEnqueue:
             alone: True if no other driver can do the same write, so that all segments of the transaction are its own.
         """
         reports = reports_of(messages)
-        segments = {FOLDER + each.name for report in reports if report.staged for each in report.staged.segments}
+        segments = {FOLDER + each.name for report in reports for each in report.staged.segments}
         async with self._queue() as queue, self.staging.opened() as staged:
             try:
                 if alone:
                     segments.update(await staged.names_with(FOLDER + staged_name(*transaction[:2], "")) or ())
                 if segments and None not in messages and not await _never_lands(queue, transaction):
-                    jobs = counted(sum(report.jobs for report in reports), "job")
+                    jobs = counted(sum(report.staged.jobs for report in reports), "job")
                     logger.warning("A write of %s that Spark gave up is in the queue: its commit succeeded", jobs)
                 else:
                     await staged.remove_created(segments)
@@ -214,6 +213,8 @@ class BulkEnqueue:
                 logger.warning("An aborted write leaves staged jobs behind, which are removed later: %s", error)
 
     def _queue(self) -> DirectQueue:
+        from jqueue.core.direct import DirectQueue  # tasks do without
+
         return connect(
             self.staging.url, DirectQueue, limits=self.limits, deadline=self.staging.deadline, call_timeout=CALL_TIMEOUT
         )
@@ -291,11 +292,12 @@ class BulkWriter(DataSourceArrowWriter):
         app_id, version, _ = self.transaction
         if self.last is None or self.last < version:
             return asyncio.run(self.enqueue.stage(iterator, app_id, version))
-        return TaskReport(app_id, sum(batch.num_rows for batch in iterator) if self.last > version else 0)
+        rows = sum(batch.num_rows for batch in iterator) if self.last > version else 0
+        return TaskReport(app_id, StagedTask(rows, ()))
 
     def commit(self, messages: Messages) -> None:
         """Add the jobs that the tasks have staged, in one commit of the queue."""
-        rows = sum(report.jobs for report in reports_of(messages))
+        rows = sum(report.staged.jobs for report in reports_of(messages))
         if self.last is not None and self.last >= self.transaction.version:
             receipt = StagedReceipt(repeated=True, version=self.last)
         elif not self.is_named and not rows:
@@ -357,7 +359,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Messages, batchId: int) -> None:
         """Add the jobs that the tasks of this batch have staged, in one commit of the queue."""
-        rows = sum(report.jobs for report in reports_of(messages))
+        rows = sum(report.staged.jobs for report in reports_of(messages))
         if rows:  # a repeated batch has the same rows
             transaction = Transaction(reports_of(messages)[0].app_id, batchId, self.keep)
             _log(asyncio.run(self.enqueue.commit(messages, transaction)), transaction, rows)
