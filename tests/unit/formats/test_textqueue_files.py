@@ -10,7 +10,7 @@ import pytest
 
 from jqueue import ClaimLostError, JobStatus
 from jqueue.formats.queue import StoreQueue
-from jqueue.formats.textqueue import view
+from jqueue.formats.textqueue import store
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
@@ -34,7 +34,7 @@ def queue(path):
 @pytest.fixture(autouse=True)
 def whole_lines(monkeypatch):
     """Each line counts as whole at once."""
-    monkeypatch.setattr(view, "SETTLE", 0)
+    monkeypatch.setattr(store, "SETTLE", 0)
 
 
 def queue_on(path: Path, **settings: Any) -> StoreQueue:
