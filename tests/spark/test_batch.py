@@ -11,13 +11,18 @@ from typing import Any
 
 import pytest
 
-from jqueue import DirectQueue, JobStatus, connect
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, Limits, connect
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
 from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
+from jqueue.spark.batch.run import CLAIM_TIMEOUT
+from jqueue.spark.batch.settling import HOLDERS, BatchClaims
+from jqueue.spark.claims.held import claiming
+from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, Discard, Rate, Retry, Snooze, Worker
 from tests.spark.imitated_session import Session, rows_in
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, left_in, litter_of, version_of
+from tests.virtual_world import in_virtual_time
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")
 
@@ -300,6 +305,35 @@ def test_claims_are_kept_alive_and_jobs_cancelled_meanwhile_are_stopped_or_not_b
     report = run(url, worker, partitions=1, claim_timeout=30)
     assert (302, 298, 4) == (report.claimed, report.done, report.cancelled)
     assert {} == left_in(url)
+
+
+@pytest.mark.parametrize("alive", [False, True])
+@pytest.mark.parametrize("in_segments", [False, True])
+@in_virtual_time
+async def test_a_rerun_gets_the_jobs_of_a_dead_driver_when_their_claims_have_lasted(alive, in_segments):
+    """It waits for them, but not for a driver that sends heartbeats."""
+    clock, worker = VirtualClock(), make_worker()
+    storage = InMemoryStorage(clock=clock)
+
+    def claims(number):
+        return BatchClaims(DirectQueue(storage, clock=clock), worker, ["work"], CLAIM_TIMEOUT, f"{HOLDERS}{number}")
+
+    limits = Limits(batch_size=100, hot_bytes=1) if in_segments else Limits()
+    async with BrokerQueue(storage, clock=clock, limits=limits) as queue:
+        await queue.enqueue_many(works(*range(600)))
+    first, again = claims(1), claims(2)
+    if alive:
+        await first.begin(1000, 2)
+    else:
+        await first.queue.apply(claiming(first.queue, ("work",), 1000, CLAIM_TIMEOUT, f"{HOLDERS}1"))
+    began = clock.monotonic()
+    await again.begin(1000, 2)
+    waited = clock.monotonic() - began
+    claimed = first if alive else again
+    assert (600, in_segments) == (claimed.held.number, bool(claimed.held.ranges))
+    assert (again.held.number == 0 and waited < 12) if alive else 20 < waited < 35
+    await first.close()
+    await again.close()
 
 
 # Segments that cannot be read

@@ -25,7 +25,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
 from jqueue.spark.batch.progress import Progress, call_progress, finished, report_progress
-from jqueue.spark.batch.settling import BatchClaims, without_done
+from jqueue.spark.batch.settling import HOLDERS, BatchClaims, without_done
 from jqueue.spark.batch.spark_job import do_on_spark, parts_of, sizes_of
 from jqueue.spark.batch.task import BatchTask, marker_of
 from jqueue.spark.batch.worker_pickle import WorkerPickle
@@ -141,8 +141,8 @@ def run_batch(
         max_jobs: largest number of jobs, of which at most 100,000 are claimed one by one.
         partitions: number of partitions, of which the first has the first jobs. The default is two for each core, or
             more, so that no partition has more than a thousand jobs; of a deep queue, 100,000 jobs.
-        claim_timeout: time that a claim lasts if the driver dies; 30 seconds by default. Another batch gets the jobs
-            soon after. Heartbeats are sent every third of it.
+        claim_timeout: time that a claim lasts if the driver dies; 30 seconds by default, with a heartbeat every ten. If
+            no job is ready, and another batch sends no heartbeat for its claims, this batch waits for them so long.
         timeout: time that a handler may take that has no timeout of its own; an hour by default. None for no limit: a
             handler that hangs then hangs the batch.
         progress: called now and then, in a thread of its own, with the number of jobs whose partitions are finished,
@@ -173,7 +173,7 @@ def run_batch(
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     folder = None if results is None else os.fspath(results).rstrip("/")
     task = BatchTask(WorkerPickle.of(worker), url, Staging(url, DEADLINE), write_id, limit, folder is not None)
-    holder = f"{worker.settings.name}@{process_name()} {write_id}"
+    holder = f"{HOLDERS}{worker.settings.name}@{process_name()} {write_id}"
     clock = SystemClock()
     began = clock.monotonic()
     claims = BatchClaims(open_queue(url, lasts), worker, names, lasts, holder, limit)

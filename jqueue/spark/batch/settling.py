@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,9 +21,10 @@ from jqueue.domain.errors import (
     StorageFatalError,
     UnknownOutcomeError,
 )
+from jqueue.domain.job import Claim
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.lookups import LookAtBacklog
+from jqueue.domain.operations.lookups import HeldBy, LookAtBacklog, RangesHeldBy
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
@@ -51,6 +53,12 @@ LEAST = 0.1
 
 PATIENCE = 300.0
 """Seconds for which the end of a batch is tried, unless the claims last longer."""
+
+HOLDERS = "run_batch/"
+"""Start of the names of the holders of all claims of batches."""
+
+LOOK = 1.0
+"""Seconds between two looks for jobs of a batch whose driver may be dead."""
 
 MOST_ROWS = 100_000
 """Largest number of jobs of a range. They are repeated together if its task fails."""
@@ -96,6 +104,9 @@ class BatchClaims:
     async def begin(self, jobs: int, parts: int) -> None:
         """Set the limits and schedules that the handlers declare, claim jobs, and keep the claims alive from now on.
 
+        If no job is ready, but another batch has claims and sends no heartbeat, wait until it does, or its jobs can be
+        claimed: its driver may be dead.
+
         Args:
             jobs: largest number of jobs.
             parts: least number of ranges, if they are large enough.
@@ -108,9 +119,40 @@ class BatchClaims:
         rows = max(LEAST_ROWS, min(MOST_ROWS, -(-min(jobs, backlog.jobs) // parts)))
         alone = tuple(name for name in names if worker.handlers[name].options.keep_result is not None)
         claim = claiming(queue, names, jobs, self._claim_timeout, self._holder, rows=rows, alone=alone)
-        [claimed] = await queue.apply(claim)
-        self.held.add(claimed)
+        clock = queue.options.clock
+        until, silent = clock.monotonic() + self._claim_timeout + LOOK, None
+        while True:
+            self.held.add((await queue.apply(claim))[0])
+            silent = await self._silent_batches(silent)
+            if self.held.number or not silent or clock.monotonic() > until:
+                break
+            await asyncio.sleep(LOOK)
         await self._beats.keep([self.held])
+
+    async def _silent_batches(self, before: set[tuple[Claim, datetime | None]] | None) -> set[Any]:
+        """Return the claims of batches that have sent no heartbeat since the last look: their drivers may be dead.
+
+        Claims that last longer than those of this batch are left out, as nothing waits for them.
+
+        Args:
+            before: the result of the last look; None for the first one.
+        """
+        if self.held.number:
+            return set()
+        kinds = (RangesHeldBy(HOLDERS),) if self.queue.capabilities.ranges else ()
+        jobs, *ranges = await self.queue.apply(HeldBy(HOLDERS), *kinds)
+        claims = {
+            (job.claim, job.heartbeat_at)
+            for job in jobs
+            if job.entrypoint in self._names and (job.claim_timeout or 0.0) <= self._claim_timeout
+        }
+        claims |= {
+            (each.claim, each.held.heartbeat_at)
+            for several in ranges
+            for each in several
+            if each.entrypoint in self._names and each.held.claim_timeout <= self._claim_timeout
+        }
+        return claims if before is None else claims & before
 
     async def settle(self, several: Iterable[Staged]) -> Counter[str]:
         """End the claims in one commit, by their known outcomes. Jobs without one are handed back unharmed.
