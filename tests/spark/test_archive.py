@@ -5,7 +5,7 @@ import io
 import json
 import shutil
 import threading
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -52,6 +52,17 @@ async def work(queue, number=12, entrypoint="mail"):
         [*jobs, last] = await queue.dequeue(entrypoint, batch_size=4)
         await queue.ack_many(jobs)
         await queue.nack(last, error=ValueError("no"))
+
+
+async def work_at(clock, url, entrypoint="mail"):
+    """Do some work at the time of a clock. Events of more than five minutes before move into an object."""
+
+    class Storage(LocalFileSystemStorage):
+        def store_time(self):
+            return clock.now()
+
+    async with DirectQueue(Storage(url), clock=clock) as queue:
+        await work(queue, 4, entrypoint)
 
 
 async def work_beyond_the_outbox(queue):
@@ -191,22 +202,13 @@ def test_a_run_removes_no_file_of_a_later_run(queue):
     assert history_of(queue) == seen_in_memory("overtaken/lake")
 
 
-def test_small_files_of_past_days_become_one_and_those_of_the_latest_day_are_few(queue, lake):
+def test_small_files_of_past_days_become_one_and_those_of_the_latest_day_are_few(url, lake):
     clock = FakeClock()
-
-    class Storage(LocalFileSystemStorage):
-        def store_time(self):
-            return clock.now()
-
-    async def work_then():
-        async with DirectQueue(Storage(queue), clock=clock) as opened:
-            await work(opened, 4)
-
     for _ in range(24):
-        asyncio.run(work_then())
-        archive(queue, lake)
+        asyncio.run(work_at(clock, url))
+        archive(url, lake)
         clock.advance(5 * 3600)
-    assert history_of(queue) == seen_in(lake)
+    assert history_of(url) == seen_in(lake)
     sizes = [len(list(folder.iterdir())) for folder in sorted(lake.glob("day=*/entrypoint=mail"))]
     assert [1, 1, 1] == sizes[:3]
     assert 9 >= max(sizes)
@@ -232,10 +234,14 @@ def test_histories_of_several_queues_are_in_one_lake_and_queues_without_one_are_
     assert [event for number in range(3) for event in history_of(f"{tmp_path}/q{number}.json")] == seen_in(lake)
 
 
-def test_after_a_restored_backup_the_lake_follows_the_history(queue, lake, tmp_path):
+@pytest.mark.parametrize("are_final", [False, True])
+def test_after_a_restored_backup_the_lake_follows_the_history(queue, lake, tmp_path, are_final):
     archive(queue, lake)
     shutil.copy2(queue, tmp_path / "backup")
-    call(queue, lambda queue: work(queue, entrypoint="forgotten"))
+    clock = FakeClock(datetime.now(UTC))
+    for _ in range(3):
+        asyncio.run(work_at(clock, queue, "forgotten"))
+        clock.advance(3600 * are_final)
     archive(queue, lake)
     shutil.copy2(tmp_path / "backup", queue)
     archive(queue, lake)
