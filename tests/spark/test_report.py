@@ -15,6 +15,7 @@ from rich.console import Console
 from jqueue import DirectQueue, connect
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, StorageError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, JobStatus
+from jqueue.domain.printable import printable
 from jqueue.operations import Enqueue
 from jqueue.spark.lake import archive
 from jqueue.spark.report import PastReport, Report, report
@@ -143,7 +144,8 @@ def made_up(names):
 
 
 def test_each_table_is_in_the_terminal_and_on_the_page_which_is_safe_with_any_name(tmp_path):
-    found = made_up(HOSTILE)
+    names = (*HOSTILE, "bell\x07\x1b[31m")
+    found = made_up(names)
     terminal, page = printed(found), Page(found.to_html(tmp_path / "report.html"))
     page.check()
     parts = present_part(found), past_part(found.past)
@@ -155,7 +157,8 @@ def test_each_table_is_in_the_terminal_and_on_the_page_which_is_safe_with_any_na
         for row in (*table.rows, *([table.total] if table.total else [])):
             assert all(column.of(row) in terminal for column in table.numbers)
             assert all(f">{column.of(row)}</td>" in page.text for column in (*table.numbers, *table.more))
-    for name in HOSTILE:
+    assert not {"\x07", "\x1b"} & {*page.text, *terminal}
+    for name in map(printable, names):
         assert page.words.count(f"worker {name}") == 2, "the table and the plot have the name as it is"
     assert "lake\\x1b[31m" in page.words
     for words in ("4,321", "1,234", "Error0: 40 dead, 10 waiting"):

@@ -32,8 +32,8 @@ UNEVEN = 10
 MARKS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, *(86400.0 * days for days in (0.25, 2, 14, 140, 1400)))
 """Seconds at which an axis of durations may have a mark."""
 
-WIDTH, ROW, TIME_HEIGHT = 280.0, 34.0, 140.0
-"""Width of a plot, height of a row, and of a plot over time, in points of 1/72 inch."""
+WIDTH, ROW, BAR, TIME_HEIGHT = 280.0, 34.0, 12.0, 140.0
+"""Width of a plot, height of a row, of a bar in it, and of a plot over time, in points of 1/72 inch."""
 
 SETTINGS = {
     **{"svg.fonttype": "none", "svg.hashsalt": "jqueue", "font.size": 10.5, "font.sans-serif": "DejaVu Sans"},
@@ -130,9 +130,9 @@ def _bars(figure: Figure, plot: Plot) -> None:
         axes.text(1.22, place, words(size), color=COLOURS["quiet"], ha="right", va="center")
         parts = [length(size) * end / (size or 1) for end in accumulate(values)]
         rights.append(parts if plot.are_sums else [*map(length, values)])
-    axes.barh(places, 1, height=0.36, color=COLOURS["line"], alpha=0.45)
+    axes.hlines(places, 0, 1, color=COLOURS["line"], alpha=0.45, linewidth=BAR)
     for series, (_, colour) in reversed([*enumerate(plot.series)]):
-        axes.barh(places, [each[series] for each in rights], height=0.36, color=COLOURS[colour])
+        axes.hlines(places, 0, [each[series] for each in rights], color=COLOURS[colour], linewidth=BAR)
     axes.set(xlim=(0, 1.22), ylim=(len(sizes) - 0.65, -0.65))
     axes.set_axis_off()
 
