@@ -453,8 +453,8 @@ class Calls(ABC):
         return woken
 
     def _take_batch(self, limit: int) -> list[Request]:
-        """Take some pending calls, without those that have ended, and let calls in line take their places."""
-        pending = self.pending
+        """Take some pending calls, and let calls in line take their places. Pending or waiting calls that ended go."""
+        pending, self.waiting = self.pending, [request for request in self.waiting if request.awaited]
         if len(pending) <= limit:
             batch = [request for request in pending if request.awaited]
             pending.clear()
@@ -470,17 +470,6 @@ class Calls(ABC):
                 request.last_error = None
                 pending.append(request)
         return batch
-
-    def _drop_ended(self) -> None:
-        """Forget the waiting calls that have ended.
-
-        On a closed queue, fail calls that still wait for space in the queue.
-        """
-        if self.closed is not None:
-            for request in self.waiting:
-                if isinstance(request.last_error, QueueFullError) and not request.in_flight:
-                    request.fail(QueueClosedError(self.closed))
-        self.waiting = [request for request in self.waiting if request.awaited]
 
     # Ending
 

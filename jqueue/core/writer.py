@@ -99,8 +99,6 @@ class Writer(Calls):
                 while self.pending and self.closed is None and (pause := engine.pacing.pause()) > 0:
                     await self._wait_for_call(pause)
                 batch = self._next_batch()
-                if self.waiting:
-                    self._drop_ended()
                 if batch:
                     batch[:0] = self.waiting  # the call that has waited longest is served first
                     activity = engine.activity

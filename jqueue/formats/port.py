@@ -108,15 +108,11 @@ class JobChangedError(Exception):
     """The job is no longer as it was last seen: read the store again."""
 
 
-class StoreFullError(Exception):
-    """The queue is full: the enqueue waits for space until its deadline passes."""
-
-
-Outcome = StoredJob | None | Exception
+Outcome = StoredJob | Exception
 """Result of one change: the job as it now is (with an empty place if it was removed), or the error that prevented it.
 
-The error is `JobChangedError`, `StoreFullError`, an OSError, or an error of jqueue's own for the caller:
-QueueFullError, or InvalidJobError for a job that the format cannot hold.
+The error is `JobChangedError`, an OSError, or an error of jqueue's own for the caller, such as InvalidJobError for a
+job that the format cannot hold.
 """
 
 

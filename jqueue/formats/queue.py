@@ -27,7 +27,7 @@ from jqueue.core.view import QueueView
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import to_seconds
-from jqueue.domain.errors import JQueueError, QueueFullError, QueueMissingError, StorageError, StorageFatalError
+from jqueue.domain.errors import JQueueError, QueueMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation, perform
@@ -35,7 +35,7 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Nack, Sweep
 from jqueue.domain.operations.enqueue import Arrive, Depart, Enqueue
 from jqueue.domain.transitions import Move
-from jqueue.formats.port import Change, JobChangedError, JobStorePort, Outcome, StoredJob, StoreFullError
+from jqueue.formats.port import Change, JobChangedError, JobStorePort, Outcome, StoredJob
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.runtime.threads import in_a_thread
@@ -93,7 +93,6 @@ class StoreCalls(Calls):
     async def _run(self) -> None:
         while True:
             batch = self._take_batch(BATCH_LIMIT)
-            self._drop_ended()
             if batch:
                 self._poll_interval = SHORTEST_POLL
                 await self._serve([*self.waiting, *batch])
@@ -117,7 +116,7 @@ class StoreCalls(Calls):
         await self._serve(self.waiting, read=True)
 
     async def _serve(self, requests: list[Request], *, read: bool = False) -> None:
-        """Do calls until each is answered, has failed, or still waits for jobs or for space.
+        """Do calls until each is answered, has failed, or still waits for jobs.
 
         Args:
             requests: the calls.
@@ -244,11 +243,6 @@ class StoreCalls(Calls):
                 claimed = [*claimed, *(job for job in result if job.id not in errors)]
                 rest = replace(operation, batch_size=operation.batch_size - len(claimed) + len(part.claimed))
                 part, result = part._replace(operation=rest, claimed=claimed), claimed
-            if isinstance(error, StoreFullError):
-                error = QueueFullError(str(error))
-                if len(request.operations) == 1:  # it waits for space
-                    request.in_flight, request.last_error = False, error
-                    continue
             if error is None or (isinstance(error, JQueueError) and not isinstance(error, StorageError)):
                 self._answer(part, error or result, answers)
                 continue
