@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from jqueue import JobNotFoundError
+from jqueue.formats.notes import Notes
 from jqueue.formats.queue import StoreQueue
 from tests.unit.formats.places import open_queue
 
@@ -122,3 +124,30 @@ async def test_a_text_file_edited_between_the_read_and_the_write_of_a_change_los
         left = [sorted(job.payload for job in (await each.read_state()).jobs) for each in (queue, other)]
     assert [] == edits
     assert [[b"held", b"ours", b"theirs", b"waits"] if write == "write" else [b"theirs", b"waits"]] * 2 == left
+
+
+async def test_a_message_that_is_edited_just_before_its_mark_is_not_marked(tmp_path, monkeypatch):
+    path, real = tmp_path / "queue", os.pread
+
+    def edited(descriptor, *arguments):
+        if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+            path.write_bytes(path.read_bytes().replace(b"held", b"HELD"))
+        return real(descriptor, *arguments)
+
+    path.write_bytes(b"-held\n-waits\n")
+    async with open_queue("text", tmp_path) as queue:
+        [held] = await queue.dequeue(wait=60)
+        monkeypatch.setattr(os, "pread", edited)
+        with pytest.raises(JobNotFoundError):
+            await queue.ack(held)
+    assert b"-HELD\n-waits\n" == path.read_bytes()
+
+
+def test_a_job_that_another_program_has_renamed_keeps_its_note(tmp_path):
+    notes, job = Notes(str(tmp_path / "notes")), tmp_path / "job"
+    job.touch()
+    notes.write("key", {"attempt": 1}, str(job))
+    job.rename(tmp_path / "renamed")
+    with pytest.raises(FileNotFoundError):
+        notes.write("key", {"attempt": 2}, str(job))
+    assert ({"attempt": 1}, ["key"]) == (notes.read("key"), os.listdir(tmp_path / "notes"))
