@@ -1,9 +1,9 @@
-"""The progress of a batch, told now and then: the number of jobs whose partitions have staged their outcomes."""
+"""The progress of a batch, reported now and then: the number of jobs whose partitions have staged their outcomes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from jqueue.domain.errors import JQueueError
 from jqueue.ports.log import logger_of
@@ -19,10 +19,10 @@ REPORT_INTERVAL = 1.0
 
 
 async def report_progress(progress: Progress, staging: Staging, write_id: str, sizes: Sequence[int]) -> None:
-    """Tell the progress whenever it has changed, until cancelled.
+    """Report the progress whenever it has changed, until cancelled.
 
     Args:
-        progress: is called with it. An error that it raises ends the telling, and nothing else.
+        progress: is called with it. An error that it raises ends the reports, and nothing else.
         staging: where outcomes are staged.
         write_id: of the batch.
         sizes: number of jobs in each partition.
@@ -32,7 +32,8 @@ async def report_progress(progress: Progress, staging: Staging, write_id: str, s
         try:
             async with staging.opened() as objects:
                 names = await objects.of_write(write_id) or ()
-            done = sum(sizes[number] for number in finished(names, write_id))
+            ended = {partition_of(name, write_id) for name in names}
+            done = sum(size for number, size in enumerate(sizes) if number in ended)
         except JQueueError as error:
             logger.info("the progress of the batch cannot be read: %s", error)
         else:
@@ -44,7 +45,7 @@ async def report_progress(progress: Progress, staging: Staging, write_id: str, s
 
 
 async def call_progress(progress: Progress, done: int, total: int) -> bool:
-    """Tell the progress once. Return False if that raised an error, so that no more is told."""
+    """Report the progress once. Return False if that raised an error, so that there are no more reports."""
     try:
         await asyncio.to_thread(progress, done, total)
     except Exception as error:
@@ -53,11 +54,7 @@ async def call_progress(progress: Progress, done: int, total: int) -> bool:
     return True
 
 
-def finished(names: Iterable[str], write_id: str) -> dict[int, list[str]]:
-    """Return the partitions that have staged something, with the names of the objects of each."""
-    found: dict[int, list[str]] = {}
-    for name in names:
-        number = name.partition(f"{write_id}-")[2].partition("-")[0]
-        if number.isdigit():
-            found.setdefault(int(number), []).append(name)
-    return found
+def partition_of(name: str, write_id: str) -> int | None:
+    """Return the partition that has staged an object; None if it is no object with outcomes."""
+    number = name.partition(f"{write_id}-")[2].partition("-")[0]
+    return int(number) if number.isdigit() else None

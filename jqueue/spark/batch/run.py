@@ -24,10 +24,9 @@ from jqueue.domain.limits import check_integer
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
-from jqueue.spark.batch.progress import Progress, call_progress, finished, report_progress
+from jqueue.spark.batch.progress import Progress, call_progress, partition_of, report_progress
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims, without_done
-from jqueue.spark.batch.spark_job import do_on_spark, parts_of, sizes_of
-from jqueue.spark.batch.task import BatchTask, marker_of
+from jqueue.spark.batch.task import BatchTask, do_on_spark, marker_of, parts_of, sizes_of
 from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.claims.held import open_queue
 from jqueue.spark.claims.outcomes import Staged
@@ -266,8 +265,8 @@ class _Batch:
         try:
             async with self._task.staging.opened() as objects:
                 if names is None or self._task.results:
-                    by_partition = finished(await objects.of_write(write_id) or (), write_id)
-                    wanted = [name for attempts in by_partition.values() for name in attempts]
+                    listed = await objects.of_write(write_id) or ()
+                    wanted = [name for name in listed if partition_of(name, write_id) is not None]
                 contents = await objects.read(wanted)
         except JQueueError as error:
             return several, error

@@ -1,4 +1,4 @@
-"""A Spark task of a batch: it has the jobs of one partition done, and stages their outcomes.
+"""The Spark job of a batch: its tasks have the jobs of their partitions done, and stage the outcomes.
 
 Staged outcomes survive a failure of other partitions or of the Spark job: jobs that are done stay done.
 """
@@ -11,16 +11,19 @@ import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from jqueue.connect import connect
-from jqueue.core.blob.lines import read_line
+from jqueue.core.blob.lines import encode_job, read_line
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import JQueueError, SegmentDamagedError, StorageError
+from jqueue.domain.errors import InvalidJobError, JQueueError, SegmentDamagedError, StorageError
 from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord
+from jqueue.domain.models import Job, record_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.ports.log import logger_of
@@ -30,6 +33,10 @@ from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.claims.held import end_of_range
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.staging import Staging
+from jqueue.spark.tags import tagged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logger_of("jqueue.spark")
 
@@ -59,6 +66,13 @@ RESULTS = pa.schema(
 `result` is JSON. `staged` names the object with the outcomes of the same attempt: Spark may try a task several times,
 and those outcomes count whose results it has written.
 """
+
+
+PER_CORE = 2
+"""Partitions for each core: with several, a slow partition does not leave all other cores idle."""
+
+MOST_IN_ONE = 1000
+"""Largest number of jobs in a partition, unless the caller sets the number of partitions."""
 
 
 class BatchTaskError(JQueueError):
@@ -191,3 +205,65 @@ class BatchTask:
 def marker_of(write_id: str) -> str:
     """Return the name of an object that exists while a batch goes on."""
     return f".staged-{write_id}-open"
+
+
+def parts_of(spark: SparkSession, partitions: int | None) -> int:
+    """Return the least number of partitions for a batch that is large enough; see `sizes_of`."""
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        return PER_CORE * int(spark.sparkContext.defaultParallelism) if partitions is None else partitions
+    except PySparkAttributeError:
+        raise InvalidJobError(
+            "Spark Connect does not report the number of cores: give the number of partitions="
+        ) from None
+
+
+def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int]:
+    """Return the number of jobs in each partition.
+
+    Args:
+        spark: the session, which knows the number of cores.
+        jobs: number of all jobs.
+        partitions: the wanted number of partitions; None: chosen by the numbers of cores and jobs.
+    """
+    number = partitions or max(parts_of(spark, None), -(-jobs // MOST_IN_ONE))
+    size, more = divmod(jobs, min(number, jobs))
+    return [size + (place < more) for place in range(min(number, jobs))]
+
+
+def do_on_spark(
+    spark: SparkSession,
+    jobs: Sequence[Job],
+    sizes: Sequence[int],
+    task: BatchTask,
+    ranges: Sequence[RangeClaim] = (),
+    results: str | None = None,
+) -> list[str]:
+    """Do jobs on executors, and return the names of the objects with their outcomes.
+
+    With a place for results, executors write them there as Parquet. Spark commits them when all tasks have succeeded,
+    those of one attempt for each partition, and these attempts are returned.
+
+    If an error or an interrupt ends the wait for them, Spark is told to stop.
+
+    Args:
+        spark: the session.
+        jobs: in the order in which to do them.
+        sizes: number of these jobs in each partition; the first partition has the first jobs.
+        task: does the jobs of a partition.
+        ranges: claims of ranges. Each makes a further partition.
+        results: path of a folder for results; None for no results.
+    """
+    numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
+    numbers += range(len(sizes), len(sizes) + len(ranges))
+    lines = [*(encode_job(record_of(job)) for job in jobs), *(pickle.dumps(claim) for claim in ranges)]
+    table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
+    with tagged(spark, task.write_id):
+        lots = spark.createDataFrame(table).repartitionById(len(sizes) + len(ranges), "partition")
+        if results is None:
+            return [row.staged for row in lots.mapInArrow(task, from_arrow_schema(STAGED)).collect()]
+        folder = f"{results}/batch={task.write_id}"
+        lots.mapInArrow(task, from_arrow_schema(RESULTS)).write.parquet(folder)
+        written = spark.read.schema(from_arrow_schema(RESULTS)).parquet(folder)
+        return [row.staged for row in written.select("staged").distinct().collect()]
