@@ -17,7 +17,6 @@ PAYLOAD = 64
 IN_FLIGHT = 100
 ONE_BY_ONE = 300
 """Number of jobs where ours has one call at a time."""
-UNSYNCED = f"{OURS}, no fsync"
 FIGURES = (
     ("enqueue_per_second", "enqueue/s"),
     ("work_per_second", "claim + ack/s"),
@@ -75,7 +74,7 @@ ORIGINALS = (
 
 
 def format_rows() -> list[Row]:
-    """Compare each original with our queue in its format: both without fsync, and both with it.
+    """Compare each original with our queue in its format: both with fsync.
 
     Ours has many calls in flight in one row, and one call at a time in another, as the originals always have.
     """
@@ -93,21 +92,7 @@ def _row(original: Original, jobs: int, in_flight: int) -> Row:
         theirs = _theirs(original, original.name, given)
         return Row("formats", title, (ours_synced, theirs), _lines("", OURS, theirs.name))
     theirs_synced = _theirs(original, f"{original.name}, fsync by whoever uses it", {**given, "fsync": True})
-    if "?" not in original.url:  # a format that we always sync
-        return Row(
-            "formats", title, (ours_synced, theirs_synced), _lines(", both with fsync", OURS, theirs_synced.name)
-        )
-    ours_unsynced = ours("formats", {**given, "url": f"{original.url}&fsync=false"}, name=UNSYNCED)
-    theirs = _theirs(original, original.name, given)
-    return Row(
-        "formats",
-        title,
-        (ours_unsynced, theirs, ours_synced, theirs_synced),
-        (
-            *_lines(", both without fsync", UNSYNCED, theirs.name),
-            *_lines(", both with fsync", OURS, theirs_synced.name),
-        ),
-    )
+    return Row("formats", title, (ours_synced, theirs_synced), _lines(", both with fsync", OURS, theirs_synced.name))
 
 
 def _theirs(original: Original, name: str, arguments: Mapping[str, Any]) -> Contestant:

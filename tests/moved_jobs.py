@@ -10,9 +10,9 @@ from jqueue import DirectQueue, connect_queue
 PLACES = {
     "file": lambda path, name: str(path / f"{name}.json"),
     "memory": lambda path, name: f"memory://tests/{path}/{name}",
+    "dirq-simple": lambda path, name: f"dirq://{path}/{name}?kind=simple&maxlock=1",
+    "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&maxlock=1",
     "vsqs": lambda path, name: f"vsqs://{path}/{name}",
-    "dirq-simple": lambda path, name: f"dirq://{path}/{name}?kind=simple&fsync=false&maxlock=1",
-    "dirq-queue": lambda path, name: f"dirq://{path}/{name}?kind=queue&fsync=false&maxlock=1",
     "textq": lambda path, name: f"textq://{path}/{name}.tq",
 }
 """URL of a queue of each kind, from the folder of a test and a name."""

@@ -235,7 +235,6 @@ _DIRQ_OF_QUEUE = {"schema": TEXT, "payload": TEXT, "headers": TEXT, "maxelts": C
 def _dirq(url: ParsedURL) -> JobStorePort:
     path, options = _path_and_options(
         url,
-        fsync=BOOLEAN,
         kind=matching("simple or queue", "simple|queue"),
         umask=matching("a umask in octal, such as 077", "(0o)?0*[0-7]{1,3}", partial(int, base=8)),
         maxtemp=_AGE,
@@ -243,24 +242,25 @@ def _dirq(url: ParsedURL) -> JobStorePort:
         **_DIRQ_OF_SIMPLE,
         **_DIRQ_OF_QUEUE,
     )
-    from jqueue.formats.dirq.elements import DirqElements
-    from jqueue.formats.dirq.names import Schema
-    from jqueue.formats.dirq.simple import DirqSimple
+    from jqueue.formats.dirq.layout import Elements, Simple
+    from jqueue.formats.dirq.schema import Schema
+    from jqueue.formats.dirq.store import DirqStore
 
     folders = any(os.path.isdir(f"{path}/{name}") for name in ("temporary", "obsolete"))
     kind = options.pop("kind", "queue" if folders or options.keys() & _DIRQ_OF_QUEUE.keys() else "simple")
     others = _DIRQ_OF_SIMPLE if kind == "queue" else _DIRQ_OF_QUEUE
     if misplaced := sorted(options.keys() & others.keys()):
         raise url_error("dirq", f"has {', '.join(misplaced)}, which kind={kind} does not take")
+    sizes = {name: options.pop(name) for name in ("granularity", "maxelts") if name in options}
     if kind == "simple":
-        return DirqSimple(path, **options)
+        return DirqStore(path, Simple(**sizes), **options)
     text, payload = options.pop("schema", "body:binary,header:table?"), options.pop("payload", "body")
     headers = options.pop("headers", None)
-    schema = or_none(lambda given: Schema.parse(given, payload, headers), text)
-    if schema is None:
-        words = "a binary or string for the payload, a table for headers, and a ? after each other kind"
-        raise url_error("dirq", f"has a schema that cannot hold jobs: write name:kind,name:kind with {words}")
-    return DirqElements(path, schema=schema, **options)
+    try:
+        schema = Schema.parse(text, payload, headers)
+    except ValueError as error:
+        raise url_error("dirq", f"has a schema that cannot hold jobs: {error}") from None
+    return DirqStore(path, Elements(schema, **sizes), **options)
 
 
 def _textq(url: ParsedURL) -> JobStorePort:

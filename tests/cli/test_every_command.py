@@ -251,8 +251,8 @@ LACKING = {
 @pytest.mark.parametrize(
     "url",
     [
+        "dirq://{}/queue?kind=simple",
         "vsqs://{}/queue",
-        "dirq://{}/queue?fsync=false&kind=simple",
         "textq://{}/queue.tq",
     ],
 )

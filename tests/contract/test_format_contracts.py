@@ -1,11 +1,12 @@
 """Queues of older programs keep the queue contract as far as their format allows."""
 
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import pytest
 
-from jqueue.formats.dirq.elements import DirqElements
-from jqueue.formats.dirq.simple import DirqSimple
+from jqueue.formats.dirq.layout import Elements, Simple
+from jqueue.formats.dirq.store import DirqStore
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.formats.vsqs.store import VsqsFolder
@@ -17,30 +18,27 @@ class OnAFormat:
     """A queue on a store of jobs, which uses the clock of the machine."""
 
     make_store: Any
-    unsynced: ClassVar[dict[str, bool]] = {"fsync": False}
 
     @pytest.fixture
     def make_queue(self, tmp_path):
         def make(**options):
             options.pop("clock", None)
-            return StoreQueue(self.make_store(tmp_path / "queue", **self.unsynced), **options)
+            return StoreQueue(type(self).make_store(tmp_path / "queue"), **options)
 
         return make
 
 
 class TestDirqSimple(OnAFormat, RefusalsContract, QueueContract):
-    make_store = DirqSimple
+    make_store = partial(DirqStore, layout=Simple())
 
 
 class TestDirqElements(OnAFormat, RefusalsContract, QueueContract):
-    make_store = DirqElements
+    make_store = partial(DirqStore, layout=Elements())
 
 
 class TestVsqs(OnAFormat, RefusalsContract, QueueContract):
     make_store = VsqsFolder
-    unsynced: ClassVar[dict[str, bool]] = {}
 
 
 class TestTextQueue(OnAFormat, RefusalsContract, QueueContract):
     make_store = TextQueueFile
-    unsynced: ClassVar[dict[str, bool]] = {}

@@ -16,8 +16,8 @@ from jqueue import Job, JobNotFoundError, JobStateError, connect
 pytestmark = pytest.mark.wide
 
 URLS = {
-    "dirq-simple": "dirq://{}/queue?kind=simple&fsync=false",
-    "dirq-queue": "dirq://{}/queue?kind=queue&fsync=false",
+    "dirq-simple": "dirq://{}/queue?kind=simple",
+    "dirq-queue": "dirq://{}/queue?kind=queue",
     "vsqs": "vsqs://{}/queue",
     "textq": "textq://{}/queue.tq",
 }

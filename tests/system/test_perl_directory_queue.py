@@ -4,22 +4,17 @@ import os
 import random
 import re
 import time
-from datetime import UTC, datetime
 
 import pytest
 
 from jqueue import connect
 from jqueue.domain.errors import ClaimLostError
-from jqueue.formats.dirq.elements import DirqElements
-from jqueue.formats.dirq.simple import DirqSimple
 from tests.interop.formats.dirq_contract import DirqContract, element, of_both_kinds
 from tests.interop.formats.mixed import payload_of
 from tests.interop.formats.originals import SCHEMA, OriginalError
 from tests.system.directory_queue import DirectoryQueue
 
 pytestmark = pytest.mark.system
-
-STORES = {"simple": DirqSimple, "queue": DirqElements}
 
 OLD = 1_000_000_000
 
@@ -46,7 +41,7 @@ def theirs(folder):
 
 def ours(folder, kind, **options):
     asked = "".join(f"&{name}={value}" for name, value in options.items())
-    return connect(f"dirq://{folder}?kind={kind}&fsync=false{asked}", stale_timeout=300)
+    return connect(f"dirq://{folder}?kind={kind}{asked}", stale_timeout=300)
 
 
 def everything_in(folder):
@@ -192,7 +187,7 @@ async def test_the_purge_of_perl_frees_a_claim_without_heartbeats_for_minutes(ki
 @of_both_kinds
 async def test_both_programs_make_and_remove_folders(kind, theirs, folder):
     options = {"granularity": 1} if kind == "simple" else {"maxelts": 2}
-    perl, store = theirs(kind, **options), STORES[kind](folder)
+    perl = theirs(kind, **options)
     async with ours(folder, kind, **options) as queue:
         for number in range(12):
             if number % 2:
@@ -210,6 +205,5 @@ async def test_both_programs_make_and_remove_folders(kind, theirs, folder):
         assert folders[-1:] == kept
         await queue.enqueue("messages", b"12")
         assert [b"10", b"11", b"12"] == [job.payload for job in await queue.dequeue(batch_size=9)]
-        store.purge(datetime.now(UTC))
         perl.add(element(kind, b"13"))
         assert 4 == perl.count()

@@ -52,6 +52,6 @@ while (1) {
 @pytest.mark.parametrize("lives", [3, 30])
 async def test_no_element_is_lost_or_finished_twice_when_programs_are_killed(kind, options, lives, ours, tmp_path):
     folder = tmp_path / "queue"
-    url = f"dirq://{folder}?kind={kind}&fsync=false&{options}"
+    url = f"dirq://{folder}?kind={kind}&{options}"
     theirs, mine = Worker([perl(), "-e", THEIRS, str(folder), kind]), our_worker(ours, url)
     audit(killed([theirs, theirs, mine, mine], lives), await left_in(url))

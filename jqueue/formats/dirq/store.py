@@ -1,116 +1,159 @@
-"""`DirqStore`: the common parts of both kinds of dirq queues, which are folders of folders of elements.
+"""`DirqStore`: a queue of dirq (Directory::Queue in Perl), a folder of folders of elements, as a store of jobs.
 
-dirq does not record the holder of a lock. So each claim of jqueue gives its lock a time that no other lock has, the
-token, and writes the token into the element's note. A lock whose time is not in the note belongs to another program.
+Programs of dirq and of jqueue can work on one folder at the same time. They take locks in the same way. Two promises:
+
+- **No job is done by two programs.** dirq does not record the holder of a lock. So each claim of jqueue gives its
+  element a time that no other lock has, the token, and writes the token into the job's note. Each later step checks the
+  lock and its token first. A lock whose token is not in the note belongs to another program.
+- **No job is lost or doubled if a program dies.** An element gets each of its names by one rename, which replaces
+  nothing. An element that moves takes its lock along, and the note for its new name is written before. Under the new
+  name no other program can lock it, so the token is checked again there. If another program has locked it by then, the
+  element is renamed back.
+
+Fields of a job that the format cannot hold are in notes (`jqueue.formats.notes`). Dead jobs, and elements that are
+being added or removed, are in a folder that programs of dirq do not look into.
 """
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec.structs import replace
 
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.dirq.disk import Disk
-from jqueue.formats.dirq.folders import Folder, KnownElement, Listing, Stamp
-from jqueue.formats.dirq.names import DEAD, ELEMENT, FOLDER, HIDDEN, MOVING, Place, number_of
-from jqueue.formats.notes import AckedJobs
+from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
+from jqueue.formats.notes import AckedJobs, Notes, flush
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.times import microseconds, moment
+from jqueue.formats.vsqs.messages import rename_exclusively
 from jqueue.ports.queue import Capabilities
-from jqueue.runtime.system import forks
-
-CAPABILITIES = OF_ALL
 
 MAXTEMP, MAXLOCK = 300.0, 600.0
 """Seconds after which dirq takes an unfinished element, and a lock, for left behind."""
 
 NEVER = 100 * 365 * 86_400.0
 
-TRUST_AGE = 2_000_000_000
-"""Age in nanoseconds from which the stamp of an element is trusted: a younger element is read at each scan."""
+HIDDEN, NOTES = ".jqueue", ".jqueue-notes"
+"""Names of jqueue's own folders in the queue, which programs of dirq do not look into."""
 
-ABANDONED = 10.0
-"""Seconds after which an unfinished move or removal of an element is taken for abandoned."""
+NEW, DEAD, GONE = f"{HIDDEN}/new-", f"{HIDDEN}/dead-", f"{HIDDEN}/gone-"
+"""Beginnings of the names of elements that are being added, are dead jobs, and are being removed."""
+
+AHEAD = 3_600 * 1_000_000
+"""Microseconds by which a known name may lie in the future, so that new names still go behind it.
+
+A name farther ahead comes from a wrong clock, and is not followed.
+"""
 
 TIDY_SECONDS, EMPTY_FOLDERS = 60.0, 100
+"""Seconds between two searches for leftovers, and number of empty folders from which they are removed."""
+
+ASIDE_SECONDS = 60.0
+"""Seconds for which an element that cannot be read is set aside."""
 
 WRITE_BATCH = 32
 """Number of new elements to keep open at a time."""
 
 TRIES = 100
 
-Result = TypeVar("Result")
-
-NOTED = ("entrypoint", "attempt", "failures", "max_attempts", "error")
+NOTED = ("entrypoint", "attempt", "failures", "max_attempts", "error", "headers")
 """Fields of a job that its note stores unchanged."""
 
+Result = TypeVar("Result")
 
-class DirqStore(ABC):
+
+class Place(NamedTuple):
+    """Place of a job. As a text, in `StoredJob.place`, it is `name`, `name*token` or `name!token`.
+
+    Attributes:
+        name: path of the element, relative to the queue's folder.
+        token: time of the element in nanoseconds, which tells this lock from other locks of it; 0 if it is not locked.
+        is_claim: True if the lock is a claim of jqueue; False if another program holds it.
+    """
+
+    name: str
+    token: int = 0
+    is_claim: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Parse the text that `str` makes of a place."""
+        sign = "!" if "!" in text else "*"
+        name, _, token = text.partition(sign)
+        return cls(name, int(token or 0), sign == "*")
+
+    def __str__(self) -> str:
+        return f"{self.name}{'*' if self.is_claim else '!'}{self.token}" if self.token else self.name
+
+
+Stamp = tuple[int, tuple[int, int] | None]
+"""A value that changes with an element: the token of its lock, and the inode and the time of its note."""
+
+
+class DirqStore:
     """A folder of dirq as a store of jobs.
 
     Args:
         path: path of the folder, which the first job creates. A relative path is resolved now.
+        layout: kind of the queue, with the options of that kind.
         entrypoint: entrypoint of elements that programs of dirq have added; by default the name of the folder.
         umask: umask of new files and folders; None means that of the process.
         maxtemp: seconds after which an unfinished element is removed; 0 means never.
         maxlock: seconds after which the lock of another program is removed; 0 means never.
-        fsync: True to bring a job to the disk before its enqueue returns. Programs of dirq do not do that.
     """
 
-    capabilities: Capabilities = CAPABILITIES
     claims_expire_by_clock = False
 
     def __init__(
         self,
         path: str | os.PathLike[str],
+        layout: Layout | None = None,
         *,
         entrypoint: str | None = None,
         umask: int | None = None,
         maxtemp: float = MAXTEMP,
         maxlock: float = MAXLOCK,
-        fsync: bool = True,
     ) -> None:
-        self._settings: dict[str, Any] = {
-            "entrypoint": entrypoint,
-            "umask": umask,
-            "maxtemp": maxtemp,
-            "maxlock": maxlock,
-            "fsync": fsync,
-        }
-        self._guard, self._forks = Lock(), forks()
+        settings: dict[str, Any] = {"entrypoint": entrypoint, "umask": umask, "maxtemp": maxtemp, "maxlock": maxlock}
+        self._layout = layout = Simple() if layout is None else layout
         self.path = Path(path).absolute()
-        self.entrypoint = entrypoint or self.path.name
-        self._disk = Disk(self.path, umask, fsync)
-        self._maxtemp, self._maxlock = maxtemp, maxlock
+        self._rebuilt = partial(type(self), self.path, layout, **settings)
         self._root = str(self.path)
-        self._top = Listing(self._root)
-        self._hidden = Folder(self._disk.path(HIDDEN))
-        self._folders: dict[str, Folder] = {}
+        self.entrypoint = entrypoint or self.path.name
+        self.capabilities: Capabilities = replace(OF_ALL, headers=layout.has_headers)
+        self._umask, self._maxtemp, self._maxlock = umask, maxtemp, maxlock
+        self._notes = Notes(self._path(NOTES), umask)
         self._acked = AckedJobs(self.path / HIDDEN / "acked")
+        self._known = False  # True if the folder was there at the last look
+        self._folders: list[str] = []
+        self._seen: dict[str, tuple[Stamp, StoredJob]] = {}
+        self._aside: dict[str, float] = {}  # elements that cannot be read, and since when
+        self._last_number = self._last_token = 0
+        self._unsynced: list[int] = []
+        self._changed_folders: set[str] = set()
         self._tidied: float | None = None
-        self._unreadable: dict[str, Stamp] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self._settings), (self.path,)
+        return self._rebuilt, ()
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._root!r})"
+        return f"DirqStore({self._root!r}, {self._layout!r})"
 
     @property
     def name(self) -> str:
         """Path of the folder."""
-        return str(self.path)
+        return self._root
 
     def exists(self) -> bool:
         """Return True if the folder exists."""
@@ -118,231 +161,153 @@ class DirqStore(ABC):
 
     def watched(self) -> list[Path]:
         """Return the folders that change when a job is added: the queue's folder, and the last two folders in it."""
-        root = self.path
-        return [root, *(root / name for name in sorted(self._folders)[-2:])]
+        return [self.path, *(self.path / name for name in self._folders[-2:])]
 
     def finished(self) -> dict[str, int]:
         """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
         return self._acked.read()
 
-    def _thread_lock(self) -> Lock:
-        """Return the lock that lets one thread at a time use the store: a reader may come while a change is made."""
-        if self._forks != forks():  # a thread that held it is not in this process
-            self._guard, self._forks = Lock(), forks()
-        return self._guard
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
 
     # Reading
 
     def may_have_changed(self) -> bool:
         """Return True if anything may have changed since the last scan."""
-        with self._thread_lock():
-            folders = (self._hidden, *self._folders.values())
-            return (
-                self._top.may_have_changed()
-                or self._acked.may_have_changed()
-                or any(folder.listing.may_have_changed() for folder in folders)
-                or any(self._may_have_changed(folder) for folder in folders)
-            )
+        if self._aside or self._acked.may_have_changed():
+            return True
+        return {name: stamp for name, (stamp, _) in self._seen.items()} != dict(self._look())
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every element and every dead job."""
-        with self._thread_lock():
-            return self._scan(now)
+        seconds, before = now.timestamp(), self._seen
+        self._aside = {name: since for name, since in self._aside.items() if 0 <= seconds - since < ASIDE_SECONDS}
+        self._seen, last = {}, 0
+        jobs: dict[str, StoredJob] = {}
+        for name, stamp in self._look():
+            known, stored = before.get(name, (None, None))
+            if stored is None or known != stamp:
+                stored = self._stored_job(name, stamp)
+            self._seen[name] = stamp, stored
+            if name in self._aside or stored.job.id in jobs:  # its element was renamed between two listings
+                continue
+            if not name.startswith(DEAD):
+                if stored.job.sequence <= last:  # a clock was put back
+                    stored = StoredJob(stored.job.evolve(sequence=last + 1), stored.place)
+                last = stored.job.sequence
+                if self._last_number < (number := number_of(name)) < microseconds(now) + AHEAD:
+                    self._last_number = number
+            jobs[stored.job.id] = stored
+        return list(jobs.values())
 
-    def _scan(self, now: datetime) -> list[StoredJob]:
-        self._refresh(now)
-        found: dict[str, StoredJob] = {}
-        last = 0
-        for folder in (*(self._folders[name] for name in sorted(self._folders)), self._hidden):
-            for element in folder.elements:
-                seen = folder.seen.get(element)
-                if seen is None or seen.kept is None or seen.kept.job.id in found:
-                    continue
-                kept = seen.kept
-                if kept.job.sequence <= last and folder is not self._hidden:  # a clock was put back
-                    kept = StoredJob(kept.job.evolve(sequence=last + 1), kept.place)
-                last = max(last, kept.job.sequence)
-                found[kept.job.id] = kept
-        return list(found.values())
+    def _look(self) -> Iterator[tuple[str, Stamp]]:
+        """Yield the elements in order, then the dead jobs, each with its stamp. Notes are listed first.
 
-    def _refresh(self, now: datetime) -> None:
-        seconds = now.timestamp()
-        self._refresh_top(seconds)
-        if self._hidden.listing.read(seconds):
-            names = [name for name in self._hidden.listing.names if name.startswith((DEAD, MOVING))]
-            self._hidden.elements = sorted(name for name in names if ELEMENT.fullmatch(name.rpartition("-")[2]))
-            self._read_elements(HIDDEN, self._hidden, self._hidden.elements, now)
-        for name, folder in self._folders.items():
-            if folder.listing.read(seconds):
-                folder.elements = sorted(filter(ELEMENT.fullmatch, folder.listing.names))
-                self._read_elements(name, folder, folder.elements, now)
-            else:
-                self._read_elements(name, folder, self._to_check(folder), now)
-            if folder.elements:
-                self._disk.newest = max(self._disk.newest, number_of(folder.elements[-1]))
-
-    def _refresh_top(self, seconds: float) -> None:
+        So if a step comes in between, a stamp is older than its job, and the job is read again at the next look. Two
+        changes of a note in one tick of the file system's clock may look like none. They leave an unlocked job with
+        another attempt or error, which its next claim reads anyway.
+        """
         try:
-            if not self._top.read(seconds):
-                return
+            names = os.listdir(self._root)
+        except FileNotFoundError:
+            names = []
+            self._check_disappeared()
         except NotADirectoryError:
             raise StorageFatalError(f"{self._root!r} is not a folder: a dirq queue is a folder of folders") from None
-        if self._top.missing and self._disk.known:
-            raise self._disk.disappeared()
-        self._disk.known = not self._top.missing
-        self._check_kind(frozenset(self._top.names))
-        names = filter(FOLDER.fullmatch, self._top.names)
-        self._folders = {name: self._folders.get(name) or Folder(f"{self._root}/{name}") for name in names}
+        self._known |= bool(names)
+        if kind := self._layout.wrong_kind(names):
+            raise StorageFatalError(f"{self._root!r} is a dirq queue of the kind {kind}: open it with kind={kind}")
+        notes = dict(self._look_at_notes())
+        self._folders = sorted(filter(FOLDER.fullmatch, names))
+        for folder in self._folders:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                for element, may_be_locked in self._layout.elements(self._path(folder)):
+                    name = f"{folder}/{element}"
+                    yield name, (self._token(name) if may_be_locked else 0, notes.get(_key(name)))
+        with suppress(FileNotFoundError):
+            for name in sorted(os.listdir(self._path(HIDDEN))):
+                if f"{HIDDEN}/{name}".startswith(DEAD) and ELEMENT.fullmatch(name.rpartition("-")[2]):
+                    yield f"{HIDDEN}/{name}", (0, notes.get(name))
 
-    def _read_elements(self, name: str, folder: Folder, elements: Iterable[str], now: datetime) -> None:
-        before, settled = folder.seen, microseconds(now) * 1000 - TRUST_AGE
-        found = {} if elements is folder.elements else dict(before)
-        for element in elements:
-            place = f"{name}/{element}"
-            try:
-                stamp, locked = self._stamp(place)
-                known = before.get(element)
-                if known is None or known.stamp != stamp or known.locked != locked or max(stamp) > settled:
-                    known = KnownElement.of(stamp, self._readable_job(place), locked)
-                found[element] = known
-            except (FileNotFoundError, NotADirectoryError):
-                found.pop(element, None)
-        folder.seen = found
+    def _look_at_notes(self) -> Iterator[tuple[str, tuple[int, int]]]:
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(self._path(NOTES)):
+                with suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    yield entry.name, (status.st_ino, status.st_mtime_ns)
 
-    def _readable_job(self, place: str) -> StoredJob | None:
-        if place in self._unreadable:
-            if self._unreadable[place] == self._condition(place):
-                return None
-            del self._unreadable[place]
-        return self._stored_job(place)
+    def _token(self, name: str) -> int:
+        """Return the token of an element's lock; 0 if the element is not locked or gone."""
+        path = self._path(name)
+        try:
+            os.lstat(self._layout.lock_path(path))
+            return os.lstat(path).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
 
-    def _may_have_changed(self, folder: Folder) -> bool:
-        name = os.path.basename(folder.listing.path)
-        for element in self._to_check(folder):
-            try:
-                stamp, locked = self._stamp(f"{name}/{element}")
-            except (FileNotFoundError, NotADirectoryError):
-                return True
-            seen = folder.seen.get(element)
-            if seen is None or (stamp, locked) != (seen.stamp, seen.locked):
-                return True
-        return False
+    def _stored_job(self, name: str, stamp: Stamp) -> StoredJob:
+        token, has_note = stamp
+        note = {} if has_note is None else self._notes.read(_key(name))
+        if name.startswith(DEAD):
+            dead_at = moment(note.get("dead_at", number_of(name)))
+            return StoredJob(self._job(name, note, status=JobStatus.DEAD, dead_at=dead_at), name)
+        if not token:
+            return StoredJob(self._job(name, note), name)
+        place = Place(name, token, token in (note.get("token"), note.get("next")))
+        attempt = note.get("attempt", 0)
+        job = self._job(
+            name,
+            note,
+            status=JobStatus.IN_PROGRESS,
+            attempt=max(1, attempt) if place.is_claim else attempt + 1,
+            claim_timeout=note.get("timeout") if place.is_claim else self._maxlock or NEVER,
+            heartbeat_at=moment(token // 1000),
+        )
+        return StoredJob(job, str(place))
 
-    def _stored_job(self, name: str) -> StoredJob | None:
-        """Return the job at a place as it is now.
-
-        Raises:
-            FileNotFoundError: the element is gone.
-        """
-        place, note = Place(name), self._disk.note(name)
-        status: dict[str, Any] = {}
-        if name.startswith(f"{HIDDEN}/{DEAD}"):
-            status = {"status": JobStatus.DEAD, "dead_at": moment(note.get("dead_at", number_of(name[-14:])))}
-        elif not place.is_hidden:
-            token, beat = self._lock_of(name)
-            place = Place(name, token, beat, token in (note.get("token"), note.get("next")))
-        if place.token:
-            attempt = note.get("attempt", 0)
-            status = {
-                "status": JobStatus.IN_PROGRESS,
-                "attempt": max(1, attempt) if place.is_claim else attempt + 1,
-                "claim_timeout": note.get("timeout") if place.is_claim else self._maxlock or NEVER,
-                "heartbeat_at": moment(place.beat // 1000),
-            }
-        return StoredJob(self._job(place, note, **status), str(place))
-
-    def _job(self, place: Place, note: dict[str, Any], **values: Any) -> JobRecord:
-        """Return the job of an element: first the fields of its note, then these values, which come from its place."""
-        job_id, number = note.get("id", place.element), min(number_of(place.element[-14:]), LARGEST_SEQUENCE)
-        created = note.get("created")
-        if created is None:
-            created = number_of(job_id[-14:]) if ELEMENT.fullmatch(job_id[-14:]) else number
+    def _job(self, name: str, note: dict[str, Any], **values: Any) -> JobRecord:
+        """Return the job of an element: the fields of its note, then these values, which come from its place."""
+        number = number_of(name)
         job: dict[str, Any] = {
-            "id": job_id,
+            "id": name,
             "payload": b"",
             "status": JobStatus.QUEUED,
-            "created_at": moment(created),
-            "sequence": number,
+            "created_at": moment(note.get("created", number)),
+            "sequence": min(number, LARGEST_SEQUENCE),
             "entrypoint": self.entrypoint,
         }
-        if note:
-            job |= {name: note[name] for name in NOTED if name in note}
-            if note.get("headers"):
-                job["headers"] = dict(note["headers"])
-        return JobRecord(**{**job, **values})
+        return JobRecord(**job | {field: note[field] for field in ("id", *NOTED) if field in note} | values)
 
-    def _note_of_new(self, change: Change, *, headers: bool) -> dict[str, Any]:
-        """Return the note of a new job; empty if a program of dirq could have added the same job.
+    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
+        """Return these jobs with their payloads and headers. Jobs that are gone or unreadable are left out."""
+        read = []
+        for job, place in jobs:
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError, ValueError):
+                read.append(job.evolve(**self._layout.read(self._path(Place.parse(place).name))))
+        return read
 
-        Args:
-            change: the addition of the job. A job from another queue keeps its id and its history.
-            headers: True to keep the headers in the note, as the elements of the simple kind cannot hold them.
-        """
-        job = change.new
-        said: dict[str, Any] = {
-            "entrypoint": None if job.entrypoint == self.entrypoint else job.entrypoint,
-            "headers": dict(job.headers) if headers and job.headers else None,
-            "max_attempts": job.max_attempts,
-        }
-        if change.is_transfer:
-            said |= {
-                "id": job.id,
-                "created": microseconds(job.created_at),
-                "attempt": job.attempt,
-                "failures": job.failures,
-                "error": job.error,
-                "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
-            }
-        return {name: value for name, value in said.items() if value}
-
-    def _note_of_claim(self, change: Change, note: dict[str, Any], token: int) -> dict[str, Any]:
-        """Return the note of a job that is claimed by a lock with this token."""
-        old, job = change.old, change.new
-        attempt = max(job.attempt, note.get("attempt", 0) + 1)
-        failures = note.get("failures", 0) + job.failures - old.failures
-        return note | {"attempt": attempt, "failures": failures, "token": token, "timeout": job.claim_timeout}
-
-    def _note_after_claim(self, name: str, job: JobRecord) -> dict[str, Any]:
-        """Return the note of a job whose claim has ended."""
-        note = self._disk.note(name) | {"failures": job.failures, "error": job.error}
-        return without(note, "token", "next", "timeout", "dead_at")
-
-    # Steps: one method for each, named after it
+    # Changes: one method for each step, named after it
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Make each change by itself."""
-        with self._thread_lock():
-            return self._carry_out(changes, now)
-
-    def _carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         outcomes: list[Outcome] = []
         for adds, run in groupby(changes, lambda change: change.step is Step.ADD):
             together = list(run)
             if adds:
                 outcomes += self._add(together, now)
             else:
-                outcomes += [self._do_step(change, now) for change in together]
-        acked = [
-            change.old.claim
-            for change, outcome in zip(changes, outcomes, strict=True)
-            if change.acked and not isinstance(outcome, Exception)
-        ]
+                outcomes += [_result_or_error(getattr(self, f"_{each.step}"), each, now) for each in together]
+        made = [pair for pair in zip(changes, outcomes, strict=True) if not isinstance(pair[1], Exception)]
         with suppress(OSError):  # the jobs are acked all the same
-            self._acked.remember(acked)
-        try:
-            self._disk.flush()
-        except OSError as error:
-            outcomes = [
-                self._undo_add(change, outcome, error, now) for change, outcome in zip(changes, outcomes, strict=True)
-            ]
+            self._acked.remember(change.old.claim for change, _ in made if change.acked)
         if self._tidied is None or not 0 <= now.timestamp() - self._tidied < TIDY_SECONDS:
             self._tidied = now.timestamp()
-            with suppress(OSError, StorageError, JobChangedError):
-                self._tidy(now, EMPTY_FOLDERS)
+            with suppress(OSError, StorageError):
+                self._tidy(now)
         return outcomes
 
     def _add(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
-        """Add new elements in order: write all, sync all to the disk, then give each its name.
+        """Add new elements in order: write all, sync all to the disk, give each its name, then sync the names.
 
         If files are written and synced one by one, the file system writes its journal each time. If many are synced
         whose writing has already begun, it writes its journal about once.
@@ -350,184 +315,365 @@ class DirqStore(ABC):
         outcomes: list[Outcome] = []
         for first in range(0, len(changes), WRITE_BATCH):
             batch = changes[first : first + WRITE_BATCH]
-            parts = [_result_or_error(self._write_part, change, now) for change in batch]
-            try:
-                self._disk.sync()
-            except OSError as error:
-                for part in parts:
-                    if isinstance(part, str):
-                        with suppress(OSError):
-                            self._drop_part(part)
-                parts = [error if isinstance(part, str) else part for part in parts]
-            outcomes += [
-                _result_or_error(self._publish_new, part, change, now) if isinstance(part, str) else part
-                for part, change in zip(parts, batch, strict=True)
-            ]
-        return outcomes
+            names = [_result_or_error(self._write, change, now) for change in batch]
+            failure = _result_or_error(self._sync)
+            for name, change in zip(names, batch, strict=True):
+                outcome: Outcome = name if isinstance(name, Exception) else failure
+                if not isinstance(name, Exception):
+                    outcome = outcome or _result_or_error(self._publish, name, change)
+                    _remove_tree(self._path(f"{NEW}{_key(name)}"))
+                outcomes.append(outcome)
+        failure = _result_or_error(self._flush)
+        if failure is None:
+            return outcomes
+        return [failure if self._take_back(outcome, now) else outcome for outcome in outcomes]
 
-    def _publish_new(self, part: str, change: Change, now: datetime) -> StoredJob:
-        """Publish a new element. Its name becomes the job's id, unless the job comes from another queue."""
-        name, place = self._publish_with_retries(part, change, now)
-        job, number = change.new, number_of(name[-14:])
+    def _take_back(self, outcome: Outcome, now: datetime) -> bool:
+        """Remove a job whose folder could not be synced. Returns False if another program has taken it by now."""
+        if not isinstance(outcome, StoredJob):
+            return False
+        return not isinstance(_result_or_error(self._remove, Change(outcome.job, None, outcome.place), now), Exception)
+
+    def _write(self, change: Change, now: datetime) -> str:
+        """Write a new element, as a part, and its note. Returns the name reserved for it."""
+        contents, note = self._layout.contents(change.new), self._note_of_new(change)
+        name = self._reserve(partial(self._create, contents), now)
+        if note:
+            key = _key(_dead(name) if change.new.status is JobStatus.DEAD else name)
+            self._notes.write(key, note, self._path(f"{NEW}{_key(name)}"))
+            self._unsynced.append(os.open(self._notes.path(key), os.O_RDONLY))
+            self._changed_folders.add(self._path(NOTES))
+        return name
+
+    def _publish(self, name: str, change: Change) -> StoredJob:
+        """Give a part its name, which becomes the id of the job, unless the job comes from another queue."""
+        job, number = change.new, number_of(name)
+        place = _dead(name) if job.status is JobStatus.DEAD else name
+        try:
+            self._rename(rename_exclusively, f"{NEW}{_key(name)}", place)
+        except OSError:
+            self._notes.remove(_key(place))
+            raise
+        self._changed_folders.add(os.path.dirname(self._path(place)))
         if not change.is_transfer:
             job = job.evolve(id=name, created_at=moment(number))
         return StoredJob(job.evolve(sequence=number), place)
 
-    def _publish_with_retries(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
-        """Publish a part. If that fails, write it again under another name. Returns the element's name and place."""
-        for _ in range(TRIES):
-            try:
-                return self._publish(part, change, now)
-            except (FileExistsError, FileNotFoundError):  # the name is taken, or the part was purged
-                self._drop_part(part)
-                part = self._write_part(change, now)
-                try:
-                    self._disk.sync()
-                except OSError:
-                    self._drop_part(part)
-                    raise
-            except OSError:
-                self._drop_part(part)
-                raise
-        raise self._too_many_tries("no element could be added to {}")
+    def _note_of_new(self, change: Change) -> dict[str, Any]:
+        """Return the note of a new job; empty if a program of dirq could have added the same job.
 
-    def _too_many_tries(self, what: str) -> OSError:
-        return OSError(f"{what.format(repr(self._root))}: another program removes new files there at once")
+        A job from another queue keeps its id and its history.
+        """
+        job = change.new
+        note: dict[str, Any] = {
+            "entrypoint": None if job.entrypoint == self.entrypoint else job.entrypoint,
+            "headers": dict(job.headers) if self._layout.headers_in_note and job.headers else None,
+            "max_attempts": job.max_attempts,
+        }
+        if change.is_transfer:
+            dead_at = None if job.dead_at is None else microseconds(job.dead_at)
+            note |= {"attempt": job.attempt, **_ended({}, job), "dead_at": dead_at}
+        return {field: value for field, value in note.items() if value}
 
-    def _do_step(self, change: Change, now: datetime) -> Outcome:
-        outcome: Outcome = _result_or_error(getattr(self, f"_{change.step}"), change, now)
-        if isinstance(outcome, PermissionError) and change.step is Step.CLAIM:  # after the lock was taken
-            with suppress(OSError):
-                self._unlock(change.place)
-            return self._ignore_unreadable(change.place)
-        return outcome
+    def _claim(self, change: Change, now: datetime) -> StoredJob:
+        old, job, name = change.old, change.new, change.place
+        path = self._path(name)
+        try:
+            place = self._hold(Place(name), now)
+        except PermissionError:
+            raise self._set_aside(name, now) from None
+        note = self._notes.read(_key(name))
+        note |= {
+            "attempt": max(job.attempt, note.get("attempt", 0) + 1),
+            "failures": note.get("failures", 0) + job.failures - old.failures,
+            "token": place.token,
+            "next": None,
+            "timeout": job.claim_timeout,
+        }
+        try:
+            self._notes.write(_key(name), note, path)
+            content = self._layout.read(path)
+        except (FileNotFoundError, PermissionError, ValueError):
+            self._layout.unlock(path)
+            raise self._set_aside(name, now) from None
+        self._check(place)  # another program may have taken our lock for an old one, before it got its time
+        values = {"heartbeat_at": moment(place.token // 1000), "claim_timeout": job.claim_timeout, **content}
+        return StoredJob(self._job(name, note, status=JobStatus.IN_PROGRESS, **values), str(place))
 
-    def _ignore_unreadable(self, place: str) -> JobChangedError:
-        """Ignore an element that cannot be claimed, until its `condition` changes (owner, mode, content)."""
-        self._unreadable[place] = self._condition(place)
-        with suppress(KeyError):
-            self._folders[place[:8]].seen.pop(place[9:], None)
+    def _set_aside(self, name: str, now: datetime) -> JobChangedError:
+        """Ignore an element that cannot be read, or not locked, for a while."""
+        self._aside[name] = now.timestamp()
         return JobChangedError()
 
-    def _condition(self, place: str) -> Stamp:
-        return self._disk.condition(place)
+    def _prolong(self, change: Change, now: datetime) -> StoredJob:
+        """Give the lock a new token. The note has both tokens, so that the claim is known by either."""
+        job, place = change.new, Place.parse(change.place)
+        self._check(place)
+        note = self._notes.read(_key(place.name))
+        if place.token not in (note.get("token"), note.get("next")):
+            raise JobChangedError
+        token = self._new_token(now, after=place.token)
+        note |= {"token": place.token, "next": token, "timeout": job.claim_timeout}
+        self._notes.write(_key(place.name), note, self._path(place.name))
+        os.utime(self._path(place.name), ns=(token, token))
+        return StoredJob(job.evolve(heartbeat_at=moment(token // 1000)), str(place._replace(token=token)))
 
-    def _undo_add(self, change: Change, outcome: Outcome, error: OSError, now: datetime) -> Outcome:
-        """Remove an added job whose folder could not be synced, unless another program has taken it by now.
+    def _release(self, change: Change, now: datetime) -> StoredJob:
+        """Unlock a job, where it is or behind all others."""
+        job, place = change.new, self._hold(Place.parse(change.place), now)
+        note = _ended(self._notes.read(_key(place.name)), job)
+        if job.sequence != change.old.sequence:
+            return self._move(place, job, note, now)
+        self._notes.write(_key(place.name), note, self._path(place.name))
+        self._layout.unlock(self._path(place.name))
+        return StoredJob(job, place.name)
 
-        Returns:
-            The error if the job was removed, else the outcome of the change.
-        """
-        if change.step is not Step.ADD or not isinstance(outcome, StoredJob):
-            return outcome
-        try:
-            self._remove(Change(outcome.job, None, outcome.place), now)
-        except (OSError, JobChangedError):
-            return outcome
-        return error
+    def _revive(self, change: Change, now: datetime) -> StoredJob:
+        job, place = change.new, Place(change.place)
+        self._layout.unlock(self._path(place.name))  # left by a program that died while it buried the job
+        return self._move(place, job, _ended(self._notes.read(_key(place.name)), job), now)
 
-    def purge(self, now: datetime) -> None:
-        """Remove the leftovers of programs that died, and all empty folders except the last two."""
-        with self._thread_lock():
-            self._refresh(now)
-            self._tidy(now, 0)
+    def _bury(self, change: Change, now: datetime) -> StoredJob:
+        job, place = change.new, self._hold(Place.parse(change.place), now)
+        note = _ended(self._notes.read(_key(place.name)), job)
+        return self._move(place, job, note | {"dead_at": microseconds(job.dead_at or now)}, now)
 
-    def _tidy(self, now: datetime, empty: int) -> None:
-        folders = sorted(self._folders)[:-2]
-        unused = [name for name in folders if not self._folders[name].listing.names]
-        for name in unused if len(unused) > empty else ():
-            with suppress(OSError):
-                os.rmdir(f"{self._root}/{name}")
-        for name in self._leftovers(now):
-            with suppress(OSError, JobChangedError):
-                self._discard(name, now)
+    def _remove(self, change: Change, now: datetime) -> StoredJob:
+        job, place = change.old, Place.parse(change.place)
+        if not place.is_claim:
+            raise JobChangedError
+        path, gone = self._path(place.name), f"{GONE}{_key(place.name)}"
+        if not place.token:
+            with suppress(FileNotFoundError, ValueError):
+                job = job.evolve(**self._layout.read(path))
+        if not place.name.startswith(DEAD):
+            place = self._hold(place, now)
+        self._rename_held(rename_exclusively, place, gone)
+        self._layout.unlock(path)
+        _remove_tree(self._path(gone))
+        self._notes.remove(_key(place.name))
+        return StoredJob(job, "")
 
     def _change(self, change: Change, now: datetime) -> StoredJob:
         raise JobChangedError
 
-    # Differences between the two kinds
+    # Locks
 
-    @abstractmethod
-    def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
-        """Return these jobs with their payloads."""
+    def _hold(self, place: Place, now: datetime) -> Place:
+        """Lock an element that nobody has locked, or check that its lock is the one that was last seen."""
+        if place.token:
+            self._check(place)
+            return place
+        path, token = self._path(place.name), self._new_token(now)
+        try:
+            self._layout.lock(path)
+        except FileExistsError:
+            raise JobChangedError from None
+        try:
+            os.utime(path, ns=(token, token))
+        except OSError:  # another program has removed the element in spite of the lock, or owns it
+            self._layout.unlock(path)
+            raise
+        return Place(place.name, token)
 
-    @abstractmethod
-    def _check_kind(self, names: frozenset[str]) -> None:
-        """Raise StorageFatalError if these names show that the folder is a queue of the other kind."""
+    def _check(self, place: Place) -> None:
+        """Raise JobChangedError if the lock has changed since it was last seen."""
+        if self._token(place.name) != place.token:
+            raise JobChangedError
 
-    @abstractmethod
-    def _stamp(self, name: str) -> tuple[Stamp, bool]:
-        """Return the stamp of an element, which changes with it, and True if it is locked."""
+    def _new_token(self, now: datetime, after: int = 0) -> int:
+        """Return a time in nanoseconds to take or confirm a lock with, which no other lock has."""
+        token = microseconds(now) * 1000 + os.getpid() % 1000
+        last = max(self._last_token, after)
+        self._last_token = last + 1000 if token <= last < token + AHEAD * 1000 else token
+        return self._last_token
 
-    @abstractmethod
-    def _lock_of(self, name: str) -> tuple[int, int]:
-        """Return the token and the beat of an element's lock; zeros if it has none."""
+    # Names
 
-    @abstractmethod
-    def _to_check(self, folder: Folder) -> Iterable[str]:
-        """Return the elements that can change although the time of their folder stays the same."""
+    def _reserve(self, make: Callable[[str], None], now: datetime) -> str:
+        """Make a part with a new name behind all others, which no other program of jqueue takes then. Returns it.
 
-    @abstractmethod
-    def _leftovers(self, now: datetime) -> Iterable[str]:
-        """Return the names of the leftovers of programs that died."""
-
-    @abstractmethod
-    def _discard(self, name: str, now: datetime) -> None:
-        """Remove a leftover, or bring to an end what its program began."""
-
-    @abstractmethod
-    def _unlock(self, name: str) -> None:
-        """Remove our lock from an element."""
-
-    @abstractmethod
-    def _write_part(self, change: Change, now: datetime) -> str:
-        """Write a new element, a part, where no program looks for elements. Returns the name of the part.
-
-        `Disk.sync` brings it to the disk.
+        The name is behind all known ones even if another clock is ahead by up to `AHEAD`.
         """
+        for _ in range(TRIES):
+            number = microseconds(now)
+            if number <= self._last_number < number + AHEAD:
+                number = self._last_number + 1
+            seconds, rest = divmod(number, 1_000_000)
+            element = f"{min(seconds, 0xFFFFFFFF):08x}{rest:05x}{os.getpid() & 15:x}"
+            part = ""
+            try:
+                name = f"{self._layout.folder(self._root, element)}/{element}"
+                part = self._path(f"{NEW}{_key(name)}")
+                make(part)
+            except FileNotFoundError:  # the folder does not exist yet
+                self._make_folder(HIDDEN)
+                continue
+            except FileExistsError:
+                self._last_number = number
+                continue
+            except OSError:
+                _remove_tree(part)
+                raise
+            self._last_number = number
+            if not os.path.lexists(self._path(name)):
+                return name
+            _remove_tree(part)
+        raise OSError(f"no new name could be made in {self._root!r}: another program removes new files there at once")
 
-    @abstractmethod
-    def _publish(self, part: str, change: Change, now: datetime) -> tuple[str, str]:
-        """Give a part its final name. Returns the element's name and its place, which differ for some dead jobs.
+    def _move(self, place: Place, job: JobRecord, note: dict[str, Any], now: datetime) -> StoredJob:
+        """Give a locked or a dead element a new name, with a new note, and unlock it."""
+        name = self._reserve(lambda part: os.close(os.open(part, os.O_CREAT | os.O_EXCL)), now)
+        number, reserved = number_of(name), self._path(f"{NEW}{_key(name)}")
+        name = _dead(name) if job.status is JobStatus.DEAD else name
+        path, new = self._path(place.name), self._path(name)
+        try:
+            self._notes.write(_key(name), note, path)
+            self._rename_held(self._layout.rename, place, name)
+        except (OSError, JobChangedError):
+            self._notes.remove(_key(name))
+            raise
+        finally:
+            os.unlink(reserved)
+        self._layout.unlock(new)
+        self._layout.unlock(path)
+        self._notes.remove(_key(place.name))
+        return StoredJob(job.evolve(sequence=number), name)
+
+    def _rename_held(self, rename: Callable[[str, str], None], place: Place, name: str) -> None:
+        """Rename a locked or a dead element. If its lock is another program's by then, rename it back.
 
         Raises:
-            FileExistsError: another element has that name.
-            FileNotFoundError: the part is gone, or the folder for the element.
+            JobChangedError: the element has its old name again.
         """
+        self._rename(rename, place.name, name)
+        new = self._path(name)
+        if place.token and os.lstat(new).st_mtime_ns != place.token:
+            rename_exclusively(new, self._path(place.name))
+            self._layout.unlock(new)
+            raise JobChangedError
 
-    @abstractmethod
-    def _drop_part(self, part: str) -> None:
-        """Remove a part that will not be published."""
+    def _rename(self, rename: Callable[[str, str], None], name: str, new: str) -> None:
+        try:
+            rename(self._path(name), self._path(new))
+        except FileNotFoundError:
+            os.lstat(self._path(name))
+            self._make_folder(os.path.dirname(new))
+            rename(self._path(name), self._path(new))
 
-    @abstractmethod
-    def _claim(self, change: Change, now: datetime) -> StoredJob: ...
+    # Files
 
-    @abstractmethod
-    def _prolong(self, change: Change, now: datetime) -> StoredJob: ...
+    def _make_folder(self, name: str) -> None:
+        """Make a folder in the queue. Make the queue's own folder, too, if it was never there."""
+        self._check_disappeared()
+        missing = [str(folder) for folder in (self.path, *self.path.parents) if not folder.exists()]
+        for path in (*reversed(missing), *map(self._path, (HIDDEN, NOTES, *self._layout.folders, name))):
+            with suppress(FileExistsError):
+                self._mkdir(path)
+        self._known = True
+        self._changed_folders.add(self._root)
 
-    @abstractmethod
-    def _release(self, change: Change, now: datetime) -> StoredJob: ...
+    def _check_disappeared(self) -> None:
+        if self._known and not self.path.exists():
+            raise StorageError(
+                f"the folder {self._root!r} has disappeared: restore it, or create it to start an empty queue"
+            )
 
-    @abstractmethod
-    def _bury(self, change: Change, now: datetime) -> StoredJob: ...
+    def _mkdir(self, path: str) -> None:
+        os.mkdir(path)
+        if self._umask is not None:
+            os.chmod(path, 0o777 & ~self._umask)
 
-    @abstractmethod
-    def _revive(self, change: Change, now: datetime) -> StoredJob: ...
+    def _create(self, contents: dict[str, bytes], path: str) -> None:
+        """Make a new file, or a folder with files. `_sync` brings it to the disk.
 
-    @abstractmethod
-    def _remove(self, change: Change, now: datetime) -> StoredJob: ...
+        Args:
+            contents: content of each file, by the end of its path.
+            path: path of the file or the folder.
+        """
+        if "" not in contents:
+            self._mkdir(path)
+            self._unsynced.append(os.open(path, os.O_RDONLY))
+        for end, content in contents.items():
+            descriptor = os.open(path + end, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+            self._unsynced.append(descriptor)
+            if self._umask is not None:
+                os.fchmod(descriptor, 0o666 & ~self._umask)
+            written = os.write(descriptor, content)
+            while written < len(content):
+                written += os.write(descriptor, memoryview(content)[written:])
+
+    def _sync(self) -> None:
+        """Bring everything made since the last `_sync` to the disk."""
+        made, self._unsynced = self._unsynced, []
+        try:
+            for descriptor in made if len(made) > 1 and hasattr(os, "posix_fadvise") else ():
+                with suppress(OSError):  # starts writing all of them; otherwise they go one by one
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            for descriptor in reversed(made):
+                os.fsync(descriptor)
+        finally:
+            for descriptor in made:
+                os.close(descriptor)
+
+    def _flush(self) -> None:
+        """Sync the folders where elements were added, so that they survive a power failure."""
+        changed, self._changed_folders = self._changed_folders, set()
+        for folder in changed:
+            flush(folder)
+
+    def _tidy(self, now: datetime) -> None:
+        """Remove leftovers of programs that died, and empty folders except the last two if there are many."""
+        unused = [name for name in self._folders[:-2] if not os.listdir(self._path(name))]
+        for name in unused if len(unused) > EMPTY_FOLDERS else ():
+            with suppress(OSError):
+                os.rmdir(self._path(name))
+        parts = [f"{HIDDEN}/{name}" for name in os.listdir(self._path(HIDDEN))]
+        ours = [(self._path(name), False) for name in parts if name.startswith((NEW, GONE))]
+        for path, is_lock in (*ours, *self._layout.leftovers(self._root, self._folders)):
+            age = self._maxlock if is_lock else self._maxtemp
+            with suppress(FileNotFoundError):
+                status = os.lstat(path)
+                if age and now.timestamp() - max(status.st_mtime, status.st_ctime) > age:
+                    _remove_tree(path)
+        self._notes.tidy(lambda: {_key(name) for name, _ in self._look()}, now)
 
 
-def without(note: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return the note without these fields."""
-    return {name: value for name, value in note.items() if name not in names}
+def number_of(name: str) -> int:
+    """Return the microseconds since 1970 in the name of an element."""
+    return int(name[-14:-6], 16) * 1_000_000 + int(name[-6:-1], 16)
+
+
+def _key(name: str) -> str:
+    """Return the key of an element's note, which is the name of that, too."""
+    return name.removeprefix(f"{HIDDEN}/").replace("/", "-")
+
+
+def _dead(name: str) -> str:
+    """Return the name of a dead job instead of the name of an element."""
+    return f"{DEAD}{_key(name)}"
+
+
+def _ended(note: dict[str, Any], job: JobRecord) -> dict[str, Any]:
+    """Return the note of a job whose claim has ended. It has the id and the time, which a name no longer tells."""
+    history = {"id": job.id, "created": microseconds(job.created_at), "failures": job.failures, "error": job.error}
+    return note | history | dict.fromkeys(("token", "next", "timeout", "dead_at"))
+
+
+def _remove_tree(path: str) -> None:
+    """Remove a file, or a folder with all that is in it, if it is there."""
+    with suppress(FileNotFoundError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            os.unlink(path)
 
 
 def _result_or_error(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
-    """Return the result of a step, or its error: `JobChangedError` if the element is gone."""
+    """Return the result of a step, or its error: `JobChangedError` if the element is gone, or a name was taken."""
     try:
         return work(*arguments)
-    except (FileNotFoundError, NotADirectoryError, JobChangedError):
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, JobChangedError):
         return JobChangedError()
     except (OSError, InvalidJobError, StorageError) as error:
         return error

@@ -31,7 +31,7 @@ class DirqContract:
     def ours(self, folder):
         def make(kind, **options):
             asked = "".join(f"&{name}={value}" for name, value in options.items())
-            return connect(f"dirq://{folder}?kind={kind}&fsync=false{asked}", stale_timeout=300)
+            return connect(f"dirq://{folder}?kind={kind}{asked}", stale_timeout=300)
 
         return make
 

@@ -63,7 +63,7 @@ async def test_folders_made_by_an_original_are_read(name, unpacked):
 async def test_leftovers_of_an_original_are_done_and_leave_no_element(name, kind, unpacked):
     archive = f"{name}-{'normal' if kind == 'queue' and 'perl' in name else kind}"
     folder, options = unpacked(archive) / "queue", SCHEMA_IN_URL if kind == "queue" else "kind=simple"
-    async with connect(f"dirq://{folder}?fsync=false&{options}") as queue:
+    async with connect(f"dirq://{folder}?{options}") as queue:
         waiting = await queue.dequeue(batch_size=100)
         assert len((await queue.read_state()).jobs) - 2 == len(waiting)
         assert [] == await queue.ack_many(waiting)

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.wide
 LIVES = [2, pytest.param(30, marks=pytest.mark.full)]
 
 PLACES = {
-    "dirq-simple": ("dirq", [None, {"granularity": 1}], "dirq://{}?kind=simple&fsync=false&granularity=1"),
-    "dirq-queue": ("dirq", [{"body": "binary"}, {"maxelts": 5}], "dirq://{}?fsync=false&schema=body:binary"),
+    "dirq-simple": ("dirq", [None, {"granularity": 1}], "dirq://{}?kind=simple&granularity=1"),
+    "dirq-queue": ("dirq", [{"body": "binary"}, {"maxelts": 5}], "dirq://{}?schema=body:binary"),
     "vsqs": ("vsqs", None, "vsqs://{}"),
 }
 """Each format in a folder, its settings for the original, and its URL."""

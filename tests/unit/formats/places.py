@@ -27,13 +27,9 @@ def clock_of(form: str) -> FakeClock | SystemClock:
     return SystemClock() if form == "text" else FakeClock()
 
 
-def open_queue(
-    form: str, folder: Path, clock: Clock | None = None, *, more: str = "fsync=false", **settings: Any
-) -> StoreQueue:
+def open_queue(form: str, folder: Path, clock: Clock | None = None, *, more: str = "", **settings: Any) -> StoreQueue:
     """Return a queue called `queue` in a folder, with further options in its URL."""
-    url = FORMATS[form].format(folder) + (
-        f"&{more}" if form in ("simple", "elements") else ""
-    )  # the others have no options
+    url = FORMATS[form].format(folder) + (f"&{more}" if more else "")
     queue: StoreQueue = connect(url, clock=clock or clock_of(form), **settings)
     return queue
 

@@ -4,22 +4,35 @@ import os
 import shutil
 import stat
 from datetime import UTC, datetime, timedelta
+from itertools import product
 
 import pytest
 
-from jqueue import JobNotFoundError, JobStatus
+from jqueue import ClaimLostError, InvalidJobError, JobNotFoundError, JobStatus
 from jqueue.domain.errors import StorageFatalError
+from jqueue.formats.dirq.layout import Elements, Simple
+from jqueue.formats.dirq.store import DirqStore
+from jqueue.formats.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.virtual_time import EPOCH
 from tests.unit.formats.places import open_queue, tree
 
-of_both_kinds = pytest.mark.parametrize("kind", ["simple", "elements"])
+LAYOUTS = {"simple": Simple, "elements": Elements}
+of_both_kinds = pytest.mark.parametrize("kind", LAYOUTS)
 START = int(EPOCH.timestamp())
 
 
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "queue"
+
+
+def add(kind, root, name, payload):
+    """Add an element as programs of dirq do."""
+    (root / name).parent.mkdir(parents=True, exist_ok=True)
+    if kind == "elements":
+        (root / name).mkdir()
+    (root / name / "body" if kind == "elements" else root / name).write_bytes(payload)
 
 
 def lock(kind, root, name, seconds=None):
@@ -39,15 +52,24 @@ def unlock(kind, root, name):
         os.rmdir(root / name / "locked")
 
 
-async def statuses(queue):
-    return [job.status for job in (await queue.read_state()).jobs]
+def raced(kind, root, method, race):
+    """Return a queue. Another program comes once, right before a method of the layout."""
+    races = [race]
+
+    def first_the_race(self, *paths):
+        if races:
+            races.pop()(*paths)
+        return getattr(super(layout, self), method)(*paths)
+
+    layout = type("Raced", (LAYOUTS[kind],), {method: first_the_race})
+    return StoreQueue(DirqStore(root, layout(), entrypoint="work"), clock=FakeClock())
 
 
 @of_both_kinds
 async def test_a_job_is_an_element_of_dirq_from_its_enqueue_to_its_ack(kind, tmp_path, root):
     clock = FakeClock()
     headers = {} if kind == "simple" else {"a": "1\n"}
-    async with open_queue(kind, tmp_path, clock, more="fsync=false&umask=027") as queue:
+    async with open_queue(kind, tmp_path, clock, more="umask=027") as queue:
         job = await queue.enqueue("work", b"\0\xff", headers=headers)
         folder = f"{START // 60 * 60:08x}" if kind == "simple" else "00000000"
         name = f"{folder}/{START:08x}00000{job.id[-1]}"
@@ -72,15 +94,14 @@ async def test_a_job_is_an_element_of_dirq_from_its_enqueue_to_its_ack(kind, tmp
         assert waiting == tree(root)
         await queue.ack_many(await queue.dequeue())
         assert [] == [name for name, content in tree(root).items() if content is not None]
+        assert [] == os.listdir(root / ".jqueue-notes")
 
 
 @pytest.mark.parametrize(("kind", "option"), [("simple", "granularity=60"), ("elements", "maxelts=2")])
 async def test_folders_are_those_of_the_options_and_names_increase_even_if_the_clock_goes_back(kind, option, tmp_path):
-    async with open_queue(kind, tmp_path, more=f"fsync=false&{option}") as queue:
+    async with open_queue(kind, tmp_path, more=option) as queue:
         places = [(await queue.enqueue("work", b"")).id for _ in range(3)]
-    async with open_queue(
-        kind, tmp_path, FakeClock(EPOCH - timedelta(seconds=5)), more=f"fsync=false&{option}"
-    ) as queue:
+    async with open_queue(kind, tmp_path, FakeClock(EPOCH - timedelta(seconds=5)), more=option) as queue:
         await queue.read_state()
         places.append((await queue.enqueue("work", b"")).id)
         [first, *_] = await queue.dequeue(batch_size=4)
@@ -95,7 +116,7 @@ async def test_folders_are_those_of_the_options_and_names_increase_even_if_the_c
 
 @of_both_kinds
 async def test_the_lock_of_another_program_is_respected_and_shown(kind, tmp_path, root):
-    async with open_queue(kind, tmp_path, more="fsync=false&maxlock=120") as queue:
+    async with open_queue(kind, tmp_path, more="maxlock=120") as queue:
         job = await queue.enqueue("work", b"1")
         lock(kind, root, job.id, START - 10)
         assert [] == await queue.dequeue()
@@ -115,16 +136,72 @@ async def test_the_lock_of_another_program_is_respected_and_shown(kind, tmp_path
 async def test_a_claim_whose_lock_another_program_took_changes_nothing(kind, tmp_path, root):
     async with open_queue(kind, tmp_path) as queue:
         job = await queue.enqueue("work", b"1")
-        for relocked in (False, True):
+        for relocked, verb in product((False, True), (queue.ack, queue.nack, queue.heartbeat)):
             [claimed] = await queue.dequeue()
             unlock(kind, root, job.id)
             if relocked:
                 lock(kind, root, job.id, START + 7)
             before = tree(root)
-            for verb in (queue.ack, queue.nack, queue.heartbeat):
-                with pytest.raises(JobNotFoundError):
-                    await verb(claimed)
+            with pytest.raises(JobNotFoundError):
+                await verb(claimed)
             assert before == tree(root)
+            if relocked:
+                unlock(kind, root, job.id)
+
+
+@of_both_kinds
+@pytest.mark.parametrize("dead", [False, True])
+async def test_an_element_that_another_program_locks_while_it_moves_goes_back(kind, dead, root):
+    def take(path, new):
+        unlock(kind, root, path)
+        lock(kind, root, path, START + 7)
+
+    async with raced(kind, root, "rename", take) as queue:
+        job = await queue.enqueue("work", b"1")
+        [claimed] = await queue.dequeue()
+        before, notes = tree(root), os.listdir(root / ".jqueue-notes")
+        with pytest.raises(ClaimLostError):
+            await queue.nack(claimed, dead=dead)
+        assert (before, notes) == (tree(root), os.listdir(root / ".jqueue-notes"))
+        assert [] == [name for name in os.listdir(root / ".jqueue") if name != "acked"]
+        assert START + 7 == os.stat(root / job.id).st_mtime
+
+
+@of_both_kinds
+async def test_a_claim_whose_lock_another_program_takes_at_once_is_not_handed_out(kind, root):
+    def take(path):
+        unlock(kind, root, path)
+        lock(kind, root, path, START + 7)
+
+    async with raced(kind, root, "read", take) as queue:
+        await queue.enqueue("work", b"1")
+        assert [] == await queue.dequeue()
+
+
+@of_both_kinds
+async def test_a_moved_element_replaces_no_element_of_another_program(kind, root):
+    async with raced(kind, root, "rename", lambda path, new: add(kind, root, new, b"theirs")) as queue:
+        await queue.enqueue("work", b"ours", headers={"whose": "ours"})
+        await queue.nack((await queue.dequeue())[0])
+        jobs = await queue.dequeue(batch_size=9)
+        assert {b"ours": {"whose": "ours"}, b"theirs": {}} == {job.payload: dict(job.headers) for job in jobs}
+        assert [] == await queue.ack_many(jobs)
+        assert [] == [name for name, content in tree(root).items() if content is not None]
+
+
+@of_both_kinds
+async def test_two_queues_at_the_same_time_of_the_clock_mix_up_no_names_and_no_notes(kind, tmp_path):
+    async with open_queue(kind, tmp_path) as queue, open_queue(kind, tmp_path) as other:
+        turns = [(number, each) for number in range(4) for each in (queue, other)]
+        for number, each in turns:
+            await each.enqueue(f"work-{number}", b"%d" % number, headers={"n": str(number)})
+        for number, each in turns:
+            await each.nack((await each.dequeue(f"work-{number}"))[0], error=str(number))
+        jobs = (await queue.read_state()).jobs
+        assert 8 == len({job.id for job in jobs})
+        for job in jobs:
+            text = job.payload.decode()
+            assert (f"work-{text}", {"n": text}, text) == (job.entrypoint, job.headers, job.error)
 
 
 @of_both_kinds
@@ -161,8 +238,9 @@ async def test_a_queue_of_the_other_kind_or_a_file_in_its_place_is_refused_uncha
 
 
 @pytest.mark.parametrize("harm", ["no body", "no table"])
-async def test_an_unreadable_element_is_set_aside_until_it_is_repaired(harm, tmp_path, root):
-    async with open_queue("elements", tmp_path) as queue:
+async def test_an_unreadable_element_is_set_aside_for_a_minute(harm, tmp_path, root):
+    clock = FakeClock()
+    async with open_queue("elements", tmp_path, clock) as queue:
         bad, good = await queue.enqueue("work", b"bad"), await queue.enqueue("work", b"good")
         if harm == "no body":
             (root / bad.id / "body").unlink()
@@ -171,46 +249,55 @@ async def test_an_unreadable_element_is_set_aside_until_it_is_repaired(harm, tmp
         assert [good.id] == [job.id for job in await queue.dequeue(batch_size=9)]
         assert [] == await queue.dequeue()
         assert not (root / bad.id / "locked").exists()
-        shutil.rmtree(root / bad.id)
-        (root / bad.id).mkdir()
+        (root / bad.id / "header").write_bytes(b"")
         (root / bad.id / "body").write_bytes(b"mended")
+        clock.advance(61)
         assert [b"mended"] == [job.payload for job in await queue.dequeue()]
 
 
-async def test_old_leftovers_of_a_simple_queue_are_removed(tmp_path, root):
-    clock = FakeClock()
-    async with open_queue("simple", tmp_path, clock, more="fsync=false&maxtemp=300&maxlock=600") as queue:
-        folder = root / (await queue.enqueue("work", b"1")).id[:8]
-        for name, age in (("1.tmp", 200), ("2.tmp", 400), ("3.lck", 400), ("4.lck", 700)):
-            (folder / f"0000000000000{name}").write_bytes(b"")
-            os.utime(folder / f"0000000000000{name}", (START - age,) * 2)
-        (folder / "note.tmp").write_bytes(b"mine")
-        os.utime(folder / "note.tmp", (1, 1))
-    async with open_queue("simple", tmp_path, clock, more="fsync=false&maxtemp=300&maxlock=600") as queue:
-        await queue.enqueue("work", b"2")
-    left = {path.name for path in folder.iterdir() if path.suffix}
-    assert {"00000000000001.tmp", "00000000000003.lck", "note.tmp"} == left
+async def test_a_schema_says_where_payload_and_headers_lie_and_refuses_jobs_that_it_cannot_hold(tmp_path, root):
+    async with open_queue("elements", tmp_path, more="schema=text:string?,more:string?,table:table&payload=text"
+                          "&headers=table") as queue:  # fmt: skip
+        job = await queue.enqueue("work", "ö".encode(), headers={"more": "1", "a": "\t\\"})
+        content = {path.name: path.read_text("utf-8") for path in (root / job.id).iterdir()}
+        assert {"text": "ö", "more": "1", "table": "a\t\\t\\\\\n"} == content
+        for payload, headers in ((b"\xff", {}), (b"", {"a": "\ud800"})):
+            with pytest.raises(InvalidJobError):
+                await queue.enqueue("work", payload, headers=headers)
+        (root / job.id / "text").unlink()
+        assert [(b"", job.headers)] == [(each.payload, each.headers) for each in await queue.dequeue()]
 
 
-async def test_half_removed_elements_are_removed_and_renamed_ones_are_put_back(tmp_path, root):
-    """The holder of two claims ended after it had renamed their elements, and for one of them had removed its body."""
+@of_both_kinds
+async def test_leftovers_of_killed_programs_are_removed_and_nothing_else(kind, tmp_path, root):
     clock = FakeClock(datetime.now(UTC))
-    async with open_queue("elements", tmp_path, clock) as queue:
-        for number in range(2):
-            await queue.enqueue("work", b"%d" % number)
-        held = await queue.dequeue(batch_size=2)
-    for job in held:
-        (root / job.id).rename(root / "obsolete" / f"{job.id.replace('/', '-')}.jq")
-    (root / "obsolete" / f"{held[1].id.replace('/', '-')}.jq" / "body").unlink()
-    for name in ("6b000000000000.jq", "6b000000000001", "notes"):
-        (root / "temporary" / name).mkdir()
-        (root / "temporary" / name / "body").write_bytes(b"")
-    for _ in range(2):
-        clock.advance(4000)
-        async with open_queue("elements", tmp_path, clock) as queue:
-            await queue.enqueue("work", b"2")
-    async with open_queue("elements", tmp_path, clock) as queue:
-        await queue.requeue_stale(0)
-        assert {b"0", b"2"} == {job.payload for job in await queue.dequeue(batch_size=9)}
-    assert ["notes"] == os.listdir(root / "temporary")
-    assert [] == os.listdir(root / "obsolete")
+    async with open_queue(kind, tmp_path, clock) as queue:
+        ids = [(await queue.enqueue("other", b"%d" % number)).id for number in range(3)]
+        await queue.nack((await queue.dequeue("other"))[0], dead=True)
+    notes = set(os.listdir(root / ".jqueue-notes"))
+    assert 3 == len(notes)
+    old = "00000000000000"
+    add(kind, root, f".jqueue/new-{ids[0][:8]}-{old}", b"")
+    add(kind, root, f".jqueue/gone-{ids[0][:8]}-{old}", b"")
+    parts = [f"temporary/{old}", f"obsolete/{old}"] if kind == "elements" else [f"{ids[0][:8]}/{old}.tmp"]
+    ours = [f"temporary/{name}" if kind == "elements" else f"{ids[0][:8]}/{name}" for name in ("mine", "mine.tmp")]
+    for name in (*parts, *ours):
+        add(kind, root, name, b"")
+    (root / ids[0][:8] / f"{old}.lck").write_bytes(b"")
+    shutil.rmtree(root / ids[2]) if kind == "elements" else (root / ids[2]).unlink()  # as another program finishes it
+
+    async def left(seconds):
+        clock.advance(seconds)
+        async with open_queue(kind, tmp_path, clock) as queue:
+            await queue.nack((await queue.dequeue("other"))[0], charge=False)
+        return {name for name in [*parts, f"{ids[0][:8]}/{old}.lck"] if (root / name).exists()}
+
+    locks = {f"{ids[0][:8]}/{old}.lck"}
+    assert {*parts, *locks} == await left(200)
+    assert locks == await left(200)
+    assert notes == set(os.listdir(root / ".jqueue-notes"))
+    assert (set() if kind == "simple" else locks) == await left(300)
+    await left(3600)
+    assert notes - {ids[2].replace("/", "-")} == set(os.listdir(root / ".jqueue-notes"))
+    assert all((root / name).exists() for name in ours)
+    assert {"acked"} >= {name for name in os.listdir(root / ".jqueue") if not name.startswith("dead-")}

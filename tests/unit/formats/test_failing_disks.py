@@ -80,7 +80,7 @@ def _is_of_the_disk(descriptor: int) -> bool:
 
 async def prepared(form, folder, clock, status):
     """Make a job in a status, beside another one, and return it."""
-    queue = open_queue(form, folder, clock, more="fsync=true")
+    queue = open_queue(form, folder, clock)
     await queue.enqueue("work", b"another", headers={"large": "x" * 3000})
     [job] = await queue.dequeue(claim_timeout=3600)
     if status is not None:
@@ -134,7 +134,7 @@ async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job
         folder, clock = tmp_path / f"{number}-{times}", clock_of(form)
         folder.mkdir()
         job = await prepared(form, folder, clock, before)
-        queue = open_queue(form, folder, clock, more="fsync=true", deadline=3600)
+        queue = open_queue(form, folder, clock, deadline=3600)
         await queue.read_state()
         disk.break_down(number, times=times)
         allowed = {before, after, BETWEEN.get(name, after)}
@@ -151,7 +151,7 @@ async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job
 
 
 async def test_a_message_of_a_text_file_is_not_confirmed_before_it_is_on_the_disk(tmp_path, monkeypatch):
-    async with open_queue("text", tmp_path, more="fsync=true") as queue:
+    async with open_queue("text", tmp_path) as queue:
         await queue.enqueue("work", b"1")
         failures = [3]
         flush = os.fsync
@@ -179,7 +179,7 @@ async def test_no_answer_comes_before_its_change_is_flushed(form, tmp_path, monk
         flushed.append(os.fstat(descriptor).st_ino)
 
     root = tmp_path / "queue"
-    async with open_queue(form, tmp_path, more="fsync=true") as queue:
+    async with open_queue(form, tmp_path) as queue:
         await queue.enqueue("work", b"before")
         monkeypatch.setattr(os, "fsync", noted)
         await asyncio.gather(*(queue.enqueue("work", b"%d" % number) for number in range(30)))
