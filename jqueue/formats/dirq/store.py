@@ -318,9 +318,11 @@ class DirqStore:
             names = [_result_or_error(self._write, change, now) for change in batch]
             failure = _result_or_error(self._sync)
             for name, change in zip(names, batch, strict=True):
-                outcome: Outcome = name if isinstance(name, Exception) else failure
-                if not isinstance(name, Exception):
-                    outcome = outcome or _result_or_error(self._publish, name, change)
+                outcome: Outcome
+                if isinstance(name, Exception):
+                    outcome = name
+                else:
+                    outcome = failure or _result_or_error(self._publish, name, change)
                     _remove_tree(self._path(f"{NEW}{_key(name)}"))
                 outcomes.append(outcome)
         failure = _result_or_error(self._flush)
