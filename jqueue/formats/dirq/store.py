@@ -322,7 +322,7 @@ class DirqStore:
                 if isinstance(name, Exception):
                     outcome = name
                 else:
-                    outcome = failure or _result_or_error(self._publish, name, change)
+                    outcome = _result_or_error(self._publish, name, change) if failure is None else failure
                     _remove_tree(self._path(f"{NEW}{_key(name)}"))
                 outcomes.append(outcome)
         failure = _result_or_error(self._flush)
