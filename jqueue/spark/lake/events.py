@@ -66,18 +66,24 @@ def folder_of(day: str, entrypoint: str | None) -> str:
     return f"day={day}/entrypoint={name}"
 
 
-def table_of(rows: Sequence[tuple[str, str, HistoryEvent]]) -> pa.Table:
-    """Return events as a table.
+class Columns(dict[str, list[Any]]):
+    """Events of one folder by column: the events themselves need not be kept, which would be slow for many."""
 
-    Args:
-        rows: for each event the name and the id of its queue, and the event.
-    """
-    events = [event for _, _, event in rows]
-    cells: dict[str, list[Any]] = {
-        "queue": [name for name, _, _ in rows],
-        "queue_id": [queue for _, queue, _ in rows],
-        "rows": [event.rows or None for event in events],
-    }
-    others = (name for name in ROWS.names if name not in cells)
-    cells |= {name: [getattr(event, name) for event in events] for name in others}
-    return pa.table([pa.array(cells[field.name], field.type) for field in ROWS], schema=ROWS)
+    def __init__(self) -> None:
+        super().__init__((name, []) for name in ROWS.names)
+
+    def add(self, name: str, queue: str, events: Sequence[HistoryEvent]) -> None:
+        """Add events of the queue with this name and id."""
+        for column, cells in self.items():
+            if column == "queue":
+                cells += [name] * len(events)
+            elif column == "queue_id":
+                cells += [queue] * len(events)
+            elif column == "rows":
+                cells += [event.rows or None for event in events]
+            else:
+                cells += [getattr(event, column) for event in events]
+
+    def table(self) -> pa.Table:
+        """Return the events as a table."""
+        return pa.table([pa.array(self[field.name], field.type) for field in ROWS], schema=ROWS)

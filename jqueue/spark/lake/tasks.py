@@ -19,12 +19,12 @@ from jqueue.connect import connect_storage
 from jqueue.core.blob.history import decode_object
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
-from jqueue.domain.events import HistoryEvent, events_in
+from jqueue.domain.events import events_in
 from jqueue.domain.history import span_of
 from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, release_all
-from jqueue.spark.lake.events import folder_of, table_of
+from jqueue.spark.lake.events import Columns, folder_of
 from jqueue.spark.lake.marker import DataFile
 from jqueue.spark.lake.planning import DEADLINE, Events, Rewrite, Unit
 from jqueue.spark.lake.store import LakeStore
@@ -104,14 +104,14 @@ class _Lot:
     async def add(self, units: Sequence[Events]) -> None:
         """Add events, in a file for each folder. Count those that no longer exist."""
         batches: list[Sequence[Raw]] = [unit.latest or () for unit in units]
-        rows: dict[tuple[str, str | None, str], list[tuple[str, str, HistoryEvent]]] = {}
+        rows: dict[tuple[str, str | None, str], Columns] = {}
 
         async def read(number: int) -> None:
             batches[number] = await self._read(units[number])
 
         async def write(place: tuple[str, str | None, str]) -> None:
             day, entrypoint, tail = place
-            await self._write(folder_of(day, entrypoint), table_of(rows.pop(place)), entrypoint, tail)
+            await self._write(folder_of(day, entrypoint), rows.pop(place).table(), entrypoint, tail)
 
         await some_at_once(read, [number for number, unit in enumerate(units) if unit.latest is None])
         for unit, texts in zip(units, batches, strict=True):
@@ -127,8 +127,9 @@ class _Lot:
                     raise StorageFatalError(f"{name}: events of its history cannot be read: {error}") from None
                 self.written.missing -= len(events)
                 day = events[0].at.date().isoformat()
-                for event in events:
-                    rows.setdefault((day, event.entrypoint, tail), []).append((name, unit.queue, event))
+                for entrypoint in {event.entrypoint for event in events}:
+                    columns = rows.setdefault((day, entrypoint, tail), Columns())
+                    columns.add(name, unit.queue, [event for event in events if event.entrypoint == entrypoint])
         await some_at_once(write, list(rows))
 
     async def rewrite(self, unit: Rewrite) -> None:
