@@ -312,7 +312,9 @@ def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
 
 
 def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[str, list[Any]]:
-    """Return the values to store of many jobs, by option. Each different value is checked once.
+    """Return the values to store of many jobs, by option. Each different value is checked once, but for times.
+
+    Two times an hour apart are equal if one repeats the other, as at the end of summer time: they differ in `fold`.
 
     Args:
         columns: by the name of an option in `IN_BULK`, its value for each job; None for the default. Headers are tuples
@@ -326,6 +328,9 @@ def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[
     for name, values in columns.items():
         option = IN_BULK[name]
         check, of_pairs = option.check, option.kind is Mapping
+        if option.kind is datetime:
+            stored[name] = [option.unset if value is None else check(name, value, limits) for value in values]
+            continue
         checked: dict[Any, Any] = {None: option.unset}
         for value in set(values) - checked.keys():
             checked[value] = check(name, dict(value) if of_pairs else value, limits)

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -122,6 +123,19 @@ def test_a_delay_of_any_type_is_in_seconds(url, kind, delay):
     write(url, [("a", delay)], schema(payload=TEXT, delay=kind))
     [job] = jobs_of(url)
     assert timedelta(seconds=90) == job.run_at - job.created_at
+
+
+def test_two_times_in_the_hour_that_the_end_of_summer_time_repeats_stay_an_hour_apart(url):
+    columns = schema(payload=TEXT, run_at=TimestampType(), expires_at=TimestampType())
+    times = [datetime(2125, 10, 28, hour, 30, tzinfo=UTC) for hour in (0, 1)]
+    session = to_arrow_schema(columns, timezone="Europe/Berlin")  # Spark passes times in the zone of its session
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(cells, field.type) for cells, field in zip((["a", "b"], times, times), session, strict=True)],
+        schema=session,
+    )
+    bulk = Write(url, columns)
+    bulk.commit(bulk.stage_batches([batch]))
+    assert [(each, each) for each in times] == [(job.run_at, job.expires_at) for job in jobs_of(url)]
 
 
 # Rows that cannot be jobs
