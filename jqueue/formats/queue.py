@@ -29,7 +29,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError, QueueMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Nack, Sweep
@@ -38,6 +38,7 @@ from jqueue.domain.transitions import Move
 from jqueue.formats.port import Change, JobChangedError, JobStorePort, Outcome, StoredJob
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
+from jqueue.runtime.system import forks
 from jqueue.runtime.threads import in_a_thread
 
 Answer = TypeVar("Answer")
@@ -89,6 +90,7 @@ class StoreCalls(Calls):
         self._watch = StaleWatch(self._claim_timeout)
         self._scans, self._loaded = 0, -1  # scans made, and the number of the one in the draft; -1: it is not current
         self._young_until = 0.0
+        self._unswept: set[Claim] = set()  # stale claims that could not be ended for the calls under way
 
     async def _run(self) -> None:
         while True:
@@ -123,8 +125,8 @@ class StoreCalls(Calls):
             read: True to read the store first.
         """
         self._carried = requests
-        parts = [Part(request, *numbered) for request in requests for numbered in enumerate(request.operations)]
-        parts.sort(key=lambda part: part.operation.claims_jobs)  # jobs that become ready now can be claimed
+        self._unswept.clear()
+        parts = _parts_of(requests)
         answers: dict[Request, dict[int, Any]] = {}
         backoff, fresh = Backoff(self._entropy), False  # fresh: the store was read since the calls
         read = read or self._loaded < 0 or any(map(self._needs_read, parts))
@@ -137,6 +139,7 @@ class StoreCalls(Calls):
                 if failure is not None:
                     raise failure
             except Exception as error:
+                parts = [part for part in parts if not isinstance(part.operation, Sweep)]  # the next read adds one
                 several = [part.request for part in parts]
                 if isinstance(error, StorageFatalError) or not isinstance(error, TRANSIENT):
                     for request in several:
@@ -145,7 +148,9 @@ class StoreCalls(Calls):
                 for request in several:
                     request.last_error = error
                 await sleep_while_awaited(several, backoff.after(error))
-                read = True
+                batch, read = self._take_batch(BATCH_LIMIT), True  # a call that keeps failing holds up no other one
+                requests += batch
+                parts = [*parts, *_parts_of(batch)]
         self._carried, self.waiting = [], [request for request in requests if request.awaited]
         life = self._life
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
@@ -153,12 +158,17 @@ class StoreCalls(Calls):
 
     def _unanswered(self, parts: Iterable[Part], answers: dict[Request, dict[int, Any]]) -> list[Part]:
         """Return the operations that are still to be done, and hand back the claims of those that have ended."""
-        left = []
+        left, ended = [], dict[Request, None]()
         for part in parts:
-            if part.request.awaited and part.place not in answers.get(part.request, ()):
+            results = answers.setdefault(part.request, {})
+            if not part.request.awaited:
+                ended[part.request] = None
+                results.setdefault(part.place, list(part.claimed))
+            elif part.place not in results:
                 left.append(part)
-            elif part.claimed and not part.request.awaited:
-                part.request.settle([list(part.claimed)])
+        for request in ended:
+            results = answers.pop(request)
+            request.hand_back_claims([results.get(place, ()) for place in range(len(request.operations))])
         return left
 
     def _needs_read(self, part: Part) -> bool:
@@ -179,6 +189,7 @@ class StoreCalls(Calls):
         if self.store.claims_expire_by_clock:
             now = self.now()
             stale = tuple((job.claim, job.heartbeat_at) for job, end in self._claim_ends() if end <= now)
+        stale = tuple(suspect for suspect in stale if suspect[0] not in self._unswept)
         if not stale:
             return parts
         sweep = Sweep(stale)
@@ -246,15 +257,17 @@ class StoreCalls(Calls):
             if error is None or (isinstance(error, JQueueError) and not isinstance(error, StorageError)):
                 self._answer(part, error or result, answers)
                 continue
+            if isinstance(operation, Sweep):
+                self._unswept.update(changes[name].old.claim for name in errors)
+                continue
             remaining.append(part)
             if isinstance(error, JobChangedError):
-                read = True
                 request.in_flight = bool(claimed) or request in answers
                 if not request.in_flight:
                     request.release(Verdict.NOT_DONE)
             else:
                 failure = error
-        return remaining, read, failure
+        return remaining, read or self._loaded < 0, failure  # a change that was not made is still in the draft
 
     def _changes(self, operation: Operation, moves: Iterable[Move]) -> dict[str, Change]:
         """Return the change of each job that an operation has moved."""
@@ -270,7 +283,7 @@ class StoreCalls(Calls):
             }
         is_transfer = isinstance(operation, Arrive | Depart)
         return {
-            job_id: Change(before, after, self._stored[job_id].place if before else "", is_transfer)
+            job_id: Change(before, after, self._stored[job_id].place if job_id in self._stored else "", is_transfer)
             for job_id, (before, after) in states.items()
             if before or after
         }
@@ -364,6 +377,8 @@ class StoreCalls(Calls):
 
     async def look(self, work: Callable[[], Answer], seconds: float) -> Answer:
         """Run a function that only reads the store, and return its result."""
+        if self._forks != forks():
+            self._join_running_loop()  # a thread of the parent may have been in the store
         return await retried(seconds, lambda: self._call(work), self._entropy, "the queue could not be read")
 
     async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -386,6 +401,12 @@ class StoreCalls(Calls):
         result = await in_a_thread(alone)
         self._check_life(life)
         return result
+
+
+def _parts_of(requests: Iterable[Request]) -> list[Part]:
+    """Return the operations of calls. Those that claim are last, so that jobs that become ready now can be claimed."""
+    parts = [Part(request, *numbered) for request in requests for numbered in enumerate(request.operations)]
+    return sorted(parts, key=lambda part: part.operation.claims_jobs)
 
 
 def _current(result: Any, outcomes: dict[str, Outcome]) -> Any:

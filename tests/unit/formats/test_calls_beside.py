@@ -1,0 +1,116 @@
+"""A call on an older format takes no harm from the calls beside it, whatever the store does to those."""
+
+import asyncio
+import errno
+import os
+import threading
+
+import pytest
+
+from jqueue import DeadlineExceededError, InvalidJobError, JobStatus, UnknownOutcomeError
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.formats.port import Step
+from jqueue.formats.queue import StoreQueue
+from jqueue.testing.fake_clock import FakeClock
+from tests.unit.formats.places import in_each_format, open_queue
+
+
+class Faulty:
+    """A store on which the changes that `fails` names fail."""
+
+    def __init__(self, store, fails):
+        self._store, self.fails = store, fails
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def carry_out(self, changes, now):
+        failure = OSError(errno.EIO, os.strerror(errno.EIO))
+        return [failure if self.fails(change) else self._store.carry_out([change], now)[0] for change in changes]
+
+
+@in_each_format
+async def test_a_job_can_be_claimed_in_the_batch_that_adds_it(form, tmp_path):
+    async with open_queue(form, tmp_path) as queue:
+        added, [job] = await asyncio.gather(queue.enqueue("work", b"payload"), queue.dequeue())
+        assert (added.id, b"payload") == (job.id, job.payload)
+
+
+async def test_a_job_that_the_store_refuses_is_not_claimed_by_the_call_beside_it(tmp_path):
+    async with open_queue("elements", tmp_path, more="schema=body:string&payload=body") as queue:
+        error, jobs = await asyncio.gather(queue.enqueue("work", b"\xff"), queue.dequeue(), return_exceptions=True)
+        assert isinstance(error, InvalidJobError)
+        assert [] == jobs
+
+
+async def test_a_stale_claim_that_cannot_be_ended_holds_up_no_call(tmp_path):
+    clock = FakeClock()
+    store = Faulty(open_queue("vsqs", tmp_path).store, lambda change: change.step is Step.RELEASE)
+    async with StoreQueue(store, clock=clock, deadline=5) as queue:
+        await queue.enqueue("work", b"stale")
+        await queue.dequeue(claim_timeout=10)
+        clock.advance(20)
+        await queue.enqueue("work", b"ready")
+        [job] = await queue.dequeue()
+        assert b"ready" == job.payload
+        store.fails = lambda change: False
+        [job] = await queue.dequeue()
+        assert b"stale" == job.payload
+
+
+async def test_a_call_that_keeps_failing_holds_up_no_later_one(tmp_path):
+    store = Faulty(open_queue("vsqs", tmp_path).store, lambda change: change.step is Step.RELEASE)
+    async with StoreQueue(store, clock=FakeClock(), deadline=5) as queue:
+        await queue.enqueue("work", b"payload")
+        [job] = await queue.dequeue()
+        failing = asyncio.create_task(queue.nack(job))
+        await asyncio.sleep(0.1)
+        await queue.enqueue("work", b"later")
+        assert not failing.done()
+        store.fails = lambda change: False
+        await failing
+
+
+async def test_each_claim_of_a_call_that_fails_with_the_rest_undone_is_handed_back(tmp_path):
+    claims = []
+
+    def fails(change):
+        if change.step is Step.CLAIM:
+            claims.append(change)
+        return change.step is Step.CLAIM and len(claims) > 2
+
+    store = Faulty(open_queue("vsqs", tmp_path).store, fails)
+    async with StoreQueue(store, clock=FakeClock()) as queue:
+        for entrypoint in ("first", "second", "second"):
+            await queue.enqueue(entrypoint, b"payload")
+        with pytest.raises((DeadlineExceededError, UnknownOutcomeError)):
+            await queue.apply_each(Dequeue("first"), Dequeue("second", batch_size=2), deadline=0.2)
+    state = await open_queue("vsqs", tmp_path).read_state()
+    assert [JobStatus.QUEUED] * 3 == [job.status for job in state.jobs]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+async def test_a_forked_child_can_read_while_the_parent_is_in_the_store(tmp_path):
+    entered, leave = threading.Event(), threading.Event()
+
+    class Slow(Faulty):
+        def scan(self, now):
+            if not entered.is_set():
+                entered.set()
+                leave.wait()
+            return self._store.scan(now)
+
+    await open_queue("vsqs", tmp_path).enqueue("work", b"payload")
+    queue = StoreQueue(Slow(open_queue("vsqs", tmp_path).store, None))
+    staying = asyncio.create_task(queue.stats())
+    await asyncio.to_thread(entered.wait)
+    if not (child := os.fork()):
+        ready = []
+        thread = threading.Thread(target=lambda: ready.append(asyncio.run(queue.stats()).ready), daemon=True)
+        thread.start()
+        thread.join(10)
+        os._exit(0 if [1] == ready else 1)
+    _, status = await asyncio.to_thread(os.waitpid, child, 0)
+    leave.set()
+    await staying
+    assert 0 == os.waitstatus_to_exitcode(status)
