@@ -151,6 +151,26 @@ def test_a_job_is_not_charged_for_a_process_in_which_another_was_done_before(url
     assert (2, 0) == (report.done, report.killed)
 
 
+def test_jobs_that_a_worker_has_handed_back_are_neither_done_again_nor_charged_if_its_process_dies_then(url, diary):
+    @asynccontextmanager
+    async def lifespan():
+        yield
+        os._exit(7)
+
+    worker = Worker(concurrency=3, lifespan=lifespan, grace=0.1, cancel_grace=0.1)
+
+    @worker.handler("work")
+    async def work(number: int) -> None:
+        diary.note(number)
+        worker.stop()
+        await asyncio.Event().wait()
+
+    enqueue(url, works(*range(3)))
+    report = run(url, worker)
+    assert (3, 0) == (report.handed_back, report.killed)
+    assert ["0", "1", "2"] == sorted(diary.read())
+
+
 @pytest.mark.parametrize("hang", [lambda: time.sleep(600), lambda: [0 for _ in iter(int, 1)]], ids=["asleep", "busy"])
 def test_a_handler_that_blocks_the_event_loop_beyond_its_timeout_is_ended_and_alone_charged(url, hang, monkeypatch):
     monkeypatch.setattr(children, "LATE", 0.2)

@@ -27,7 +27,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
-from jqueue.spark.batch.child import WorkInstructions, run_as_child, work
+from jqueue.spark.batch.child import INTERRUPTED, WorkInstructions, run_as_child, work
 from jqueue.spark.batch.partition_queue import Message
 from jqueue.spark.claims.outcomes import Outcome, OutcomeKind
 
@@ -115,17 +115,17 @@ def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> tuple[
         one_by_one, batch = bool(suspects), suspects or rest
         report = _run(replace(instructions, one_by_one=one_by_one), batch)
         outcomes |= report.outcomes
-        begun = [job for job in batch if job.id in report.begun and job.id not in outcomes]
+        begun = [job for job in batch if job.id in report.running]
         later = [job for job in batch if job.id not in report.begun]
         why = report.last.failure
         if report.death is not None and not report.begun:
             why = f"{report.death} before it began a job"
-        if why is not None and (begun or later):
+        if why is not None and any(job.id not in outcomes for job in batch):
             return outcomes, why
         if report.death is None:
             begun, later = [], later if report.last.is_stuck and report.begun else []
         elif one_by_one:
-            begun = begun[-1:]  # it gave back any others before
+            begun.reverse()  # the job that began last is the first of its next process
             if begun and len(report.begun) == 1:
                 [job] = begun
                 kind: OutcomeKind = "overdue" if report.is_overdue else "killed"
@@ -160,6 +160,8 @@ def _run(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> ChildRepo
         reader.close()
     if not report.is_ended:
         report.death = report.death or _describe_exit(process.exitcode)
+        if process.exitcode == INTERRUPTED:  # the worker has handed back all jobs, and the one to blame with them
+            report.running |= dict.fromkeys(report.begun - report.outcomes.keys(), math.inf)
     return report
 
 
