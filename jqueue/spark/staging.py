@@ -53,7 +53,10 @@ def open_store(url: str) -> SupportsScratch:
             "a queue in memory:// is in one process, and Spark has many: use a file, or s3://bucket/queue.json"
         )
     if not isinstance(storage, SupportsScratch):
-        raise InvalidURLError("this store cannot hold staged jobs beside the queue: it lacks beside() and remove()")
+        raise InvalidURLError(
+            "Spark puts objects beside the queue, and a broker or an older format takes none: give"
+            " the URL of the queue's own object, as in s3://bucket/queue.json"
+        )
     return storage
 
 

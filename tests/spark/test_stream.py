@@ -296,6 +296,11 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
         ("", {}, "the URL of the queue is missing"),
         ("*.json", {}, "a stream reads one queue"),
         ("memory://queue", {}, "a queue in memory:// is in one process, and Spark has many"),
+        (
+            "jqueue+http://127.0.0.1:9/queue",
+            {},
+            "a broker or an older format takes none: give the URL",
+        ),
         ("q.json", {"maxJobsPerTrigger": 0}, "option maxJobsPerTrigger takes a whole number from 1 to "),
         ("q.json", {"maxOffsetsPerTrigger": 7, "maxJobsPerTrigger": 7}, "the options maxJobsPerTrigger and "),
         ("q.json", {"claimTimeout": 0.5}, "option claimTimeout takes a number of seconds, 1 or more, got"),
