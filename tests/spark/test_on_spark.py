@@ -92,6 +92,8 @@ def test_bad_rows_are_those_that_a_write_refuses_and_the_others_are_written_in_t
         ("unique_for", "interval '-1' minute", "unique_for must be from 0"),
         ("concurrency_limit", "2", "concurrency_limit needs a concurrency_key"),
         ("headers", "map('a', cast(null as string))", "a header has no text"),
+        ("headers", "map(repeat('a', 600), '')", "a header's name is longer than 512 bytes"),
+        ("headers", "map('a', repeat('ü', 9000))", "headers take more than 16384 bytes"),
         ("run_at", "timestamp '2030-01-01'", "give either delay or run_at, not both"),
     ]
 

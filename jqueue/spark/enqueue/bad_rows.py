@@ -54,6 +54,12 @@ def _checks(jobs: DataFrame, limits: Limits) -> Iterator[tuple[Column, str]]:
             texts, names = sql.map_values(column), sql.map_keys(column)
             is_wrong = sql.exists(texts, sql.isnull) | sql.exists(names, lambda each: each.rlike(UNREADABLE))
             yield is_wrong, "a header has no text, or a name that is not printable"
+            is_long = sql.exists(names, lambda each: sql.octet_length(each) > limits.name_bytes)
+            yield is_long, f"a header's name is longer than {limits.name_bytes} bytes"
+            size = sql.aggregate(
+                sql.concat(names, texts), sql.lit(0), lambda total, each: total + sql.octet_length(each)
+            )
+            yield size > limits.header_bytes, f"headers take more than {limits.header_bytes} bytes"
         elif option is not None and option.kind is int:
             low, high = (PRIORITY_MIN, PRIORITY_MAX) if name == "priority" else (1, COUNT_MAX)
             yield ~column.between(low, high), f"{name} must be from {low} to {high}"
