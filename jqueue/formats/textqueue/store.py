@@ -402,7 +402,10 @@ class Batch:
         last, before = records.last, b""
         if last is not None and records.is_torn(last):
             if last.control == QUEUED:
-                self._flip(last, COMMENT)  # its writer died before it told the caller
+                try:
+                    self._flip(last, COMMENT)  # its writer died before it told the caller
+                except JobChangedError as changed:
+                    return changed
                 view.invalidate()
                 view.read(self._now, locked=True)
                 records = view.records

@@ -13,6 +13,7 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue import store
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.virtual_time import VirtualClock
+from tests.unit.formats.places import open_queue
 from tests.virtual_world import in_virtual_time
 
 
@@ -282,3 +283,20 @@ async def test_a_truncated_line_of_the_journal_does_not_damage_the_next(path, jo
             [b] = await queue.dequeue()
             assert (b"b", 1) == (b.payload, b.attempt)
             assert {a.claim, b.claim} == {job.claim for job in (await other.read_state()).jobs}
+
+
+async def test_an_append_behind_a_torn_message_that_changes_just_then_is_done_again(tmp_path, monkeypatch):
+    torn = b'#jq {"id":"torn","ep":"work","t":1,"n":50}\n-torn\n'
+    async with open_queue("text", tmp_path) as queue:
+        (tmp_path / "queue").write_bytes(torn)
+        await queue.stats()
+        real, changes = os.pread, [b"-edit\n"]  # another program changes it, and then back
+
+        def changed(descriptor, length, offset):
+            return changes.pop() if changes and length == len(b"-torn\n") else real(descriptor, length, offset)
+
+        monkeypatch.setattr(os, "pread", changed)
+        await queue.enqueue("work", b"next")
+        assert [] == changes
+        [job] = await queue.dequeue(batch_size=2)
+        assert b"next" == job.payload
