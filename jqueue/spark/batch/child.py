@@ -112,14 +112,21 @@ def work(
     """
     try:
         worker = instructions.load()
-        _adapt(worker, instructions)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         traceback.print_exc()
         send(Message(failure=f"the worker cannot be loaded on the executor: {error_text(error)}"))
-    else:
+        return
+    crons, settings = [*worker.crons], worker.settings
+    options = {name: handler.options for name, handler in worker.handlers.items()}
+    try:
+        _adapt(worker, instructions)
         run(_run(worker, instructions, jobs, send))
+    finally:  # without fork, other tasks of this process have the same worker
+        worker.crons[:], worker.settings = crons, settings
+        for name, handler in worker.handlers.items():
+            handler.options = options[name]
 
 
 def _adapt(worker: Worker, instructions: WorkInstructions) -> None:
