@@ -22,7 +22,7 @@ from typing import Any
 
 from jqueue.domain.job import JobRecord
 from jqueue.formats.dirq.schema import Schema
-from jqueue.formats.vsqs.messages import rename_exclusively
+from jqueue.formats.notes import rename_exclusively
 
 FOLDER = re.compile(r"[0-9a-f]{8}")
 ELEMENT = re.compile(r"[0-9a-f]{14}")

@@ -33,10 +33,9 @@ from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalErro
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
-from jqueue.formats.notes import AckedJobs, Notes, flush
+from jqueue.formats.notes import AckedJobs, Notes, flush, rename_exclusively
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.times import microseconds, moment
-from jqueue.formats.vsqs.messages import rename_exclusively
 from jqueue.ports.queue import Capabilities
 
 MAXTEMP, MAXLOCK = 300.0, 600.0

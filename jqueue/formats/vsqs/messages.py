@@ -10,11 +10,7 @@ its unit.
 
 from __future__ import annotations
 
-import ctypes
-import errno
-import os
 import re
-import sys
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -148,29 +144,3 @@ def note_of(job: JobRecord, before: dict[str, Any], **values: Any) -> dict[str, 
         "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
         **values,
     }
-
-
-_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
-
-
-def rename_exclusively(old: str, new: str) -> None:
-    """Rename a file, unless another file has the new name.
-
-    On Linux this is one step of the file system. Where there is no such step, the new name is checked first. A file
-    that gets the new name right after the check is replaced, so callers must reserve new names.
-
-    Raises:
-        FileNotFoundError: the file was renamed or removed meanwhile.
-        FileExistsError: another file has the new name.
-        OSError: the rename failed.
-    """
-    if _renameat2 is not None:
-        here, no_replace = -100, 1
-        if _renameat2(here, os.fsencode(old), here, os.fsencode(new), ctypes.c_uint(no_replace)) == 0:
-            return
-        number = ctypes.get_errno()
-        if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # this system or disk has no such step
-            raise OSError(number, os.strerror(number), old, None, new)
-    if os.path.lexists(new):
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), old, None, new)
-    os.rename(old, new)

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.notes import ABANDONED, AckedJobs, Notes, flush
+from jqueue.formats.notes import ABANDONED, AckedJobs, Notes, flush, rename_exclusively
 from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
 from jqueue.formats.times import microseconds
 from jqueue.formats.vsqs.messages import (
@@ -43,7 +43,6 @@ from jqueue.formats.vsqs.messages import (
     name_of,
     note_of,
     parse,
-    rename_exclusively,
 )
 from jqueue.runtime.posix_files import write_all
 from jqueue.runtime.system import forks
