@@ -79,7 +79,7 @@ class Notes:
         return f"{self._folder}/{key}"
 
     def read(self, key: str) -> dict[str, Any]:
-        """Return the note of a job; empty if the job has none, or one that jqueue has not written."""
+        """Return the note of a job; empty if there is none, or if jqueue has not written it."""
         try:
             with open(self.path(key), "rb", buffering=0) as file:
                 return dict(_decode(file.readall()))

@@ -157,7 +157,7 @@ class StoreCalls(Calls):
         self._check_life(life)
 
     def _unanswered(self, parts: Iterable[Part], answers: dict[Request, dict[int, Any]]) -> list[Part]:
-        """Return the operations that are still to be done, and hand back the claims of those that have ended."""
+        """Return the operations still to be done. Hand back the claims of calls that have ended without an answer."""
         left, ended = [], dict[Request, None]()
         for part in parts:
             results = answers.setdefault(part.request, {})
@@ -181,7 +181,7 @@ class StoreCalls(Calls):
         return not isinstance(part.operation, WITHOUT_READ)
 
     def _with_sweep(self, parts: list[Part]) -> list[Part]:
-        """Return the operations, and before the first claim one that ends the claims that are stale by now."""
+        """Return the operations with a sweep of stale claims before the first claim."""
         first = next((number for number, part in enumerate(parts) if part.operation.claims_jobs), None)
         if first is None:
             return parts

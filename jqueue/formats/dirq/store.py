@@ -461,7 +461,7 @@ class DirqStore:
     # Locks
 
     def _hold(self, place: Place, now: datetime) -> Place:
-        """Lock an element that nobody has locked, or check that its lock is the one that was last seen."""
+        """Lock a free element. Of a locked element, check that its lock has not changed since the last look."""
         if place.token:
             self._check(place)
             return place

@@ -162,7 +162,7 @@ class BatchClaims:
         itself. A range is handed back as a whole if failures cannot be noted with its jobs.
 
         Returns:
-            The number of jobs of each kind of outcome, and those that were `lost` and `killed`.
+            The number of jobs of each kind of outcome, and of the kinds `lost` and `killed`.
 
         Raises:
             StorageError: the queue could not be written.

@@ -198,7 +198,7 @@ def hands_back(claim: RangeClaim) -> EndRange:
 def best_of(several: Iterable[Staged]) -> tuple[dict[str, Outcome], dict[str, Staged]]:
     """Return the best known outcome of each single job and of each range, by id, if several attempts have staged some.
 
-    A done job has precedence over one that is not, and of two results of a range the one with more done jobs.
+    A done job has precedence over any other, and of two results of a range, the result with more done jobs.
     """
     outcomes: dict[str, Outcome] = {}
     ranges: dict[str, Staged] = {}

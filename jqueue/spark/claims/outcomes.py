@@ -126,7 +126,7 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of a staged object: the outcomes of a partition of a batch, or those of a batch of a stream.
 
     Attributes:
-        outcomes: the outcomes of single jobs and, of ranges, those that are not simply done.
+        outcomes: of single jobs; and of those jobs of ranges that are not simply done.
         range_id: id of the range, if the partition is one.
         done: number of jobs of the range that are done, without those of `outcomes`.
         left: number of jobs at the end of the range that nobody worked on. They wait again.

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 UNREADABLE = r"^$|[\p{C}\p{Z}&&[^ ]]"
-"""What no name has: nothing at all, or a character for which `str.isprintable` is false."""
+"""A name that is not allowed: an empty one, or one with a character for which `str.isprintable` is false."""
 
 
 def split_bad_rows(jobs: DataFrame, *, payload_bytes: int | None = None) -> tuple[DataFrame, DataFrame]:
     """Return the rows that can be jobs, and the others, which get a column `reason`.
 
-    Nulls, names, numbers, durations, headers and the size of a binary or text payload are checked. What becomes JSON is
-    checked by the write alone.
+    The checks are on nulls, names, numbers, durations, headers and the size of a binary or text payload. The write
+    alone checks times, and values that become JSON.
 
     Args:
         jobs: the rows, with the columns of a bulk enqueue.

@@ -1,8 +1,8 @@
 """The marker of a lake: the files that belong to it, and how far it has the history of each queue.
 
 A run first writes its files, and then names them in the marker, by compare-and-set. A file that the marker does not
-name is no part of the lake. The marker also has the number of the latest run, which the names of its files contain.
-Only that run can commit: the next run takes its place by writing the next number.
+name is no part of the lake. The names of files contain the number of their run. The marker has the number of the latest
+run. This run alone can commit, until the next run writes the next number.
 """
 
 from __future__ import annotations

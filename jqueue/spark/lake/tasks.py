@@ -102,7 +102,7 @@ class _Lot:
         self._store, self._run, self._queues = store, run, queues
 
     async def add(self, units: Sequence[Events]) -> None:
-        """Add events, in a file for each folder. Count those that no longer exist."""
+        """Add events, in a file for each folder. Count the missing events."""
         batches: list[Sequence[Raw]] = [unit.latest or () for unit in units]
         rows: dict[tuple[str, str | None, str], Columns] = {}
 
