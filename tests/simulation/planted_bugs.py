@@ -105,7 +105,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "self._spare.writing = True\n        self.etag = self.etag or (await self.storage.read())[1]",
         ),
         "A refused operation does not undo the earlier operations of its `apply`": Bug(
-            "domain/operations/base.py", "begin if atomic or refusal is None else savepoint", "savepoint"
+            "domain/operations/base.py", "begin if atomic else savepoint", "savepoint"
         ),
         "An unexpected exception in one operation fails the whole commit": Bug(
             "domain/operations/base.py", "refusal.__cause__ = error", "raise error"

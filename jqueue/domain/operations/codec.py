@@ -49,7 +49,7 @@ class Guarded(Operation, frozen=True):
 
     Attributes:
         operation: any that hands out no claims and has no large value.
-        job: the job is in the queue, and nothing of it but its heartbeat has changed.
+        job: the job is in the queue, and nothing of it but its heartbeat has changed. Its payload is not compared.
         selection, job_id: the job with this id is in the queue and belongs to the selection.
         rules, entrypoint: the limits and the pause of this entrypoint have not changed.
         schedule: the cron entry is there, and nothing of it but its times has changed.
@@ -120,8 +120,11 @@ def _inline(preparation: Preparation) -> Preparation:
 
 
 def _without_place(job: JobRecord) -> JobRecord:
-    """Return a job without its heartbeat and without its place, which a reader may have numbered."""
-    return job.evolve(heartbeat_at=None, sequence=0)
+    """Return a job without its heartbeat, its place, which a reader may have numbered, and its payload.
+
+    No operation changes a payload. A job of `find`, and the mirror of a folder of files, have none.
+    """
+    return job.evolve(heartbeat_at=None, sequence=0, payload=b"")
 
 
 def _without_times(schedule: Schedule) -> Schedule:
