@@ -314,19 +314,29 @@ class Engine:
                     refusal = error
                 step = Step.READ
             except Exception as error:
-                self.pacing.line.leave()  # a pause may follow
-                failure = as_storage_error(error)
-                if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
-                    for request in pending:
-                        request.last_error = error
-                    refused = isinstance(error, StorageThrottledError) and not reading
-                    step = Step.READ
-                    await sleep_while_awaited(pending, self.pacing.refused() if refused else backoff.after(error))
-                elif reading or failure.nothing_written:
-                    self._fail(pending, failure)
-                else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
-                    refusal, step = failure, Step.READ
+                refusal = await self._failed(error, pending, backoff, reading=reading) or refusal
+                step = Step.READ
         return late
+
+    async def _failed(
+        self, error: Exception, pending: Sequence[Request], backoff: Backoff, *, reading: bool
+    ) -> Exception | None:
+        """Wait after a failure of the store that may pass. Return a refusal that a read must check, or None.
+
+        Any other failure fails the requests.
+        """
+        self.pacing.line.leave()  # a pause may follow
+        failure = as_storage_error(error)
+        if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
+            for request in pending:
+                request.last_error = error
+            refused = isinstance(error, StorageThrottledError) and not reading
+            await sleep_while_awaited(pending, self.pacing.refused() if refused else backoff.after(error))
+        elif reading or failure.nothing_written:
+            self._fail(pending, failure)
+        else:  # a refusal, or a bug of the adapter: a read checks it like any other answer
+            return failure
+        return None
 
     async def _read_in_turn(self, pending: Sequence[Request]) -> float | None:
         """Read the queue. Return the seconds to wait before it is read again; None if it is our turn to write."""

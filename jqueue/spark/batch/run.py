@@ -173,10 +173,22 @@ def run_batch(
     folder = None if results is None else os.fspath(results).rstrip("/")
     task = BatchTask(WorkerPickle.of(worker), url, Staging(url, DEADLINE), write_id, limit, folder is not None)
     holder = f"{HOLDERS}{worker.settings.name}@{process_name()} {write_id}"
-    clock = SystemClock()
-    began = clock.monotonic()
     claims = BatchClaims(open_queue(url, lasts), worker, names, lasts, holder, limit)
-    batch = _Batch(claims, task)
+    return _run(spark, _Batch(claims, task), max_jobs, partitions, parts, progress, folder)
+
+
+def _run(
+    spark: SparkSession,
+    batch: _Batch,
+    max_jobs: int,
+    partitions: int | None,
+    parts: int,
+    progress: Progress | None,
+    folder: str | None,
+) -> BatchReport:
+    """Claim jobs, have them done, and end them in the queue, even after an error in between."""
+    clock, claims = SystemClock(), batch.claims
+    began = clock.monotonic()
     failure: BaseException | None = None
     staged: list[str] | None = None
     try:
@@ -187,7 +199,7 @@ def run_batch(
                 return BatchReport(seconds=clock.monotonic() - began)
             sizes = sizes_of(spark, len(held.jobs), partitions) if held.jobs else []
             wait_for(lambda: batch.open([*sizes, *(claim.rows for claim in held.ranges)], progress))
-            staged = do_on_spark(spark, held.jobs, sizes, task, held.ranges, folder)
+            staged = do_on_spark(spark, held.jobs, sizes, batch.task, held.ranges, folder)
         except BaseException as error:
             if not claims.held.number:
                 raise
@@ -228,14 +240,14 @@ class _Batch:
     """The staged objects of a batch, and its progress. All of it runs on one event loop, except calls of `progress`."""
 
     def __init__(self, claims: BatchClaims, task: BatchTask) -> None:
-        self._claims = claims
-        self._task = task
+        self.claims = claims
+        self.task = task
         self._progress: Progress | None = None
         self._reporting: asyncio.Task[None] | None = None
 
     async def open(self, sizes: Sequence[int], progress: Progress | None) -> None:
         """Stage the mark by which tasks know that the batch goes on, and report its progress from now on."""
-        staging, write_id = self._task.staging, self._task.write_id
+        staging, write_id = self.task.staging, self.task.write_id
         async with staging.opened() as objects:
             await objects.write(marker_of(write_id), b"{}")
         if progress is not None:
@@ -251,20 +263,20 @@ class _Batch:
         if self._reporting is not None:
             self._reporting.cancel()
         staged, problem = await self._staged(names)
-        async with self._task.staging.opened() as objects:
-            counts, _ = await asyncio.gather(self._claims.settle(staged), objects.clean(self._task.write_id))
+        async with self.task.staging.opened() as objects:
+            counts, _ = await asyncio.gather(self.claims.settle(staged), objects.clean(self.task.write_id))
         if self._progress is not None and names is not None:
-            await call_progress(self._progress, self._claims.held.number, self._claims.held.number)
+            await call_progress(self._progress, self.claims.held.number, self.claims.held.number)
         return counts, problem
 
     async def _staged(self, names: Sequence[str] | None) -> tuple[list[Staged], Exception | None]:
         """Return the staged outcomes that can be read, and the error if some cannot be."""
         several: list[Staged] = []
         problem: Exception | None = None
-        write_id, wanted = self._task.write_id, names or ()
+        write_id, wanted = self.task.write_id, names or ()
         try:
-            async with self._task.staging.opened() as objects:
-                if names is None or self._task.results:
+            async with self.task.staging.opened() as objects:
+                if names is None or self.task.results:
                     listed = await objects.of_write(write_id) or ()
                     wanted = [name for name in listed if partition_of(name, write_id) is not None]
                 contents = await objects.read(wanted)
@@ -276,7 +288,7 @@ class _Batch:
             except InvalidBlobError as error:
                 problem = error
                 continue
-            if staged is not None and self._task.results and name not in (names or ()):
+            if staged is not None and self.task.results and name not in (names or ()):
                 staged = without_done(staged)  # Spark has not written their results
             several += [] if staged is None else [staged]
         return several, problem
