@@ -155,7 +155,7 @@ class AllOrNothing(Operation, frozen=True):
         return [operation.change(draft, now) for operation in self.operations]
 
     def recovered(self, draft: Draft, at: datetime) -> Any:
-        """Return the results, or the first one that is lost."""
+        """Return the results, or the first error among them."""
         results = [operation.recovered(draft, at) for operation in self.operations]
         return next((each for each in results if isinstance(each, JQueueError)), results)
 
@@ -209,7 +209,7 @@ class Carried(Operation, frozen=True):
         sequence: number of the batch, counted by the client. A client has one batch on the way.
         base: a version that was there when the batch was first sent.
         operations: its operations, each done by itself. None of them claims jobs.
-        due: time after which each operation must not be done any more; empty: at any time.
+        due: for each operation the last time at which it may be done; empty: no operation has such a time.
         again: True if the batch may have been sent before. Then the header notes it in any case.
     """
 
@@ -274,8 +274,8 @@ TRAVELLING = (
 )
 """The operations that have an encoded form: all but `EnqueueSegments`, and a broker's own `TakeSeat` and `LeaveSeat`.
 
-The first holds the hashes of segments that its process has just written, megabytes of them. Whoever commits it must
-compare them with the indexes of all segments. It stays with the writer of its segments.
+`EnqueueSegments` has megabytes of hashes of new segments. Its commit compares these hashes with the indexes of all
+segments. So it is committed by the process that wrote the segments.
 """
 
 if TYPE_CHECKING:
@@ -317,7 +317,7 @@ _RIGHT_BY_TYPE = frozenset((Dequeue, *ends.TRAVELLING, ranges.EndRange))
 def check_decoded(operation: Operation) -> None:
     """Check the values of an operation from another process, as that process should have done.
 
-    What a wrong one writes might be unreadable for everybody. Limits are left to its process.
+    A wrong value in the blob might make the queue unreadable for everybody. The limits were checked by that process.
 
     Raises:
         InvalidJobError: a value is wrong.

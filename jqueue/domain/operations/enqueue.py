@@ -1,4 +1,4 @@
-"""The operation that adds a job, and those that move a job between queues.
+"""The operations that add a job, and that move a job between queues.
 
 A job that moves arrives in one queue with its id and its history, and then departs from the other.
 """
@@ -291,7 +291,7 @@ class Enqueue(AddsOneJob, frozen=True):
         return add(draft, job, ENQUEUE, self.enqueue_bytes)
 
     def recovered(self, draft: Draft, at: datetime) -> JobRecord:
-        """Return the job that was added, or the one that was there."""
+        """Return the added job, or the job that was there before."""
         there = draft.jobs.find(self.id)
         if there is not None:
             return self.job(there.sequence, there.created_at) if self.job_id is None else there
@@ -410,7 +410,7 @@ class Arrive(Operation, frozen=True):
         return add(draft, job, Verb.ARRIVE, self.enqueue_bytes)
 
     def _is_same(self, there: JobRecord) -> bool:
-        """Return True if a job in this queue is the one that arrives."""
+        """Return True if a job in this queue is the arriving job."""
         if there.entrypoint != self.job.entrypoint:
             return False
         stored, known = there.payload_object, self.job.payload_object

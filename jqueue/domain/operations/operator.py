@@ -257,10 +257,10 @@ class CreateQueue(Operation, frozen=True):
 
 
 class Attend(Operation, frozen=True):
-    """Show workers in the queue: those that a process works with, and those of it that have ended.
+    """Show the running workers of a process in the queue, and remove its workers that have ended.
 
     Attributes:
-        workers: the record of each worker, by the id of its run; None for one that has ended.
+        workers: the record of each worker, by the id of its run; None for an ended worker.
     """
 
     needs_space = False

@@ -194,7 +194,7 @@ else:
 
 
 class EndRange(Operation, frozen=True):
-    """End the claim on a range: its jobs are done, but for those that failed, and those that nobody worked on.
+    """End the claim on a range. Its jobs are done, except failed jobs, and jobs that nobody worked on.
 
     A job that failed, or that has a result, becomes a single job, and ends as by a nack or an ack.
 
@@ -246,7 +246,7 @@ class EndRange(Operation, frozen=True):
 
         Raises:
             ClaimLostError: the range was given back, or ended otherwise.
-            JobNotFoundError: a named job is not among those that were worked on.
+            JobNotFoundError: a named job is not in the part of the range that was worked on.
             SegmentDamagedError: a named job cannot be read, so that nothing can be noted with it.
         """
         claim, rows = self._claim, draft.jobs.rows

@@ -59,12 +59,19 @@ async def test_a_stale_claim_that_cannot_be_ended_holds_up_no_call(tmp_path):
 
 
 async def test_a_call_that_keeps_failing_holds_up_no_later_one(tmp_path):
-    store = Faulty(open_queue("vsqs", tmp_path).store, lambda change: change.step is Step.RELEASE)
+    loop, has_failed = asyncio.get_running_loop(), asyncio.Event()
+
+    def fails(change):
+        if change.step is Step.RELEASE:
+            loop.call_soon_threadsafe(has_failed.set)
+        return change.step is Step.RELEASE
+
+    store = Faulty(open_queue("vsqs", tmp_path).store, fails)
     async with StoreQueue(store, clock=FakeClock(), deadline=5) as queue:
         await queue.enqueue("work", b"payload")
         [job] = await queue.dequeue()
         failing = asyncio.create_task(queue.nack(job))
-        await asyncio.sleep(0.1)
+        await has_failed.wait()
         await queue.enqueue("work", b"later")
         assert not failing.done()
         store.fails = lambda change: False
