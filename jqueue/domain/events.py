@@ -151,8 +151,14 @@ def read_batch(text: Raw) -> Batch:
         batch = _decode(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not a batch of events: {error}") from None
-    if max((event.kind for event in batch.events), default=-1) >= len(batch.kinds):
+    if max([event.kind for event in batch.events], default=-1) >= len(batch.kinds):
         raise ValueError("it is not a batch of events: one has a kind that the batch lacks")
+    ages = [event.age for event in batch.events if event.age is not None]
+    try:
+        for age in ages and (min(ages), max(ages)):
+            batch.at - timedelta(seconds=age)
+    except OverflowError:
+        raise ValueError("an event of it has an age that is out of range") from None
     if len(batch.events) != batch.size:
         raise ValueError(f"it has {len(batch.events)} events, and should have {batch.size}")
     return batch
@@ -165,17 +171,14 @@ def events_in(text: Raw) -> list[HistoryEvent]:
         ValueError: the text is not a batch of events.
     """
     batch = read_batch(text)
-    at, kinds, number, events = batch.at, batch.kinds, batch.first, list[HistoryEvent]()
-    try:
-        for number, row in enumerate(batch.events, batch.first):
-            kind, job_id, attempt, seconds, age, error, payload, jobs, rows = row
-            entrypoint, verb, before, after, holder = kinds[kind]
-            waited, ran = (seconds, None) if verb == Verb.CLAIM else (None, seconds)
-            created_at = None if age is None else at - timedelta(seconds=age)
-            shared = number, at, verb, job_id, entrypoint, before, after, attempt, holder
-            events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, rows))
-    except OverflowError:
-        raise ValueError(f"event {number} of it has an age that is out of range") from None
+    at, kinds, events = batch.at, batch.kinds, list[HistoryEvent]()
+    for number, row in enumerate(batch.events, batch.first):
+        kind, job_id, attempt, seconds, age, error, payload, jobs, rows = row
+        entrypoint, verb, before, after, holder = kinds[kind]
+        waited, ran = (seconds, None) if verb == Verb.CLAIM else (None, seconds)
+        created_at = None if age is None else at - timedelta(seconds=age)
+        shared = number, at, verb, job_id, entrypoint, before, after, attempt, holder
+        events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, rows))
     return events
 
 

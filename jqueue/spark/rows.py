@@ -8,8 +8,9 @@ make a table of a million others unreadable.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
+from operator import attrgetter
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
 
@@ -78,6 +79,13 @@ _KINDS: dict[str, DataType] = {**{name: _TYPES[_JOB_KINDS[name]] for name in _NA
 
 _NO_PAIRS: list[tuple[str, str]] = []
 
+_CELLS: dict[str, Callable[[Any], Any]] = {
+    "payload": lambda job: None if job.payload_apart else job.payload,
+    "result": lambda job: None if job.result is None else json_text(job.result),
+    "headers": lambda job: list(job.headers.items()) if job.headers else _NO_PAIRS,
+}
+"""Cells that are not the field of the job itself, by column."""
+
 
 def _schema(names: Iterable[str]) -> StructType:
     return StructType([StructField(name, _KINDS[name]) for name in names])
@@ -133,19 +141,10 @@ def arrow_of(jobs: Iterable[AnyJob], schema: StructType, queue: str | None = Non
         schema: the wanted columns.
         queue: the value of the column `queue`.
     """
-    jobs = list(jobs)
+    jobs, arrow = list(jobs), to_arrow_schema(schema, timezone="UTC")
     columns = []
-    for column in to_arrow_schema(schema, timezone="UTC"):
-        cells: Sequence[Any]
-        if column.name == QUEUE:
-            cells = [queue] * len(jobs)
-        elif column.name == "payload":
-            cells = [None if job.payload_apart else job.payload for job in jobs]
-        elif column.name == "result":
-            cells = [None if job.result is None else json_text(job.result) for job in jobs]
-        elif column.name == "headers":
-            cells = [list(job.headers.items()) if job.headers else _NO_PAIRS for job in jobs]
-        else:
-            cells = [getattr(job, column.name) for job in jobs]
+    for column in arrow:
+        name = column.name
+        cells = [queue] * len(jobs) if name == QUEUE else [*map(_CELLS.get(name) or attrgetter(name), jobs)]
         columns.append(pa.array(cells, column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=to_arrow_schema(schema, timezone="UTC"))
+    return pa.RecordBatch.from_arrays(columns, schema=arrow)

@@ -19,7 +19,7 @@ from jqueue.operations import Enqueue
 from jqueue.spark import lake as lakes
 from jqueue.testing.fake_clock import FakeClock
 from tests.spark.imitated_session import Session
-from tests.spark.spark_calls import call, enqueue
+from tests.spark.spark_calls import call, enqueue, fill_segments
 from tests.spark.step_stores import Fault, MemorySteps, told
 
 COLUMNS: tuple[str, ...] = (
@@ -35,7 +35,7 @@ COLUMNS: tuple[str, ...] = (
     "holder",
     "wait_seconds",
 )
-COLUMNS += ("run_seconds", "created_at", "error", "payload")
+COLUMNS += ("run_seconds", "created_at", "error", "payload", "rows")
 
 
 def archive(urls, lake, session=None):
@@ -91,7 +91,15 @@ def history_of(url):
     async def read(queue):
         state = await queue.read_state()
         return [
-            (event.entrypoint, event.at.date().isoformat(), state.queue, *(getattr(event, n) for n in COLUMNS[1:]))
+            (
+                *(event.entrypoint, event.at.date().isoformat(), state.queue),
+                *(getattr(event, name) for name in COLUMNS[1:-1]),
+                [
+                    {"segment": segment, "spans": [{"first": first, "last": last} for first, last in spans]}
+                    for segment, spans in event.rows
+                ]
+                or None,
+            )
             async for event in queue.history()
         ]
 
@@ -218,11 +226,13 @@ def test_an_object_store_is_read_by_tasks(queue):
     lake = "steps-memory://read/lake"
     session: Any = Session()
     call(queue, lambda queue: work(queue, entrypoint="e/" * 200))
+    fill_segments(queue, range(300))
     archive(queue, lake)
     columns = ["entrypoint", "number", "day", "rows"]
     rows = [tuple(vars(row).values()) for row in lakes.read_lake(session, lake, columns).collect()]
-    expected = [(event[0], event[3], date.fromisoformat(event[1]), None) for event in history_of(queue)]
+    expected = [(event[0], event[3], date.fromisoformat(event[1]), event[-1]) for event in history_of(queue)]
     assert expected == sorted(rows, key=lambda row: row[1])
+    assert any(event[-1] for event in expected)
 
 
 def test_histories_of_several_queues_are_in_one_lake_and_queues_without_one_are_left_out(tmp_path, lake):

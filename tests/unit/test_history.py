@@ -190,8 +190,9 @@ async def test_the_oldest_objects_are_removed_and_no_other_files(settings):
         b'[1,2,0,[[null,"start"]],[[0]]]',
         b'[1,1,1e12,[[null,"start"]],[[0]]]',
         b'[1,1,0,[["work","ack","done"]],[[0]]]',
+        b'[1,1,0,[["work","ack"]],[[0,"a",1,0.5,1e12]]]',
     ],
 )
 def test_a_batch_whose_events_cannot_be_true_is_refused(text):
-    with pytest.raises(ValueError, match=r"should have 2|not a batch of events"):
+    with pytest.raises(ValueError, match=r"should have 2|not a batch of events|age that is out of range"):
         events_in(Raw(text))

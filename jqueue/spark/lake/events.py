@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from jqueue.domain.events import HistoryEvent
+from jqueue.domain.events import Batch, EventRow
+from jqueue.domain.transitions import Verb
 
 _SPAN = pa.struct([("first", pa.int64()), ("last", pa.int64())])
 _TIME = pa.timestamp("us", tz="UTC")
@@ -40,6 +42,19 @@ ROWS = pa.schema(
 LAKE = ROWS.append(pa.field("day", pa.date32())).append(pa.field("entrypoint", pa.string()))
 """The columns of a lake: those of its files, and those in the names of folders."""
 
+_OF_KINDS = pa.schema(
+    [("place", pa.int64()), *map(ROWS.field, ("queue", "queue_id", "at", "verb", "before", "after", "holder"))]
+)
+"""Cells that all events of a kind in a batch share, and the number of their place."""
+
+_OF_EVENTS = pa.schema(
+    [
+        *(("kind", pa.int64()), ("seconds", pa.float64()), ("age", pa.float64())),
+        *map(ROWS.field, ("number", "job_id", "attempt", "error", "payload", "jobs", "rows")),
+    ]
+)
+"""The fields of an `EventRow`, with the number of the kind among all kinds, and the number of the event."""
+
 NO_ENTRYPOINT = "__HIVE_DEFAULT_PARTITION__"
 """Spark's name for null in the name of a folder."""
 
@@ -66,24 +81,50 @@ def folder_of(day: str, entrypoint: str | None) -> str:
     return f"day={day}/entrypoint={name}"
 
 
-class Columns(dict[str, list[Any]]):
-    """Events of one folder by column: the events themselves need not be kept, which would be slow for many."""
+class Columns:
+    """Events of batches by column: the events themselves are not kept, which would be slow for many."""
 
     def __init__(self) -> None:
-        super().__init__((name, []) for name in ROWS.names)
+        self._places: dict[tuple[str, str | None, str], int] = {}
+        self._kinds: list[tuple[Any, ...]] = []
+        self._cells: dict[str, list[Any]] = {name: [] for name in ("number", *EventRow._fields)}
 
-    def add(self, name: str, queue: str, events: Sequence[HistoryEvent]) -> None:
-        """Add events of the queue with this name and id."""
-        for column, cells in self.items():
-            if column == "queue":
-                cells += [name] * len(events)
-            elif column == "queue_id":
-                cells += [queue] * len(events)
-            elif column == "rows":
-                cells += [event.rows or None for event in events]
-            else:
-                cells += [getattr(event, column) for event in events]
+    def add(self, name: str, queue: str, batch: Batch, low: int, high: int, tail: str) -> int:
+        """Add events of a queue, and return their number.
 
-    def table(self) -> pa.Table:
-        """Return the events as a table."""
-        return pa.table([pa.array(self[field.name], field.type) for field in ROWS], schema=ROWS)
+        Args:
+            name: of the queue.
+            queue: id of the queue.
+            batch: a batch of its events.
+            low: number of the first event to add. It may be before the batch, and `high` behind it.
+            high: number of the last event to add.
+            tail: id of the queue if the events are its latest, which are not final; otherwise "".
+        """
+        first, kinds = max(batch.first, low), len(self._kinds)
+        day, events = batch.at.date().isoformat(), batch.events[first - batch.first : high - batch.first + 1]
+        for kind in batch.kinds:
+            place = self._places.setdefault((day, kind.entrypoint, tail), len(self._places))
+            self._kinds.append((place, name, queue, batch.at, kind.verb, kind.before, kind.after, kind.holder))
+        self._cells["number"] += range(first, first + len(events))
+        for field, cells in zip(EventRow._fields, zip(*events, strict=True), strict=False):
+            self._cells[field] += [kinds + kind for kind in cells] if field == "kind" else cells
+        return len(events)
+
+    def tables(self) -> Iterator[tuple[str, str | None, str, pa.Table]]:
+        """Yield the events of each day, entrypoint and tail, in the order in which they were added."""
+        if not self._kinds:
+            return
+        cells = {**self._cells, "rows": [places or None for places in self._cells["rows"]]}
+        events = pa.table(cells, schema=_OF_EVENTS)
+        kinds = pa.table(dict(zip(_OF_KINDS.names, map(list, zip(*self._kinds, strict=True)), strict=True)), _OF_KINDS)
+        kinds = kinds.take(events["kind"])
+        is_claim, seconds = pc.equal(kinds["verb"], Verb.CLAIM.value), events["seconds"]
+        age = pc.cast(pc.round(pc.multiply(events["age"], 1e6)), pa.int64()).cast(pa.duration("us"))
+        columns = {name: table[name] for table in (kinds, events) for name in table.column_names}
+        columns["wait_seconds"] = pc.if_else(is_claim, seconds, None)
+        columns["run_seconds"] = pc.if_else(is_claim, None, seconds)
+        columns["created_at"] = pc.subtract(kinds["at"], age)
+        rows = pa.table([columns[name] for name in ROWS.names], schema=ROWS)
+        for place, number in self._places.items():
+            if (table := rows.filter(pc.equal(kinds["place"], number))).num_rows:
+                yield *place, table

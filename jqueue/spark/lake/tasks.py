@@ -19,18 +19,21 @@ from jqueue.connect import connect_storage
 from jqueue.core.blob.history import decode_object
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
-from jqueue.domain.events import events_in
+from jqueue.domain.events import read_batch
 from jqueue.domain.history import span_of
 from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, release_all
-from jqueue.spark.lake.events import Columns, folder_of
+from jqueue.spark.lake.events import ROWS, Columns, folder_of
 from jqueue.spark.lake.marker import DataFile
 from jqueue.spark.lake.planning import DEADLINE, Events, Rewrite, Unit
 from jqueue.spark.lake.store import LakeStore
 
 LOTS = pa.schema([("lot", pa.int32()), ("units", pa.binary())])
 """The columns of a row that a task gets."""
+
+REPEATED = [name for name in ROWS.names if name not in ("number", "job_id", "payload")]
+"""The columns whose values are stored once in a file, with references to them."""
 
 
 class Written(msgspec.Struct):
@@ -104,14 +107,14 @@ class _Lot:
     async def add(self, units: Sequence[Events]) -> None:
         """Add events, in a file for each folder. Count the missing events."""
         batches: list[Sequence[Raw]] = [unit.latest or () for unit in units]
-        rows: dict[tuple[str, str | None, str], Columns] = {}
+        columns = Columns()
 
         async def read(number: int) -> None:
             batches[number] = await self._read(units[number])
 
-        async def write(place: tuple[str, str | None, str]) -> None:
-            day, entrypoint, tail = place
-            await self._write(folder_of(day, entrypoint), rows.pop(place).table(), entrypoint, tail)
+        async def write(place: tuple[str, str | None, str, pa.Table]) -> None:
+            day, entrypoint, tail, table = place
+            await self._write(folder_of(day, entrypoint), table, entrypoint, tail)
 
         await some_at_once(read, [number for number, unit in enumerate(units) if unit.latest is None])
         for unit, texts in zip(units, batches, strict=True):
@@ -122,15 +125,10 @@ class _Lot:
                 if last < unit.low or first > unit.high:
                     continue
                 try:
-                    events = events_in(text)[max(unit.low - first, 0) : unit.high - first + 1]
+                    self.written.missing -= columns.add(name, unit.queue, read_batch(text), unit.low, unit.high, tail)
                 except ValueError as error:
                     raise StorageFatalError(f"{name}: events of its history cannot be read: {error}") from None
-                self.written.missing -= len(events)
-                day = events[0].at.date().isoformat()
-                for entrypoint in {event.entrypoint for event in events}:
-                    columns = rows.setdefault((day, entrypoint, tail), Columns())
-                    columns.add(name, unit.queue, [event for event in events if event.entrypoint == entrypoint])
-        await some_at_once(write, list(rows))
+        await some_at_once(write, [*columns.tables()])
 
     async def rewrite(self, unit: Rewrite) -> None:
         """Write the events of files of one folder to one file. A single file without events to remove stays."""
@@ -164,6 +162,6 @@ class _Lot:
     async def _write(self, folder: str, table: pa.Table, entrypoint: str | None, tail: str = "") -> None:
         name = f"{folder}/jqueue-{self._run}-{SystemEntropy().new_id()}.parquet"
         content = BytesIO()
-        pq.write_table(table, content, compression="zstd")
+        pq.write_table(table, content, compression="zstd", use_dictionary=REPEATED)
         await self._store.create(name, content.getvalue())
         self.written.files.append(DataFile(name, table.num_rows, content.tell(), entrypoint, tail))
