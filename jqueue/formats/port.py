@@ -9,13 +9,36 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.ports.queue import Capabilities
+
+OF_ALL = Capabilities(
+    **dict.fromkeys(Capabilities.__struct_fields__, False)
+    | dict.fromkeys(("headers", "dead_letters", "errors", "uncharged", "fencing"), True)
+    | dict.fromkeys(("heartbeat", "claim_timeout", "wait"), True)
+)
+"""Features of every format. Each format adds its own to these."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def microseconds(moment: datetime) -> int:
+    """Return a moment as microseconds since 1970, as the formats write it."""
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def moment(number: int) -> datetime:
+    """Return the moment `number` microseconds after 1970, or the latest datetime if that is too late."""
+    try:
+        return _EPOCH + number * _MICROSECOND
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC)
 
 
 class Step(StrEnum):

@@ -31,11 +31,9 @@ from msgspec.structs import replace
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
 from jqueue.formats.notes import AckedJobs, Notes, flush, rename_exclusively
-from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
-from jqueue.formats.times import microseconds, moment
+from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.ports.queue import Capabilities
 
 MAXTEMP, MAXLOCK = 300.0, 600.0

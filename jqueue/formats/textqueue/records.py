@@ -21,7 +21,7 @@ from typing import Any
 
 from jqueue.domain.fields import COUNT_MAX
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.times import microseconds
+from jqueue.formats.port import microseconds
 
 QUEUED, PROCESSED, FAILED, COMMENT = b"-=!#"
 

@@ -25,8 +25,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.capabilities import OF_ALL
-from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
+from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.formats.textqueue.journal import (
     KEPT_FINISHED,
     NO_STATE,
@@ -46,7 +45,6 @@ from jqueue.formats.textqueue.records import (
     plain_values,
     written,
 )
-from jqueue.formats.times import microseconds, moment
 from jqueue.runtime.file_lock import FileLock, has_file_locks
 from jqueue.runtime.posix_files import (
     as_storage_error,

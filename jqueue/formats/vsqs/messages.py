@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.models import Job, record_of
-from jqueue.formats.times import microseconds
-from jqueue.formats.times import moment as from_microseconds
+from jqueue.formats.port import microseconds
+from jqueue.formats.port import moment as from_microseconds
 
 DEAD = ".jqueue-dead"
 NOTES = ".jqueue-notes"

@@ -27,10 +27,8 @@ from msgspec.structs import replace
 
 from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.capabilities import OF_ALL
 from jqueue.formats.notes import ABANDONED, AckedJobs, Notes, flush, rename_exclusively
-from jqueue.formats.port import Change, JobChangedError, Outcome, Step, StoredJob
-from jqueue.formats.times import microseconds
+from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds
 from jqueue.formats.vsqs.messages import (
     DEAD,
     LARGEST_TIME,
