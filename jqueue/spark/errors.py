@@ -55,61 +55,32 @@ _SPARKS_MODULES = ("py4j.", "pyspark.")
 _SELF_EXPLAINING = {"ImportError", "RuntimeError", "StorageError", "TimeoutError", "ValueError"}
 """Classes besides ours whose message says enough without the class name."""
 
-_ON_CLUSTERS = 'docs/reference/pipeline.md, "On a cluster", says how to get it there'
-
-_KNOWN = (
-    (re.compile(r"No module named '(jqueue|pyspark_jqueue)\b"), f"the executors have no jqueue: {_ON_CLUSTERS}"),
-    (
-        re.compile(r"No module named '([\w.]+)'"),
-        r"the processes of the executors have no module \1: install it there, or send it with --py-files",
-    ),
-    (
-        re.compile(r"No FileSystem for scheme \"?s3\"?"),
-        "Spark has no s3:// of its own: write s3a://, and have it load hadoop-aws (spark.jars.packages)",
-    ),
-    (
-        re.compile(r"No FileSystem for scheme \"?(\w+)\"?|Class (org\.apache\.hadoop\.fs\.s3a)\S* not found"),
-        "Spark cannot reach files of this kind: have it load the connector of the store (spark.jars.packages)",
-    ),
-    (
-        re.compile(r"Python worker exited unexpectedly|Python worker failed to connect"),
-        "a Python process of an executor ended unexpectedly: it crashed, or was killed, for example for lack of memory",
-    ),
-    (
-        re.compile(r"Task failed while writing rows to (?:file:)?(\S+?)\.\s.*?No space left on device", re.DOTALL),
-        r"\1 cannot be written: the disk is full; free some space",
-    ),
-    (
-        re.compile(r"No space left on device"),
-        "the disk is full: free some space, or have Spark keep its temporary files elsewhere (spark.local.dir)",
-    ),
-    (
-        re.compile(r"OutOfMemoryError"),
-        "Spark ran out of memory: give it more, as in --conf spark.driver.memory=4g (or spark.executor.memory)",
-    ),
-    (
-        re.compile(r"\[MALFORMED_RECORD_IN_PARSING|\[UNSUPPORTED_FEATURE\.QUERY_ONLY_CORRUPT_RECORD_COLUMN\]"),
-        "the file has a record that cannot be read in this format",
-    ),
-    (
-        re.compile(r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+/day=\S+/jqueue-\S+)\."),
-        r"\1 of the lake cannot be read: it is damaged; restore it from a copy, or archive into a new lake",
-    ),
-    (
-        re.compile(
-            r"\[CANNOT_READ_FILE_FOOTER\]|\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+)\."
-        ),
-        r"\1 cannot be read: it is not in this format, or damaged",
-    ),
-    (
-        re.compile(r"\[UNABLE_TO_INFER_SCHEMA\]"),
-        "there is no data: the folder has no file of this format, or only empty ones",
-    ),
-    (
-        re.compile(r"\[CAST_INVALID_INPUT\].*?of the type \"(\w+)\" cannot be cast to \"(\w+)\""),
-        r"a \1 cannot be a \2",
-    ),
-)
+_KNOWN = {
+    r"No module named '(jqueue|pyspark_jqueue)\b": "the executors have no jqueue: docs/reference/pipeline.md, "
+    '"On a cluster", says how to get it there',
+    r"No module named '([\w.]+)'": r"the processes of the executors have no module \1: install it there, or send it "
+    "with --py-files",
+    r"No FileSystem for scheme \"?s3\"?": "Spark has no s3:// of its own: write s3a://, and have it load hadoop-aws "
+    "(spark.jars.packages)",
+    r"No FileSystem for scheme \"?(\w+)\"?|Class (org\.apache\.hadoop\.fs\.s3a)\S* not found": "Spark cannot reach "
+    "files of this kind: have it load the connector of the store (spark.jars.packages)",
+    r"Python worker exited unexpectedly|Python worker failed to connect": "a Python process of an executor ended "
+    "unexpectedly: it crashed, or was killed, for example for lack of memory",
+    r"(?s)Task failed while writing rows to (?:file:)?(\S+?)\.\s.*?No space left on device": r"\1 cannot be written: "
+    "the disk is full; free some space",
+    r"No space left on device": "the disk is full: free some space, or have Spark keep its temporary files elsewhere "
+    "(spark.local.dir)",
+    r"OutOfMemoryError": "Spark ran out of memory: give it more, as in --conf spark.driver.memory=4g (or "
+    "spark.executor.memory)",
+    r"\[MALFORMED_RECORD_IN_PARSING|\[UNSUPPORTED_FEATURE\.QUERY_ONLY_CORRUPT_RECORD_COLUMN\]": "the file has a record "
+    "that cannot be read in this format",
+    r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+/day=\S+/jqueue-\S+)\.": r"\1 of the lake "
+    "cannot be read: it is damaged; restore it from a copy, or archive into a new lake",
+    r"\[CANNOT_READ_FILE_FOOTER\]|\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+)\.": r"\1 "
+    "cannot be read: it is not in this format, or damaged",
+    r"\[UNABLE_TO_INFER_SCHEMA\]": "there is no data: the folder has no file of this format, or only empty ones",
+    r"\[CAST_INVALID_INPUT\].*?of the type \"(\w+)\" cannot be cast to \"(\w+)\"": r"a \1 cannot be a \2",
+}
 """Messages of Spark that only experts understand, or that contain data, each with the same in plain words."""
 
 
@@ -163,10 +134,7 @@ def cause(error: BaseException) -> JQueueError | None:
         return error
     if not type(error).__module__.startswith(_SPARKS_MODULES):
         return None
-    found = _last_raised(str(error))
-    if found is None:
-        return None
-    name, module, text = found
+    name, module, text = _last_raised(str(error)) or ("", "", "")
     if module.partition(".")[0] != "jqueue":
         return None
     kind = _OURS.get(name, JQueueError)
@@ -183,8 +151,7 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        ours = cause(error)
-        if ours is None or ours is error:
+        if (ours := cause(error)) in (None, error):
             raise
         raise ours from error
 
@@ -195,35 +162,25 @@ def one_line(error: BaseException) -> str:
     Args:
         error: the exception that a call of Spark or jqueue raised.
     """
-    text = str(error)
-    if type(error).__name__ in ("Py4JNetworkError", "ConnectionRefusedError"):
+    text, kind = str(error), type(error)
+    if kind.__name__ in ("Py4JNetworkError", "ConnectionRefusedError"):
         return "Spark has ended: its process was killed, or could not start"
-    from_spark = type(error).__module__.startswith(_SPARKS_MODULES)
-    said = _of_spark(text) if from_spark else _of(type(error).__name__, type(error).__module__, text)
-    return _PARTS_OF_URLS.sub("", " ".join(said.split()))
-
-
-def _of_spark(text: str) -> str:
-    """Return the line for people out of the text of a Spark exception."""
-    raised = _raised_in_python(text)
-    if raised is not None:
-        return raised
-    first = _first(_LOST_TASK.sub("", _CALLING.sub("", text, count=1), count=1))
-    return _plain(text) or _CONDITION.sub("", _JAVA_CLASS.sub("", first, count=1), count=1) or "Spark failed"
-
-
-def _raised_in_python(text: str) -> str | None:
-    """Return the last exception that Python code raised, in one line; None if the text has none."""
-    found = _last_raised(text)
-    return None if found is None else _of(*found)
+    if not kind.__module__.startswith(_SPARKS_MODULES):
+        words = _of(kind.__name__, kind.__module__, text)
+    elif (raised := _last_raised(text)) is not None:
+        words = _of(*raised)
+    else:
+        first = _first(_LOST_TASK.sub("", _CALLING.sub("", text, count=1), count=1))
+        words = _plain(text) or _CONDITION.sub("", _JAVA_CLASS.sub("", first, count=1), count=1) or "Spark failed"
+    return _PARTS_OF_URLS.sub("", " ".join(words.split()))
 
 
 def _last_raised(text: str) -> tuple[str, str, str] | None:
     """Return the class, its module and the message at the end of the last traceback; None if there is no traceback."""
-    begins = [found.end() for found in _INTRODUCTION.finditer(text)]
-    if not begins:
+    *before, rest = _INTRODUCTION.split(text)
+    if not before:
         return None
-    lines = _first(text[begins[-1] :]).split("\n")
+    lines = _first(rest).split("\n")
     ends = next((number for number, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
     match = _RAISED.match("\n".join(lines[ends:]))
     if match is None:
@@ -234,8 +191,7 @@ def _last_raised(text: str) -> tuple[str, str, str] | None:
 
 def _first(text: str) -> str:
     """Return a message without the text that Java has added after it."""
-    found = _BEHIND.search(text)
-    return _STATE.sub("", text[: found.start()] if found else text)
+    return _STATE.sub("", _BEHIND.split(text, maxsplit=1)[0])
 
 
 def _of(name: str, module: str, text: str) -> str:
@@ -248,8 +204,7 @@ def _of(name: str, module: str, text: str) -> str:
 
 
 def _plain(text: str) -> str | None:
-    for pattern, words in _KNOWN:
-        found = pattern.search(text)
-        if found is not None:
-            return found.expand(words)
+    for pattern, words in _KNOWN.items():
+        if (match := re.search(pattern, text)) is not None:
+            return match.expand(words)
     return None
