@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,10 +33,6 @@ DEFAULTS = {
 }
 ON_THIS_MACHINE = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
-
-LOGGERS_OF_PYSPARK = ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j")
-"""They answer a typing mistake with pages of stack traces."""
-
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 LOG = Path(__file__).with_name("log4j2.properties")
 
@@ -58,43 +53,24 @@ def require_spark(*versions: str) -> None:
     Raises:
         ImportError: one of the versions is too old.
     """
-    for problem in map(spark_problem, versions):
-        if problem is not None:
-            raise ImportError(problem)
+    if problems := [*filter(None, map(spark_problem, versions))]:
+        raise ImportError(problems[0])
 
 
 def java_problem() -> str | None:
     """Return why Spark cannot run here for lack of Java, in one line; None if it can."""
-    home = os.environ.get("JAVA_HOME")
+    home, need = os.environ.get("JAVA_HOME"), f"Spark needs Java {JAVA_VERSION} or newer, but"
     java = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if java is None or not os.path.exists(java):
-        return f"Spark needs Java {JAVA_VERSION} or newer, but there is none: install one, or set JAVA_HOME"
+        return f"{need} there is none: install one, or set JAVA_HOME"
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
-        return f"Spark needs Java {JAVA_VERSION} or newer, but {java} does not run: install one, or set JAVA_HOME"
-    version = told.partition('"')[2].partition('"')[0]
-    major = version.removeprefix("1.").split(".")[0].split("-")[0]
-    if major.isdigit() and int(major) < JAVA_VERSION:
-        return (
-            f"Spark needs Java {JAVA_VERSION} or newer, but {java} is {version}: install a newer one, or set JAVA_HOME"
-        )
+        return f"{need} {java} does not run: install one, or set JAVA_HOME"
+    version = re.search(r'"((?:1\.)?(\d+)[^"]*)', answer)
+    if version is not None and int(version[2]) < JAVA_VERSION:
+        return f"{need} {java} is {version[1]}: install a newer one, or set JAVA_HOME"
     return None
-
-
-def interpreters(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables to add to the environment, so that executors run the same Python as this process.
-
-    On a cluster, a given `PYSPARK_PYTHON` counts for all processes, and nothing is added. If `PYSPARK_DRIVER_PYTHON`
-    were set, executors would run that instead for a data source that Spark finds by itself, such as ours.
-
-    Args:
-        master: the address of Spark, such as `local[*]`.
-        given: the environment.
-    """
-    said = "PYSPARK_PYTHON" in given and not master.startswith("local")
-    names = () if said else ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON")
-    return {name: sys.executable for name in names if name not in given}
 
 
 def local_session(
@@ -118,23 +94,25 @@ def local_session(
     from pyspark.sql import SparkSession
 
     require_spark(pyspark.__version__)
-    problem = java_problem()
-    if problem is not None:
+    if (problem := java_problem()) is not None:
         raise RuntimeError(problem)
-    os.environ.update(interpreters(master, os.environ))
+    # Executors must run the same Python as this process, unless `PYSPARK_PYTHON` counts for all processes of a cluster.
+    # The driver's Python alone would be run by executors, too, for a source that Spark finds by itself, such as ours.
+    is_here = master.startswith("local")
+    if is_here or "PYSPARK_PYTHON" not in os.environ:
+        for variable in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+            os.environ.setdefault(variable, sys.executable)
     if log == "OFF":
-        for logger in LOGGERS_OF_PYSPARK:
-            logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
+        for noisy in ("SQLQueryContextLogger", "DataFrameQueryContextLogger", "py4j"):  # pages of stack traces
+            logging.getLogger(noisy).setLevel(logging.CRITICAL + 1)
         warnings.filterwarnings("ignore", module=r"pyspark\.")  # of versions of packages that jqueue does not need
         warnings.filterwarnings("ignore", message="PySpark does not yet fully support pandas")
     own_log = f"-Dlog4j2.configurationFile={LOG.as_uri()} -Djqueue.spark.log={log}"
     wanted = {key if "." in key else key.replace("_", "."): value for key, value in settings.items()}
     wanted[JAVA_OPTIONS] = f"{own_log} {wanted.get(JAVA_OPTIONS, '')}".strip()
     defaults = DEFAULTS
-    if master.startswith("local"):  # executors elsewhere have to reach the driver
+    if is_here:  # executors elsewhere have to reach the driver
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         defaults = {**DEFAULTS, **ON_THIS_MACHINE}
     builder = SparkSession.builder.appName(name).master(master)
-    for key, value in {**defaults, **wanted}.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
+    return builder.config(map={**defaults, **wanted}).getOrCreate()
