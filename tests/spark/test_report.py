@@ -176,8 +176,7 @@ def test_long_reports_show_the_largest_rows_and_count_the_others(tmp_path):
 
 @pytest.mark.parametrize(("module", "show"), [("matplotlib", "to_html"), ("jinja2", "to_html"), ("rich", "print")])
 def test_a_missing_extra_is_named_in_one_line(monkeypatch, tmp_path, module, show):
-    for name in ("page", "terminal"):
-        monkeypatch.delitem(sys.modules, f"jqueue.spark.report.{name}", raising=False)
+    monkeypatch.delitem(sys.modules, "jqueue.spark.report.terminal", raising=False)
     monkeypatch.setitem(sys.modules, module, None)
     found = made_up(["mail"])
     with pytest.raises(ImportError, match=r'^[^\n]*: pip install "jqueue\[report\]"$'):

@@ -18,10 +18,13 @@ import pyspark
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from jqueue._version import __version__
 from jqueue.connect import connect_storage
 from jqueue.domain.durations import Duration, check_time, to_seconds
 from jqueue.domain.errors import InvalidURLError
+from jqueue.domain.printable import printable
 from jqueue.ports.storage import describe
+from jqueue.runtime.posix_files import storage_errors
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import queues_of
 from jqueue.spark.lake.reading import read_lake
@@ -44,6 +47,9 @@ WINDOWS = (
 MOST_WINDOWS = 72
 """Largest number of windows, unless the caller sets their length."""
 
+MOST_ROWS = 1000
+"""Largest number of rows in a table of the page; the DataFrame has all."""
+
 R = TypeVar("R", EntrypointFigures, PastFigures, PastFailure)
 
 
@@ -64,15 +70,30 @@ class _Shown:
         show(self._parts(), console)
 
     def to_html(self, path: str | Path) -> Path:
-        """Write it as a page: one file, with plots, that needs nothing else. Return its path.
+        """Write it as a page: one file, with plots. Return its path.
+
+        The page needs nothing else: no script, no font, no file from anywhere, and its own policy forbids them. The
+        names and the classes of errors come from programs that enqueue jobs, so the template escapes everything.
 
         Raises:
             ImportError: Jinja or Matplotlib is not installed. The message says how to get it.
             StorageError: the file cannot be written.
         """
-        from jqueue.spark.report.page import write_page
-
-        return write_page(path, self._parts())
+        try:
+            import matplotlib  # noqa: F401
+            from jinja2 import Environment, PackageLoader, StrictUndefined
+        except ImportError as error:
+            raise ImportError(
+                'the page of a report needs Jinja and Matplotlib: pip install "jqueue[report]"'
+            ) from error
+        loader = PackageLoader("jqueue.spark.report")
+        environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+        environment.filters["printable"] = printable
+        template, place = environment.get_template("page.html.jinja"), Path(path)
+        text = template.render(version=__version__, parts=self._parts(), most=MOST_ROWS)
+        with storage_errors("write the page", str(place)):
+            place.write_text(text, encoding="utf-8")
+        return place
 
 
 @dataclass(frozen=True)
@@ -107,11 +128,14 @@ class PastReport(columns.Past, _Shown):
 
 @dataclass(frozen=True)
 class Report(columns.Figures, _Shown):
-    """A report on queues: its figures as DataFrames, tables and a page."""
+    """A report on queues as they are now: its figures as DataFrames, tables and a page.
+
+    Attributes:
+        past: the past, if a lake was given.
+    """
 
     spark: SparkSession = field(repr=False)
     past: PastReport | None = field(default=None, repr=False)
-    """The past, if a lake was given."""
 
     @property
     def frame(self) -> DataFrame:
