@@ -27,9 +27,8 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import split
-from jqueue.spark.lake.marker import Marker, run_of
 from jqueue.spark.lake.planning import Unit, in_lots, plans_of, rewrites_of
-from jqueue.spark.lake.store import LakeStore, awaited, lake_name
+from jqueue.spark.lake.store import LakeStore, Marker, awaited, lake_name
 from jqueue.spark.lake.tasks import LOTS, Written, do_lots
 from jqueue.spark.tags import tagged
 
@@ -162,8 +161,8 @@ class _Run:
         queues = {**self.marker.queues, **{plan.queue: plan.after for plan in self.new}}
         async with LakeStore(self._lake) as store:
             await self._commit(store, replace(self.marker, queues=queues, files=tuple(files)))
-            unnamed = await store.names() - {each.name for each in files}
-            await store.remove(name for name in unnamed if run_of(name) <= self.marker.run)
+            names, runs = {each.name for each in files}, await store.names()
+            await store.remove(name for name, run in runs.items() if name not in names and run <= self.marker.run)
             await self._commit(store, replace(self.marker, is_running=False))
 
     async def _commit(self, store: LakeStore, marker: Marker) -> None:

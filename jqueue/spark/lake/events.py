@@ -14,46 +14,25 @@ from jqueue.domain.events import Batch, EventRow
 from jqueue.domain.transitions import Verb
 
 _SPAN = pa.struct([("first", pa.int64()), ("last", pa.int64())])
-_TIME = pa.timestamp("us", tz="UTC")
 
-ROWS = pa.schema(
-    [
-        ("queue", pa.string()),
-        ("queue_id", pa.string()),
-        ("number", pa.int64()),
-        ("at", _TIME),
-        ("verb", pa.string()),
-        ("job_id", pa.string()),
-        ("jobs", pa.int64()),
-        ("before", pa.string()),
-        ("after", pa.string()),
-        ("attempt", pa.int64()),
-        ("holder", pa.string()),
-        ("wait_seconds", pa.float64()),
-        ("run_seconds", pa.float64()),
-        ("created_at", _TIME),
-        ("error", pa.string()),
-        ("payload", pa.binary()),
-        ("rows", pa.list_(pa.struct([("segment", pa.string()), ("spans", pa.list_(_SPAN))]))),
-    ]
-)
+_TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(("queue", "queue_id"), pa.string()),
+    **{"number": pa.int64(), "at": pa.timestamp("us", tz="UTC"), "verb": pa.string(), "job_id": pa.string()},
+    **{"jobs": pa.int64(), "before": pa.string(), "after": pa.string(), "attempt": pa.int64(), "holder": pa.string()},
+    **dict.fromkeys(("wait_seconds", "run_seconds"), pa.float64()),
+    **{"created_at": pa.timestamp("us", tz="UTC"), "error": pa.string(), "payload": pa.binary()},
+    "rows": pa.list_(pa.struct([("segment", pa.string()), ("spans", pa.list_(_SPAN))])),
+}
+ROWS = pa.schema(_TYPES)
 """The columns of a file: the name and id of a queue, and the fields of a `HistoryEvent`."""
 
 LAKE = ROWS.append(pa.field("day", pa.date32())).append(pa.field("entrypoint", pa.string()))
 """The columns of a lake: those of its files, and those in the names of folders."""
 
-_OF_KINDS = pa.schema(
-    [("place", pa.int64()), *map(ROWS.field, ("queue", "queue_id", "at", "verb", "before", "after", "holder"))]
-)
-"""Cells that all events of a kind in a batch share, and the number of their place."""
+_TYPES |= {"place": pa.int64(), "kind": pa.int64(), "seconds": pa.float64(), "age": pa.float64()}
 
-_OF_EVENTS = pa.schema(
-    [
-        *(("kind", pa.int64()), ("seconds", pa.float64()), ("age", pa.float64())),
-        *map(ROWS.field, ("number", "job_id", "attempt", "error", "payload", "jobs", "rows")),
-    ]
-)
-"""The fields of an `EventRow`, with the number of the kind among all kinds, and the number of the event."""
+_OF_KINDS = ("place", "queue", "queue_id", "at", "verb", "before", "after", "holder")
+"""Values that all events of a kind in a batch share. The first is the number of their day, entrypoint and tail."""
 
 NO_ENTRYPOINT = "__HIVE_DEFAULT_PARTITION__"
 """Spark's name for null in the name of a folder."""
@@ -107,24 +86,24 @@ class Columns:
             self._kinds.append((place, name, queue, batch.at, kind.verb, kind.before, kind.after, kind.holder))
         self._cells["number"] += range(first, first + len(events))
         for field, cells in zip(EventRow._fields, zip(*events, strict=True), strict=False):
-            self._cells[field] += [kinds + kind for kind in cells] if field == "kind" else cells
+            if field == "kind":
+                cells = tuple(kinds + kind for kind in cells)
+            self._cells[field] += [places or None for places in cells] if field == "rows" else cells
         return len(events)
 
     def tables(self) -> Iterator[tuple[str, str | None, str, pa.Table]]:
         """Yield the events of each day, entrypoint and tail, in the order in which they were added."""
         if not self._kinds:
             return
-        cells = {**self._cells, "rows": [places or None for places in self._cells["rows"]]}
-        events = pa.table(cells, schema=_OF_EVENTS)
-        kinds = pa.table(dict(zip(_OF_KINDS.names, map(list, zip(*self._kinds, strict=True)), strict=True)), _OF_KINDS)
-        kinds = kinds.take(events["kind"])
-        is_claim, seconds = pc.equal(kinds["verb"], Verb.CLAIM.value), events["seconds"]
-        age = pc.cast(pc.round(pc.multiply(events["age"], 1e6)), pa.int64()).cast(pa.duration("us"))
-        columns = {name: table[name] for table in (kinds, events) for name in table.column_names}
+        columns = {name: pa.array(cells, _TYPES[name]) for name, cells in self._cells.items()}
+        kinds = zip(_OF_KINDS, zip(*self._kinds, strict=True), strict=True)
+        columns |= {name: pa.array(cells, _TYPES[name]).take(columns["kind"]) for name, cells in kinds}
+        is_claim, seconds = pc.equal(columns["verb"], Verb.CLAIM.value), columns["seconds"]
+        age = pc.cast(pc.round(pc.multiply(columns["age"], 1e6)), pa.int64()).cast(pa.duration("us"))
         columns["wait_seconds"] = pc.if_else(is_claim, seconds, None)
         columns["run_seconds"] = pc.if_else(is_claim, None, seconds)
-        columns["created_at"] = pc.subtract(kinds["at"], age)
+        columns["created_at"] = pc.subtract(columns["at"], age)
         rows = pa.table([columns[name] for name in ROWS.names], schema=ROWS)
         for place, number in self._places.items():
-            if (table := rows.filter(pc.equal(kinds["place"], number))).num_rows:
+            if (table := rows.filter(pc.equal(columns["place"], number))).num_rows:
                 yield *place, table

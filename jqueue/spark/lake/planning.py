@@ -22,7 +22,7 @@ from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidURLE
 from jqueue.ports.storage import Listed, SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
-from jqueue.spark.lake.marker import DataFile, Marker, QueueMark
+from jqueue.spark.lake.store import DataFile, Marker, QueueMark
 
 DEADLINE = 30.0
 """Seconds to read a queue."""

@@ -18,9 +18,8 @@ import pyarrow.parquet as pq
 
 from jqueue.domain.errors import InvalidURLError
 from jqueue.spark.lake.events import LAKE, ROWS
-from jqueue.spark.lake.marker import DataFile
 from jqueue.spark.lake.planning import in_lots
-from jqueue.spark.lake.store import FolderFile, LakeStore, awaited, open_lake
+from jqueue.spark.lake.store import DataFile, FolderFile, LakeStore, awaited, lake_name, open_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,17 +61,17 @@ def read_lake(spark: SparkSession, lake: str, columns: Sequence[str] | None = No
     from pyspark.sql import functions as F
 
     schema = lake_schema(columns)
-    files, (folder, _) = awaited(_files_of(lake)), open_lake(lake)
+    files, folder = awaited(_files_of(lake)), lake_name(lake)
     if not files:
         return spark.createDataFrame([], schema)
-    if not isinstance(folder, FolderFile):
+    if not isinstance(open_lake(lake)[0], FolderFile):
         lots = in_lots(files, BYTES_EACH)
         rows = [(number, each.name, each.day, each.entrypoint) for number, lot in enumerate(lots) for each in lot]
         table = pa.table([*map(list, zip(*rows, strict=True))], schema=FILES)
         task = partial(_read_files, lake, schema.names)
         return spark.createDataFrame(table).repartitionById(len(lots), "lot").mapInArrow(task, schema)
-    reader = spark.read.schema(lake_schema()).option("basePath", folder.name)
-    events = reader.parquet(*(f"{folder.name}/{each.name}" for each in files))
+    reader = spark.read.schema(lake_schema()).option("basePath", folder)
+    events = reader.parquet(*(f"{folder}/{each.name}" for each in files))
     in_folders = {unquote(each.folder.partition("/entrypoint=")[2]): each.entrypoint for each in files}
     cut = [F.lit(name) for pair in in_folders.items() if pair[1] not in (None, pair[0]) for name in pair]
     if cut:

@@ -1,12 +1,16 @@
-"""The files of a lake, in a folder or in an object store. Each is created once, under a fresh name.
+"""The files of a lake, in a folder or in an object store, and its marker, which says which files belong to it.
 
-A file appears whole. The marker of the lake alone is changed, by compare-and-set.
+A run first writes its files, each once, whole, and under a fresh name. Then it names them in the marker, by
+compare-and-set. A file that the marker does not name is no part of the lake. The names of files contain the number of
+their run. The marker has the number of the latest run, and how far the lake has the history of each queue. That run
+alone can commit, until the next run writes the next number.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -19,18 +23,27 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
 from jqueue.core.tasks import retried, some_at_once
-from jqueue.domain.errors import CASConflictError, InvalidURLError, ObjectMissingError, StorageFatalError
+from jqueue.domain.errors import (
+    CASConflictError,
+    InvalidBlobError,
+    InvalidURLError,
+    ObjectMissingError,
+    StorageFatalError,
+)
 from jqueue.domain.printable import counted
-from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsListing, SupportsRelease, describe
-from jqueue.runtime.posix_files import storage_errors
+from jqueue.ports.storage import ObjectStoragePort, SupportsListing, SupportsRelease, describe
 from jqueue.runtime.system import SystemEntropy
-from jqueue.runtime.threads import in_a_thread
-from jqueue.spark.lake.marker import DATA_FILE, Marker, decode
 
 Answer = TypeVar("Answer")
 
+DATA_FILE = re.compile(r"day=[^/]+/entrypoint=[^/]+/jqueue-([0-9]+)-[0-9a-f-]+\.parquet")
+"""Names of data files, with the number of the run. No other file is ever removed."""
+
 MARKER = "_jqueue.json"
 """Name of the marker in the lake. Spark ignores files whose names begin with an underscore."""
+
+ELSE = "from a copy, or archive into a new lake"
+"""End of the hint for files that are lost or damaged."""
 
 DEADLINE = 60.0
 """Seconds to repeat a request to the store of the lake."""
@@ -38,54 +51,114 @@ DEADLINE = 60.0
 _PATTERN = frozenset("*?[]{}\\,")
 
 
+class DataFile(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A file of a lake.
+
+    Attributes:
+        name: its path below the lake.
+        rows: number of its events.
+        size: in bytes.
+        entrypoint: of its events. The name of the folder may be too short for it.
+        tail: id of the queue whose latest events it has, which are not final yet; "" if its events are final.
+    """
+
+    name: str
+    rows: int
+    size: int
+    entrypoint: str | None = None
+    tail: str = ""
+
+    @property
+    def folder(self) -> str:
+        """The folder of the file, which stands for a day and an entrypoint."""
+        return self.name.rpartition("/")[0]
+
+    @property
+    def day(self) -> str:
+        """The day of the events, as in 2026-11-28."""
+        return self.name.partition("/")[0].removeprefix("day=")
+
+
+class QueueMark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Number of events that a lake has of one queue.
+
+    Attributes:
+        name: name of the queue.
+        series: series of the history in which the last final event is.
+        through: number of the last final event.
+        tail: checksum of the events after it, which the queue's own object had; None if there were none.
+    """
+
+    name: str
+    series: str
+    through: int
+    tail: int | None = None
+
+
+class Marker(msgspec.Struct, frozen=True):
+    """The content of a marker.
+
+    Attributes:
+        lake: number of the format.
+        run: number of the latest run.
+        writer: id of that run, so that no two runs write the same marker.
+        is_running: True if that run has not ended. It may have been killed.
+        queues: by their ids.
+        files: all files.
+    """
+
+    lake: int = 1
+    run: int = 0
+    writer: str = ""
+    is_running: bool = False
+    queues: dict[str, QueueMark] = {}
+    files: tuple[DataFile, ...] = ()
+
+    @property
+    def events(self) -> int:
+        """Number of events in the lake."""
+        return sum(each.rows for each in self.files)
+
+
 class FolderFile(ObjectFiles):
-    """A file below the folder of a lake. It has the permissions of the marker.
+    """A file in the folder of a lake. It has the permissions of the marker.
 
     Args:
         marker: the marker.
-        suffix: the path of the file below the folder, with a slash before it.
+        path: the path of the file in the folder; "" for the folder itself.
     """
 
-    def __init__(self, marker: LocalFileSystemStorage, suffix: str = "") -> None:
+    def __init__(self, marker: LocalFileSystemStorage, path: str = "") -> None:
         super().__init__(marker.name, marker._mode, SystemEntropy())
-        self._marker, self._suffix = marker, suffix
+        self._marker, self._path, self._name = marker, path, ""
 
     @property
     def name(self) -> str:
         """The path of the file."""
-        return f"{self._base}{self._suffix}"
+        return f"{self._base}/{self._path}"
 
-    def beside(self, suffix: str) -> FolderFile:
-        """Return the file whose path is this one with the suffix."""
-        return FolderFile(self._marker, f"{self._suffix}{suffix}")
+    def beside(self, path: str) -> FolderFile:
+        """Return another file in the folder."""
+        return FolderFile(self._marker, path)
 
     async def read(self) -> tuple[bytes, str | None]:
         """Return the content, and an etag that is None if there is no such file."""
         try:
-            return await self.read_object(self._suffix), ""
+            return await self.read_object(self._path), ""
         except ObjectMissingError:
             return b"", None
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Create the file."""
-        await self.create_object(self._suffix, content)
+        await self.create_object(self._path, content)
         return ""
 
     async def remove(self) -> None:
         """Remove the file, if it exists."""
-        await self.remove_object(self._suffix)
+        await self.remove_object(self._path)
 
-    async def list_beside(self, prefix: str) -> list[Listed]:
-        """Return the files whose path below the folder begins with this prefix, which begins with a slash."""
-
-        def listed() -> list[Listed]:
-            with storage_errors("list the files of the lake", self._base):
-                return [each._replace(suffix=f"/{each.suffix}") for each in self._listed_in("", prefix[1:])]
-
-        return await in_a_thread(listed)
-
-    def _object_path(self, suffix: str) -> str:
-        return f"{self._base}{suffix}"
+    def _object_path(self, path: str) -> str:
+        return f"{self._base}/{path}"
 
 
 def open_lake(url: str) -> tuple[SupportsListing, ObjectStoragePort]:
@@ -112,12 +185,14 @@ def open_lake(url: str) -> tuple[SupportsListing, ObjectStoragePort]:
         return FolderFile(marker), marker
     if isinstance(storage, InMemoryStorage) or not isinstance(storage, SupportsListing):
         raise InvalidURLError("a lake is a folder of files, or in an object store, such as s3://bucket/lake")
-    return storage, storage.beside(f"/{MARKER}")
+    objects = storage.beside("/")
+    assert isinstance(objects, SupportsListing), "it is of the same kind"
+    return objects, objects.beside(MARKER)
 
 
 def lake_name(url: str) -> str:
     """Return the path or URL of a lake as users know it, without secrets."""
-    return describe(open_lake(url)[0])
+    return describe(open_lake(url)[0]).rstrip("/")
 
 
 class LakeStore:
@@ -132,7 +207,7 @@ class LakeStore:
 
     def __init__(self, url: str) -> None:
         self._folder, self._marker = open_lake(url)
-        self.name = describe(self._folder)
+        self.name = lake_name(url)
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,7 +222,7 @@ class LakeStore:
 
         async def once() -> None:
             with suppress(CASConflictError):  # the name is ours alone: an earlier try has landed
-                await self._folder.beside(f"/{name}").write(content)
+                await self._folder.beside(name).write(content)
 
         await _patiently(f"{name} could not be written to the lake", once)
 
@@ -157,7 +232,7 @@ class LakeStore:
         Raises:
             StorageFatalError: it does not exist.
         """
-        file = self._folder.beside(f"/{name}")
+        file = self._folder.beside(name)
         content, etag = await _patiently(f"{name} of the lake could not be read", file.read)
         if etag is None:
             raise self._lost([name])
@@ -167,14 +242,15 @@ class LakeStore:
         """Remove files. They need not exist."""
 
         async def one(name: str) -> None:
-            await _patiently(f"{name} could not be removed from the lake", self._folder.beside(f"/{name}").remove)
+            await _patiently(f"{name} could not be removed from the lake", self._folder.beside(name).remove)
 
         await some_at_once(one, list(names))
 
-    async def names(self) -> set[str]:
-        """Return the names of all files of events."""
-        listed = await _patiently("the lake could not be listed", lambda: self._folder.list_beside("/day="))
-        return {each.suffix[1:] for each in listed if DATA_FILE.fullmatch(each.suffix[1:])}
+    async def names(self) -> dict[str, int]:
+        """Return the names of all files of events, each with the number of the run that wrote it."""
+        listed = await _patiently("the lake could not be listed", lambda: self._folder.list_beside("day="))
+        matches = (DATA_FILE.fullmatch(each.suffix) for each in listed)
+        return {match[0]: int(match[1]) for match in matches if match}
 
     async def marker(self) -> tuple[Marker, str | None]:
         """Return the marker and its etag; without a lake, an empty marker and None.
@@ -184,14 +260,21 @@ class LakeStore:
             StorageFatalError: the lake has lost its marker.
         """
         data, etag = await _patiently("the marker of the lake could not be read", self._marker.read)
-        if etag is not None:
-            return decode(data, self.name), etag
-        if names := await self.names():
-            raise StorageFatalError(
-                f"the lake {self.name} has {counted(len(names), 'file')} of events, but no marker {MARKER}: restore it "
-                "from a copy, or archive into a new lake"
-            )
-        return Marker(), None
+        if etag is None:
+            if names := await self.names():
+                raise StorageFatalError(
+                    f"the lake {self.name} has {counted(len(names), 'file')} of events, but no marker {MARKER}: "
+                    f"restore it {ELSE}"
+                )
+            return Marker(), None
+        try:
+            if msgspec.json.decode(data)["lake"] == Marker().lake:
+                return msgspec.json.decode(data, type=Marker), etag
+        except (LookupError, TypeError, ValueError):
+            raise InvalidBlobError(
+                f"{self.name}/{MARKER} is damaged, or not the marker of a lake: restore it {ELSE}"
+            ) from None
+        raise InvalidBlobError(f"the lake {self.name} was written by a later version of jqueue: upgrade jqueue")
 
     async def check(self, marker: Marker) -> None:
         """Check that all files are there.
@@ -199,14 +282,13 @@ class LakeStore:
         Raises:
             StorageFatalError: the lake has lost some.
         """
-        if lost := {each.name for each in marker.files} - await self.names():
+        if lost := {each.name for each in marker.files} - (await self.names()).keys():
             raise self._lost(sorted(lost))
 
     def _lost(self, names: list[str]) -> StorageFatalError:
         more = f" and {counted(len(names) - 1, 'more file', 'more files')}" if len(names) > 1 else ""
         return StorageFatalError(
-            f"the lake {self.name} has lost {names[0]}{more}: restore {'them' if more else 'it'} from a copy, or "
-            "archive into a new lake"
+            f"the lake {self.name} has lost {names[0]}{more}: restore {'them' if more else 'it'} {ELSE}"
         )
 
     async def swap(self, marker: Marker, etag: str | None) -> str:

@@ -25,9 +25,8 @@ from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, release_all
 from jqueue.spark.lake.events import ROWS, Columns, folder_of
-from jqueue.spark.lake.marker import DataFile
 from jqueue.spark.lake.planning import DEADLINE, Events, Rewrite, Unit
-from jqueue.spark.lake.store import LakeStore
+from jqueue.spark.lake.store import DataFile, LakeStore
 
 LOTS = pa.schema([("lot", pa.int32()), ("units", pa.binary())])
 """The columns of a row that a task gets."""
