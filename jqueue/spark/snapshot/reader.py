@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -27,7 +28,7 @@ from jqueue.spark.errors import shows_one_line
 from jqueue.spark.fleet import FleetQueue, addresses_of, find_all, names_several, release_all
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
 from jqueue.spark.rows import arrow_of, check_schema
-from jqueue.spark.snapshot.segment_rows import BATCH_ROWS, SegmentRows
+from jqueue.spark.snapshot.segment_rows import BATCH_ROWS, Run, SegmentRows
 from jqueue.spark.staging import absolute
 
 if TYPE_CHECKING:
@@ -179,11 +180,16 @@ async def _pieces_of(queue: FleetQueue, selection: Selection) -> list[Piece]:
     jobs = [encode_job(job) for job in view.records.values() if selection.matches(job, now)]
     pieces: list[Piece] = [BlobLines(queue.name, b"\n".join(jobs))]
     for name, segment in view.header.segments.items():
-        ranges = tuple(each for each in view.header.ranges.values() if each.segment == name)
-        first = segment.chunk_of(min([segment.next, *(each.first for each in ranges)]))
-        rows = SegmentRows(queue.name, url, name, segment, ranges, statuses, (first, segment.chunks))
-        if rows.wanted() and (not selection.entrypoints or segment.entrypoint in selection.entrypoints):
-            pieces.append(rows)
+        runs: list[Run] = []
+        if not statuses or JobStatus.QUEUED in statuses:
+            waiting = segment.waiting_by_tries()
+            runs += [(*span, (claims, failures)) for claims, failures, spans in waiting for span in spans]
+        if not statuses or JobStatus.IN_PROGRESS in statuses:
+            runs += [(*each.span, each) for each in view.header.ranges.values() if each.segment == name]
+        if runs and (not selection.entrypoints or segment.entrypoint in selection.entrypoints):
+            runs.sort(key=itemgetter(0))
+            chunks = segment.chunk_of(runs[0][0]), segment.chunk_of(runs[-1][1] - 1) + 1
+            pieces.append(SegmentRows(queue.name, url, name, segment, tuple(runs), chunks))
     return pieces
 
 

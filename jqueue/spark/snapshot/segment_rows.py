@@ -16,12 +16,12 @@ from typing import Protocol
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.segment_object import decode_chunk
-from jqueue.core.blob.segment_reader import DAMAGED, SegmentReader
+from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import retried
-from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, StorageFatalError
-from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex, Span, job_of_row
+from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
+from jqueue.domain.job import JobRecord
+from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex, Span, in_progress, with_tries
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
@@ -34,8 +34,8 @@ READ_FOR_ONE = 2
 BATCH_ROWS = 8192
 """Number of jobs that become one batch of rows, about."""
 
-Chunks = list[tuple[int, bytes]]
-"""The number and the bytes of chunks."""
+Run = tuple[int, int, Range | tuple[int, int]]
+"""Rows of a segment: the first, the one behind the last, and their claim, or their numbers of claims and failures."""
 
 
 class NotesUnread(Protocol):
@@ -54,8 +54,7 @@ class SegmentRows:
         url: any process can open the queue by it. It may hold secrets.
         name: of the segment.
         segment: its entry in the manifest.
-        ranges: the current claims of its rows.
-        statuses: the wanted statuses; empty for any.
+        runs: the wanted rows, in order.
         chunks: number of the first chunk, and of the chunk behind the last.
         notes: takes note of the segment if chunks cannot be read, which are left out then. None: they are an error.
     """
@@ -64,8 +63,7 @@ class SegmentRows:
     url: str = field(repr=False)
     name: str
     segment: Segment = field(repr=False)
-    ranges: tuple[Range, ...] = field(repr=False)
-    statuses: frozenset[JobStatus]
+    runs: tuple[Run, ...] = field(repr=False)
     chunks: Span
     notes: NotesUnread | None = field(default=None, repr=False)
 
@@ -89,84 +87,61 @@ class SegmentRows:
             StorageFatalError: rows cannot be read, and nothing takes note of them.
             StorageError: the store failed.
         """
-        wanted = self.wanted()
-        if not wanted:
-            return
-        found: list[tuple[SegmentIndex, Chunks]] = []  # `asyncio.run` makes a text of a returned value
+        runs: dict[int, list[Run]] = {}
+        for run in self.runs:
+            for chunk in self.segment.chunks_of([run[:2]]):
+                if self.chunks[0] <= chunk < self.chunks[1]:
+                    runs.setdefault(chunk, []).append(run)
+        jobs: list[JobRecord] = []
         try:
-            asyncio.run(self._read(wanted, found))
-        except DAMAGED as error:
-            self._leave_out(error)
-            return
-        [(index, chunks)] = found
-        some: list[JobRecord] = []
-        for number, data in chunks:
-            try:
-                rows = decode_chunk(data, number, self.segment, index)
-            except InvalidBlobError as error:
-                self._leave_out(error)
-                break
-            jobs = (job_of_row(self.segment, self.ranges, row, job) for row, job in rows)
-            some += [job for job in jobs if job is not None and self._has(job.status)]
-            if len(some) >= BATCH_ROWS:
-                yield some
-                some = []
-        if some:
-            yield some
-
-    def _leave_out(self, error: JQueueError) -> None:
-        """Note that the segment cannot be read.
-
-        Raises:
-            StorageFatalError: nothing takes note of them.
-            JQueueError: they could not be noted.
-        """
-        if self.notes is None or not self.notes.note(self.name):
-            raise self._failed(error) from None
-
-    def _failed(self, error: JQueueError) -> StorageFatalError:
-        reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
-        return StorageFatalError(
-            f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour ago "
-            "must be loaded again; otherwise restore the segment from a backup, or use `jqueue repair`"
-        )
+            for number, rows in self._chunks(sorted(runs)):
+                low = number * self.segment.chunk_rows
+                for first, end, state in runs[number]:
+                    some = [job for _, job in rows[max(0, first - low) : max(0, end - low)]]
+                    if isinstance(state, Range):
+                        jobs += [in_progress(job, state) for job in some]
+                    else:
+                        jobs += some if state == (0, 0) else [with_tries(job, state) for job in some]
+                if len(jobs) >= BATCH_ROWS:
+                    yield jobs
+                    jobs = []
+        except (InvalidBlobError, *DAMAGED) as error:
+            if self.notes is None or not self.notes.note(self.name):
+                reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
+                raise StorageFatalError(
+                    f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour "
+                    "ago must be loaded again; otherwise restore the segment from a backup, or use `jqueue repair`"
+                ) from None
+        if jobs:
+            yield jobs
 
     @property
     def _share_of_a_chunk(self) -> int:
         return max(1, self.segment.index // self.segment.chunks // READ_FOR_ONE)
 
-    def _has(self, status: JobStatus) -> bool:
-        """Return True if jobs with a status are wanted."""
-        return not self.statuses or status in self.statuses
+    def _chunks(self, wanted: Sequence[int]) -> Iterator[tuple[int, Rows]]:
+        """Read some chunks at once, and yield the number and the rows of each."""
+        answer: list[tuple[SegmentIndex, list[tuple[int, bytes]]]] = []  # `asyncio.run` makes a text of what it returns
 
-    def wanted(self) -> list[int]:
-        """Return the numbers of the chunks that may have wanted jobs."""
-        rows, waits = self.segment.chunk_rows, self._has(JobStatus.QUEUED)
-        claimed = [each.span for each in self.ranges] if self._has(JobStatus.IN_PROGRESS) else []
-        return [
-            number
-            for number in range(*self.chunks)
-            if (waits and not self.segment.is_chunk_taken(number))
-            or any(first < (number + 1) * rows and last > number * rows for first, last in claimed)
-        ]
+        async def read() -> None:
+            storage = connect_storage(self.url)
+            assert isinstance(storage, SupportsObjects)  # so it was when the read was planned
+            reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
 
-    async def _read(self, wanted: Sequence[int], found: list[tuple[SegmentIndex, Chunks]]) -> None:
-        """Read the index, and the bytes of the wanted chunks."""
-        storage = connect_storage(self.url)
-        assert isinstance(storage, SupportsObjects)  # so it was when the read was planned
-        reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
+            async def once() -> None:
+                index = await reader.index(self.name, self.segment)
+                async with aclosing(reader.parts(self.name, index, wanted)) as parts:
+                    answer[:] = [(index, [part async for part in parts])]
 
-        async def read() -> tuple[SegmentIndex, Chunks]:
-            index = await reader.index(self.name, self.segment)
-            async with aclosing(reader.parts(self.name, index, wanted)) as parts:
-                return index, [part async for part in parts]
+            failed = f"{self.queue}: segment {FOLDER}{self.name} could not be read"
+            try:
+                await retried(DEADLINE, once, SystemEntropy(), failed)
+            finally:
+                if isinstance(storage, SupportsRelease):
+                    await storage.release()
 
-        try:
-            found.append(
-                await retried(
-                    DEADLINE, read, SystemEntropy(), f"{self.queue}: segment {FOLDER}{self.name} could not be read"
-                )
-            )
-        finally:
-            if isinstance(storage, SupportsRelease):
-                await storage.release()
+        if wanted:
+            asyncio.run(read())
+            [(index, chunks)] = answer
+            for number, data in chunks:
+                yield number, decode_chunk(data, number, self.segment, index)

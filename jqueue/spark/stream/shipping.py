@@ -19,7 +19,6 @@ from pyspark.sql.datasource import InputPartition
 
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.job import JobStatus
 from jqueue.domain.operations.lookups import RangesHeldBy
 from jqueue.domain.segments import RangeClaim
 from jqueue.spark.claims.outcomes import Staged
@@ -137,8 +136,6 @@ def partitions_of_ranges(
     pieces = []
     for claim in claims:
         entry, held = claim.entry, claim.held
-        nothing_waits = entry.evolve(taken=((0, entry.rows),), tried=())
         chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
-        statuses = frozenset([JobStatus.IN_PROGRESS])
-        pieces.append(SegmentRows(queue, url, claim.segment, nothing_waits, (held,), statuses, chunks, notes))
+        pieces.append(SegmentRows(queue, url, claim.segment, entry, ((*held.span, held),), chunks, notes))
     return [SnapshotPartition(part) for part in cut(pieces, count)]
