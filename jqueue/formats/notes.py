@@ -20,7 +20,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
-from jqueue.runtime.posix_files import closing, flush_folder, open_folder
+from jqueue.runtime.posix_files import closing, flush_folder, open_folder, write_all
 
 ABANDONED = timedelta(hours=1)
 """Age from which a file that belongs to no job counts as a leftover, and time between two searches for leftovers."""
@@ -105,13 +105,12 @@ class Notes:
                 os.makedirs(self._folder, exist_ok=True)
                 if self._umask is not None:
                     os.chmod(self._folder, 0o777 & ~self._umask)
-            with open(part, "wb") as file:
+            with closing(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)) as descriptor:
                 if self._umask is not None:
-                    os.fchmod(file.fileno(), 0o666 & ~self._umask)
-                file.write(content)
-                file.flush()
+                    os.fchmod(descriptor, 0o666 & ~self._umask)
+                write_all(descriptor, content)
                 if sync:
-                    os.fsync(file.fileno())
+                    os.fsync(descriptor)
             os.stat(job)
             os.rename(part, self.path(key))
         except OSError:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.ports.queue import Capabilities
@@ -71,11 +71,12 @@ class StoredJob(NamedTuple):
 
     Attributes:
         job: the job.
-        place: the store's own name for where the job is. It may include the state of the job, and change with that.
+        place: the store's own name for where the job is. It may include the state of the job, and change with that. It
+            is false if the job was removed.
     """
 
     job: JobRecord
-    place: str
+    place: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,14 @@ class Change:
     Attributes:
         before: the job as it was last seen; None if it is new.
         after: the job as it must become; None if it is removed.
-        place: the place where it was last seen; empty if it is new.
+        place: the place where it was last seen; "" if it is new.
         is_transfer: True if the job comes from another queue, and keeps its id and its history (attempts, failures,
             error); or goes to one, and is not finished.
     """
 
     before: JobRecord | None
     after: JobRecord | None
-    place: str
+    place: Any
     is_transfer: bool = False
 
     @property
@@ -132,7 +133,7 @@ class JobChangedError(Exception):
 
 
 Outcome = StoredJob | Exception
-"""Result of one change: the job as it now is (with an empty place if it was removed), or the error that prevented it.
+"""Result of one change: the job as it now is (with a false place if it was removed), or the error that prevented it.
 
 The error is `JobChangedError`, an OSError, or an error of jqueue's own for the caller, such as InvalidJobError for a
 job that the format cannot hold.

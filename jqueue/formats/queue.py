@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
@@ -29,7 +30,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError, QueueMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header
-from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Nack, Sweep
@@ -45,6 +46,9 @@ Answer = TypeVar("Answer")
 
 BATCH_LIMIT = 1_000
 """Largest number of calls that are done together."""
+
+READ_INTERVALS = 10.0
+"""Time between two reads before claims, as a multiple of the time that a read takes."""
 
 MOST_SCANS = 20
 """Scans at most for one view, while jobs move between a scan and their reading."""
@@ -90,7 +94,6 @@ class StoreCalls(Calls):
         self._watch = StaleWatch(self._claim_timeout)
         self._scans, self._loaded = 0, -1  # scans made, and the number of the one in the draft; -1: it is not current
         self._young_until = 0.0
-        self._unswept: set[Claim] = set()  # stale claims that could not be ended for the calls under way
 
     async def _run(self) -> None:
         while True:
@@ -125,7 +128,6 @@ class StoreCalls(Calls):
             read: True to read the store first.
         """
         self._carried = requests
-        self._unswept.clear()
         parts = _parts_of(requests)
         answers: dict[Request, dict[int, Any]] = {}
         backoff, fresh = Backoff(self._entropy), False  # fresh: the store was read since the calls
@@ -134,12 +136,13 @@ class StoreCalls(Calls):
             try:
                 if read:
                     await self._refresh()
-                    parts, fresh = self._with_sweep(parts), True
+                    fresh = True
+                    if any(part.operation.claims_jobs for part in parts) and not await self._sweep():
+                        await self._refresh()
                 parts, read, failure = await self._do(parts, answers, fresh)
                 if failure is not None:
                     raise failure
             except Exception as error:
-                parts = [part for part in parts if not isinstance(part.operation, Sweep)]  # the next read adds one
                 several = [part.request for part in parts]
                 if isinstance(error, StorageFatalError) or not isinstance(error, TRANSIENT):
                     for request in several:
@@ -174,26 +177,23 @@ class StoreCalls(Calls):
     def _needs_read(self, part: Part) -> bool:
         """Return True if an operation must see the store as it is now.
 
-        A read lists all jobs. So a claim takes jobs from the mirror until it is older than the read has taken.
+        A read lists all jobs. So a claim takes jobs from the mirror until it is too old.
         """
         if isinstance(part.operation, Dequeue):
             return self.clock.monotonic() >= self._young_until
         return not isinstance(part.operation, WITHOUT_READ)
 
-    def _with_sweep(self, parts: list[Part]) -> list[Part]:
-        """Return the operations with a sweep of stale claims before the first claim."""
-        first = next((number for number, part in enumerate(parts) if part.operation.claims_jobs), None)
-        if first is None:
-            return parts
-        stale = self._watch.suspects()
+    async def _sweep(self) -> bool:
+        """End stale claims. Return False if one could not be ended, so that it is still in the store."""
+        draft, now, stale = self._draft, self.now(), self._watch.suspects()
         if self.store.claims_expire_by_clock:
-            now = self.now()
             stale = tuple((job.claim, job.heartbeat_at) for job, end in self._claim_ends() if end <= now)
-        stale = tuple(suspect for suspect in stale if suspect[0] not in self._unswept)
         if not stale:
-            return parts
-        sweep = Sweep(stale)
-        return [*parts[:first], Part(Request([sweep], self._callers), 0, sweep), *parts[first:]]
+            return True
+        sweep, before = Sweep(stale), len(draft.moves)
+        perform([sweep], draft, now)
+        outcomes = await self._carry_out(self._changes(sweep, draft.moves[before:]), (), now)
+        return not any(isinstance(outcome, Exception) for outcome in outcomes.values())
 
     def _claim_ends(self) -> Iterable[tuple[JobRecord, datetime]]:
         """Return each claimed job of a store that says when claims expire, with that time."""
@@ -234,16 +234,13 @@ class StoreCalls(Calls):
                 draft.rollback(savepoint)
                 remaining.append(part)
                 read = True
-            elif moved.keys() & changes.keys() or (isinstance(part.operation, Sweep) and changes):
+            elif moved.keys() & changes.keys():
                 draft.rollback(savepoint)
                 remaining += parts[number:]
                 break
             else:
                 changes |= moved
                 done.append((part, results[0], list(moved)))
-                if isinstance(part.operation, Sweep):  # the store knows the places of the jobs
-                    remaining += parts[number + 1 :]
-                    break
         outcomes = await self._carry_out(changes, [part.request for part, *_ in done], now)
         failure: Exception | None = None
         for part, result, moved_ids in done:
@@ -256,9 +253,6 @@ class StoreCalls(Calls):
                 part, result = part._replace(operation=rest, claimed=claimed), claimed
             if error is None or (isinstance(error, JQueueError) and not isinstance(error, StorageError)):
                 self._answer(part, error or result, answers)
-                continue
-            if isinstance(operation, Sweep):
-                self._unswept.update(changes[name].old.claim for name in errors)
                 continue
             remaining.append(part)
             if isinstance(error, JobChangedError):
@@ -341,7 +335,7 @@ class StoreCalls(Calls):
             if changed or gone:
                 self._poll_interval = SHORTEST_POLL
         self._watch.observed(draft, ended, self._shared_time())
-        self._young_until = ended + (ended - began)
+        self._young_until = ended + READ_INTERVALS * (ended - began)
         self._last_read = asyncio.get_running_loop().time()
 
     def _scan(self) -> tuple[Sequence[StoredJob], Any, int] | None:
@@ -485,8 +479,4 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
                 await self._calls.look(close, seconds=1.0)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (self.store, dict(vars(self.options)))
-
-
-def _rebuild(store: JobStorePort, settings: dict[str, Any]) -> StoreQueue:
-    return StoreQueue(store, **settings)
+        return partial(StoreQueue, self.store, **vars(self.options)), ()

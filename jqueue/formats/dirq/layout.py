@@ -52,10 +52,12 @@ class Simple:
         seconds = int(element[:8], 16)
         return f"{seconds - seconds % max(1, self.granularity):08x}"
 
-    def elements(self, path: str) -> Iterator[tuple[str, bool]]:
-        """Yield the elements in a folder in order, each with True if it may be locked."""
-        names = {entry.name for entry in os.scandir(path) if entry.is_file(follow_symlinks=False)}
-        return ((name, f"{name}.lck" in names) for name in sorted(filter(ELEMENT.fullmatch, names)))
+    def elements(self, path: str) -> Iterator[tuple[str, bool, int]]:
+        """Yield the elements in a folder in order. With each name come True if it is locked, and then its time."""
+        files = {entry.name: entry for entry in os.scandir(path) if entry.is_file(follow_symlinks=False)}
+        for name in sorted(filter(ELEMENT.fullmatch, files)):
+            with suppress(FileNotFoundError):
+                yield name, f"{name}.lck" in files, files[name].stat(follow_symlinks=False).st_mtime_ns
 
     def contents(self, job: JobRecord) -> dict[str, bytes]:
         """Return the files of a new element: the ends of their paths, and their contents."""
@@ -139,10 +141,13 @@ class Elements:
                 return f"{int(last, 16) + 1:08x}"
         return last
 
-    def elements(self, path: str) -> Iterator[tuple[str, bool]]:
-        """Yield the elements in a folder in order. Only a look into each tells if it is locked."""
-        names = [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
-        return ((name, True) for name in sorted(filter(ELEMENT.fullmatch, names)))
+    def elements(self, path: str) -> Iterator[tuple[str, bool, int]]:
+        """Yield the elements in a folder, as `Simple` does. Only a look into each tells if it is locked."""
+        folders = {entry.name: entry for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)}
+        for name in sorted(filter(ELEMENT.fullmatch, folders)):
+            with suppress(FileNotFoundError):
+                is_locked = os.path.lexists(f"{path}/{name}/locked")
+                yield name, is_locked, folders[name].stat(follow_symlinks=False).st_mtime_ns
 
     def contents(self, job: JobRecord) -> dict[str, bytes]:
         """Return the files of a new element: the ends of their paths, and their contents."""

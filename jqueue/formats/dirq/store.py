@@ -35,6 +35,7 @@ from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
 from jqueue.formats.notes import AckedJobs, Notes, flush, rename_exclusively
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.ports.queue import Capabilities
+from jqueue.runtime.posix_files import write_all
 
 MAXTEMP, MAXLOCK = 300.0, 600.0
 """Seconds after which dirq takes an unfinished element, and a lock, for left behind."""
@@ -64,14 +65,14 @@ WRITE_BATCH = 32
 
 TRIES = 100
 
-NOTED = ("entrypoint", "attempt", "failures", "max_attempts", "error", "headers")
+NOTED = ("id", "entrypoint", "attempt", "failures", "max_attempts", "error", "headers")
 """Fields of a job that its note stores unchanged."""
 
 Result = TypeVar("Result")
 
 
 class Place(NamedTuple):
-    """Place of a job. As a text, in `StoredJob.place`, it is `name`, `name*token` or `name!token`.
+    """Place of a job.
 
     Attributes:
         name: path of the element, relative to the queue's folder.
@@ -83,19 +84,9 @@ class Place(NamedTuple):
     token: int = 0
     is_claim: bool = True
 
-    @classmethod
-    def parse(cls, text: str) -> Place:
-        """Parse the text that `str` makes of a place."""
-        sign = "!" if "!" in text else "*"
-        name, _, token = text.partition(sign)
-        return cls(name, int(token or 0), sign == "*")
 
-    def __str__(self) -> str:
-        return f"{self.name}{'*' if self.is_claim else '!'}{self.token}" if self.token else self.name
-
-
-Stamp = tuple[int, tuple[int, int] | None]
-"""A value that changes with an element: the token of its lock, and the inode and the time of its note."""
+Stamp = tuple[int, int]
+"""A value that changes with an element: the token of its lock, and its time."""
 
 
 class DirqStore:
@@ -170,21 +161,22 @@ class DirqStore:
     # Reading
 
     def may_have_changed(self) -> bool:
-        """Return True if anything may have changed since the last scan."""
-        if self._aside or self._acked.may_have_changed():
-            return True
-        return {name: stamp for name, (stamp, _) in self._seen.items()} != dict(self._look())
+        """Return True: no time of a folder tells of every lock, and a scan reads no element twice."""
+        return True
 
     def scan(self, now: datetime) -> list[StoredJob]:
-        """Return every element and every dead job."""
+        """Return every element and every dead job. Only those whose stamp has changed are read.
+
+        The note of a lock may be written after the lock was seen: until then, it looks like another program's.
+        """
         seconds, before = now.timestamp(), self._seen
         self._aside = {name: since for name, since in self._aside.items() if 0 <= seconds - since < ASIDE_SECONDS}
         self._seen, last = {}, 0
         jobs: dict[str, StoredJob] = {}
         for name, stamp in self._look():
             known, stored = before.get(name, (None, None))
-            if stored is None or known != stamp:
-                stored = self._stored_job(name, stamp)
+            if stored is None or known != stamp or not stored.place.is_claim:
+                stored = self._stored_job(name, stamp[0], self._notes.read(_key(name)))
             self._seen[name] = stamp, stored
             if name in self._aside or stored.job.id in jobs:  # its element was renamed between two listings
                 continue
@@ -198,11 +190,9 @@ class DirqStore:
         return list(jobs.values())
 
     def _look(self) -> Iterator[tuple[str, Stamp]]:
-        """Yield the elements in order, then the dead jobs, each with its stamp. Notes are listed first.
+        """Yield the elements in order, then the dead jobs, each with its stamp.
 
-        So if a step comes in between, a stamp is older than its job, and the job is read again at the next look. Two
-        changes of a note in one tick of the file system's clock may look like none. They leave an unlocked job with
-        another attempt or error, which its next claim reads anyway.
+        The note of an element changes only while the element is locked, and each lock of jqueue changes its time.
         """
         try:
             names = os.listdir(self._root)
@@ -214,57 +204,18 @@ class DirqStore:
         self._known |= bool(names)
         if kind := self._layout.wrong_kind(names):
             raise StorageFatalError(f"{self._root!r} is a dirq queue of the kind {kind}: open it with kind={kind}")
-        notes = dict(self._look_at_notes())
         self._folders = sorted(filter(FOLDER.fullmatch, names))
         for folder in self._folders:
             with suppress(FileNotFoundError, NotADirectoryError):
-                for element, may_be_locked in self._layout.elements(self._path(folder)):
-                    name = f"{folder}/{element}"
-                    yield name, (self._token(name) if may_be_locked else 0, notes.get(_key(name)))
+                for element, is_locked, time in self._layout.elements(self._path(folder)):
+                    yield f"{folder}/{element}", (time if is_locked else 0, time)
         with suppress(FileNotFoundError):
             for name in sorted(os.listdir(self._path(HIDDEN))):
                 if f"{HIDDEN}/{name}".startswith(DEAD) and ELEMENT.fullmatch(name.rpartition("-")[2]):
-                    yield f"{HIDDEN}/{name}", (0, notes.get(name))
+                    yield f"{HIDDEN}/{name}", (0, 0)
 
-    def _look_at_notes(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        with suppress(FileNotFoundError):
-            for entry in os.scandir(self._path(NOTES)):
-                with suppress(FileNotFoundError):
-                    status = entry.stat(follow_symlinks=False)
-                    yield entry.name, (status.st_ino, status.st_mtime_ns)
-
-    def _token(self, name: str) -> int:
-        """Return the token of an element's lock; 0 if the element is not locked or gone."""
-        path = self._path(name)
-        try:
-            os.lstat(self._layout.lock_path(path))
-            return os.lstat(path).st_mtime_ns
-        except (FileNotFoundError, NotADirectoryError):
-            return 0
-
-    def _stored_job(self, name: str, stamp: Stamp) -> StoredJob:
-        token, has_note = stamp
-        note = {} if has_note is None else self._notes.read(_key(name))
-        if name.startswith(DEAD):
-            dead_at = moment(note.get("dead_at", number_of(name)))
-            return StoredJob(self._job(name, note, status=JobStatus.DEAD, dead_at=dead_at), name)
-        if not token:
-            return StoredJob(self._job(name, note), name)
-        place = Place(name, token, token in (note.get("token"), note.get("next")))
-        attempt = note.get("attempt", 0)
-        job = self._job(
-            name,
-            note,
-            status=JobStatus.IN_PROGRESS,
-            attempt=max(1, attempt) if place.is_claim else attempt + 1,
-            claim_timeout=note.get("timeout") if place.is_claim else self._maxlock or NEVER,
-            heartbeat_at=moment(token // 1000),
-        )
-        return StoredJob(job, str(place))
-
-    def _job(self, name: str, note: dict[str, Any], **values: Any) -> JobRecord:
-        """Return the job of an element: the fields of its note, then these values, which come from its place."""
-        number = number_of(name)
+    def _stored_job(self, name: str, token: int, note: dict[str, Any]) -> StoredJob:
+        number, is_claim = number_of(name), not token or token in (note.get("token"), note.get("next"))
         job: dict[str, Any] = {
             "id": name,
             "payload": b"",
@@ -273,14 +224,25 @@ class DirqStore:
             "sequence": min(number, LARGEST_SEQUENCE),
             "entrypoint": self.entrypoint,
         }
-        return JobRecord(**job | {field: note[field] for field in ("id", *NOTED) if field in note} | values)
+        job |= {field: note[field] for field in NOTED if field in note}
+        if name.startswith(DEAD):
+            job |= {"status": JobStatus.DEAD, "dead_at": moment(note.get("dead_at", number))}
+        elif token:
+            attempt = note.get("attempt", 0)
+            job |= {
+                "status": JobStatus.IN_PROGRESS,
+                "attempt": max(1, attempt) if is_claim else attempt + 1,
+                "claim_timeout": note.get("timeout") if is_claim else self._maxlock or NEVER,
+                "heartbeat_at": moment(token // 1000),
+            }
+        return StoredJob(JobRecord(**job), Place(name, token, is_claim))
 
     def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs with their payloads and headers. Jobs that are gone or unreadable are left out."""
         read = []
         for job, place in jobs:
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError, ValueError):
-                read.append(job.evolve(**self._layout.read(self._path(Place.parse(place).name))))
+                read.append(job.evolve(**self._layout.read(self._path(place.name))))
         return read
 
     # Changes: one method for each step, named after it
@@ -314,14 +276,8 @@ class DirqStore:
             batch = changes[first : first + WRITE_BATCH]
             names = [_result_or_error(self._write, change, now) for change in batch]
             failure = _result_or_error(self._sync)
-            for name, change in zip(names, batch, strict=True):
-                outcome: Outcome
-                if isinstance(name, Exception):
-                    outcome = name
-                else:
-                    outcome = _result_or_error(self._publish, name, change) if failure is None else failure
-                    _remove_tree(self._path(f"{NEW}{_key(name)}"))
-                outcomes.append(outcome)
+            written = zip(names, batch, strict=True)
+            outcomes += [_result_or_error(self._publish, name, failure, change) for name, change in written]
         failure = _result_or_error(self._flush)
         if failure is None:
             return outcomes
@@ -338,22 +294,37 @@ class DirqStore:
         contents, note = self._layout.contents(change.new), self._note_of_new(change)
         name = self._reserve(partial(self._create, contents), now)
         if note:
-            key = _key(_dead(name) if change.new.status is JobStatus.DEAD else name)
-            self._notes.write(key, note, self._path(f"{NEW}{_key(name)}"))
-            self._unsynced.append(os.open(self._notes.path(key), os.O_RDONLY))
+            key, part = _key(_dead(name) if change.new.status is JobStatus.DEAD else name), _part(name)
+            try:
+                self._notes.write(key, note, self._path(part))
+                self._unsynced.append(os.open(self._notes.path(key), os.O_RDONLY))
+            except OSError:
+                _remove_tree(self._path(part))
+                raise
             self._changed_folders.add(self._path(NOTES))
         return name
 
-    def _publish(self, name: str, change: Change) -> StoredJob:
-        """Give a part its name, which becomes the id of the job, unless the job comes from another queue."""
+    def _publish(self, name: str | Exception, failure: Exception | None, change: Change) -> StoredJob:
+        """Give a part its name, which becomes the id of the job, unless the job comes from another queue.
+
+        Args:
+            name: the name; or the error that has kept the part from being written.
+            failure: the error that has kept the parts from being synced.
+            change: the addition of the job.
+        """
+        if isinstance(name, Exception):
+            raise name
         job, number = change.new, number_of(name)
-        place = _dead(name) if job.status is JobStatus.DEAD else name
+        place = Place(_dead(name) if job.status is JobStatus.DEAD else name)
         try:
-            self._rename(rename_exclusively, f"{NEW}{_key(name)}", place)
+            if failure is not None:
+                raise failure
+            self._rename(rename_exclusively, Place(_part(name)), place.name)
         except OSError:
-            self._notes.remove(_key(place))
+            _remove_tree(self._path(_part(name)))
+            self._notes.remove(_key(place.name))
             raise
-        self._changed_folders.add(os.path.dirname(self._path(place)))
+        self._changed_folders.add(os.path.dirname(self._path(place.name)))
         if not change.is_transfer:
             job = job.evolve(id=name, created_at=moment(number))
         return StoredJob(job.evolve(sequence=number), place)
@@ -375,7 +346,7 @@ class DirqStore:
         return {field: value for field, value in note.items() if value}
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
-        old, job, name = change.old, change.new, change.place
+        old, job, name = change.old, change.new, change.place.name
         path = self._path(name)
         try:
             place = self._hold(Place(name), now)
@@ -392,12 +363,13 @@ class DirqStore:
         try:
             self._notes.write(_key(name), note, path)
             content = self._layout.read(path)
-        except (FileNotFoundError, PermissionError, ValueError):
+        except (OSError, ValueError) as error:
             self._layout.unlock(path)
-            raise self._set_aside(name, now) from None
+            if isinstance(error, FileNotFoundError | PermissionError | ValueError):
+                raise self._set_aside(name, now) from None
+            raise
         self._check(place)  # another program may have taken our lock for an old one, before it got its time
-        values = {"heartbeat_at": moment(place.token // 1000), "claim_timeout": job.claim_timeout, **content}
-        return StoredJob(self._job(name, note, status=JobStatus.IN_PROGRESS, **values), str(place))
+        return StoredJob(self._stored_job(name, place.token, note).job.evolve(**content), place)
 
     def _set_aside(self, name: str, now: datetime) -> JobChangedError:
         """Ignore an element that cannot be read, or not locked, for a while."""
@@ -406,7 +378,7 @@ class DirqStore:
 
     def _prolong(self, change: Change, now: datetime) -> StoredJob:
         """Give the lock a new token. The note has both tokens, so that the claim is known by either."""
-        job, place = change.new, Place.parse(change.place)
+        job, place = change.new, change.place
         self._check(place)
         note = self._notes.read(_key(place.name))
         if place.token not in (note.get("token"), note.get("next")):
@@ -415,30 +387,30 @@ class DirqStore:
         note |= {"token": place.token, "next": token, "timeout": job.claim_timeout}
         self._notes.write(_key(place.name), note, self._path(place.name))
         os.utime(self._path(place.name), ns=(token, token))
-        return StoredJob(job.evolve(heartbeat_at=moment(token // 1000)), str(place._replace(token=token)))
+        return StoredJob(job.evolve(heartbeat_at=moment(token // 1000)), place._replace(token=token))
 
     def _release(self, change: Change, now: datetime) -> StoredJob:
         """Unlock a job, where it is or behind all others."""
-        job, place = change.new, self._hold(Place.parse(change.place), now)
+        job, place = change.new, self._hold(change.place, now)
         note = _ended(self._notes.read(_key(place.name)), job)
         if job.sequence != change.old.sequence:
             return self._move(place, job, note, now)
         self._notes.write(_key(place.name), note, self._path(place.name))
         self._layout.unlock(self._path(place.name))
-        return StoredJob(job, place.name)
+        return StoredJob(job, Place(place.name))
 
     def _revive(self, change: Change, now: datetime) -> StoredJob:
-        job, place = change.new, Place(change.place)
+        job, place = change.new, change.place
         self._layout.unlock(self._path(place.name))  # left by a program that died while it buried the job
         return self._move(place, job, _ended(self._notes.read(_key(place.name)), job), now)
 
     def _bury(self, change: Change, now: datetime) -> StoredJob:
-        job, place = change.new, self._hold(Place.parse(change.place), now)
+        job, place = change.new, self._hold(change.place, now)
         note = _ended(self._notes.read(_key(place.name)), job)
         return self._move(place, job, note | {"dead_at": microseconds(job.dead_at or now)}, now)
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
-        job, place = change.old, Place.parse(change.place)
+        job, place = change.old, change.place
         if not place.is_claim:
             raise JobChangedError
         path, gone = self._path(place.name), f"{GONE}{_key(place.name)}"
@@ -447,7 +419,7 @@ class DirqStore:
                 job = job.evolve(**self._layout.read(path))
         if not place.name.startswith(DEAD):
             place = self._hold(place, now)
-        self._rename_held(rename_exclusively, place, gone)
+        self._rename(rename_exclusively, place, gone)
         self._layout.unlock(path)
         _remove_tree(self._path(gone))
         self._notes.remove(_key(place.name))
@@ -476,8 +448,10 @@ class DirqStore:
         return Place(place.name, token)
 
     def _check(self, place: Place) -> None:
-        """Raise JobChangedError if the lock has changed since it was last seen."""
-        if self._token(place.name) != place.token:
+        """Raise JobChangedError if the element is no longer locked, or by another lock than was last seen."""
+        path = self._path(place.name)
+        os.lstat(self._layout.lock_path(path))
+        if os.lstat(path).st_mtime_ns != place.token:
             raise JobChangedError
 
     def _new_token(self, now: datetime, after: int = 0) -> int:
@@ -503,7 +477,7 @@ class DirqStore:
             part = ""
             try:
                 name = f"{self._layout.folder(self._root, element)}/{element}"
-                part = self._path(f"{NEW}{_key(name)}")
+                part = self._path(_part(name))
                 make(part)
             except FileNotFoundError:  # the folder does not exist yet
                 self._make_folder(HIDDEN)
@@ -523,12 +497,12 @@ class DirqStore:
     def _move(self, place: Place, job: JobRecord, note: dict[str, Any], now: datetime) -> StoredJob:
         """Give a locked or a dead element a new name, with a new note, and unlock it."""
         name = self._reserve(lambda part: os.close(os.open(part, os.O_CREAT | os.O_EXCL)), now)
-        number, reserved = number_of(name), self._path(f"{NEW}{_key(name)}")
+        number, reserved = number_of(name), self._path(_part(name))
         name = _dead(name) if job.status is JobStatus.DEAD else name
         path, new = self._path(place.name), self._path(name)
         try:
             self._notes.write(_key(name), note, path)
-            self._rename_held(self._layout.rename, place, name)
+            self._rename(self._layout.rename, place, name)
         except (OSError, JobChangedError):
             self._notes.remove(_key(name))
             raise
@@ -537,40 +511,37 @@ class DirqStore:
         self._layout.unlock(new)
         self._layout.unlock(path)
         self._notes.remove(_key(place.name))
-        return StoredJob(job.evolve(sequence=number), name)
+        return StoredJob(job.evolve(sequence=number), Place(name))
 
-    def _rename_held(self, rename: Callable[[str, str], None], place: Place, name: str) -> None:
-        """Rename a locked or a dead element. If its lock is another program's by then, rename it back.
+    def _rename(self, rename: Callable[[str, str], None], place: Place, name: str) -> None:
+        """Rename a part, or a locked or dead element. If its lock is another program's by then, rename it back.
 
         Raises:
             JobChangedError: the element has its old name again.
         """
-        self._rename(rename, place.name, name)
-        new = self._path(name)
+        path, new = self._path(place.name), self._path(name)
+        try:
+            rename(path, new)
+        except FileNotFoundError:
+            os.lstat(path)
+            self._make_folder(os.path.dirname(name))
+            rename(path, new)
         if place.token and os.lstat(new).st_mtime_ns != place.token:
-            rename_exclusively(new, self._path(place.name))
+            rename_exclusively(new, path)
             self._layout.unlock(new)
             raise JobChangedError
-
-    def _rename(self, rename: Callable[[str, str], None], name: str, new: str) -> None:
-        try:
-            rename(self._path(name), self._path(new))
-        except FileNotFoundError:
-            os.lstat(self._path(name))
-            self._make_folder(os.path.dirname(new))
-            rename(self._path(name), self._path(new))
 
     # Files
 
     def _make_folder(self, name: str) -> None:
         """Make a folder in the queue. Make the queue's own folder, too, if it was never there."""
         self._check_disappeared()
-        missing = [str(folder) for folder in (self.path, *self.path.parents) if not folder.exists()]
-        for path in (*reversed(missing), *map(self._path, (HIDDEN, NOTES, *self._layout.folders, name))):
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for path in (self._root, *map(self._path, (HIDDEN, NOTES, *self._layout.folders, name))):
             with suppress(FileExistsError):
                 self._mkdir(path)
         self._known = True
-        self._changed_folders.add(self._root)
+        self._changed_folders |= {self._root, str(self.path.parent)}
 
     def _check_disappeared(self) -> None:
         if self._known and not self.path.exists():
@@ -598,9 +569,7 @@ class DirqStore:
             self._unsynced.append(descriptor)
             if self._umask is not None:
                 os.fchmod(descriptor, 0o666 & ~self._umask)
-            written = os.write(descriptor, content)
-            while written < len(content):
-                written += os.write(descriptor, memoryview(content)[written:])
+            write_all(descriptor, content)
 
     def _sync(self) -> None:
         """Bring everything made since the last `_sync` to the disk."""
@@ -648,6 +617,11 @@ def _key(name: str) -> str:
     return name.removeprefix(f"{HIDDEN}/").replace("/", "-")
 
 
+def _part(name: str) -> str:
+    """Return the name that an element has until it is published."""
+    return f"{NEW}{_key(name)}"
+
+
 def _dead(name: str) -> str:
     """Return the name of a dead job instead of the name of an element."""
     return f"{DEAD}{_key(name)}"
@@ -661,11 +635,12 @@ def _ended(note: dict[str, Any], job: JobRecord) -> dict[str, Any]:
 
 def _remove_tree(path: str) -> None:
     """Remove a file, or a folder with all that is in it, if it is there."""
-    with suppress(FileNotFoundError):
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path, ignore_errors=True)
-        else:
-            os.unlink(path)
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return
+    except (IsADirectoryError, PermissionError):  # Linux and macOS refuse to unlink a folder in different words
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _result_or_error(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
