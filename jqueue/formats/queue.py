@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -471,12 +470,6 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
 
     def _missing(self) -> QueueMissingError:
         return QueueMissingError(self.store)
-
-    async def _close(self, reason: str, seconds: float) -> None:
-        await super()._close(reason, seconds)
-        if callable(close := getattr(self.store, "close_files", None)):
-            with suppress(JQueueError):  # an abandoned call or another queue object uses them
-                await self._calls.look(close, seconds=1.0)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(StoreQueue, self.store, **vars(self.options)), ()

@@ -16,7 +16,8 @@ import msgspec
 
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.fields import LARGEST
-from jqueue.runtime.posix_files import create_file, flush, give_to_owner_of, open_file, write_all
+from jqueue.formats.notes import flush as flush_names
+from jqueue.runtime.posix_files import closing, create_file, flush, give_to_owner_of, open_file, read_all, write_all
 
 KEPT_FINISHED = 1_000
 """Number of finished messages to remember, each with the attempt that finished it."""
@@ -53,50 +54,19 @@ _decode = msgspec.json.Decoder(tuple[str, MessageState]).decode
 NO_STATE = MessageState()
 
 
-class OpenFile:
-    """A file that is kept open, so that no other file can get its inode and be taken for it.
-
-    It is closed when its last reference is gone.
-
-    Args:
-        path: path of a regular file.
-        flags: flags of `os.open`.
-        mode: mode of the file, if this call creates it.
-
-    Attributes:
-        number: file descriptor.
-        status: result of `os.fstat` when the file was opened.
+def read_file(path: str) -> tuple[bytearray, os.stat_result] | None:
+    """Return the content of a file and its status before the read; None if the file is not there.
 
     Raises:
         StorageFatalError: the path is not a regular file.
         OSError: the system refused.
     """
-
-    def __init__(self, path: str, flags: int, mode: int = 0o600) -> None:
-        self.number, self.status = open_file(path, flags, mode)
-
-    def __del__(self) -> None:
-        with suppress(AttributeError, OSError):
-            os.close(self.number)
-
-    def is_at(self, status: os.stat_result | None) -> bool:
-        """Return True if this is the status of the open file, and not of another file or of none."""
-        return status is not None and os.path.samestat(status, self.status)
-
-    def read_from(self, begin: int) -> bytearray:
-        """Return the content from an offset to the end."""
-        content = bytearray(max(0, os.fstat(self.number).st_size - begin) + 1)  # one more, to see the end
-        read = 0
-        while count := os.preadv(self.number, [memoryview(content)[read:]], begin + read):
-            read += count
-            if read == len(content):
-                content.extend(bytes(len(content)))
-        del content[read:]
-        return content
-
-
-class JournalWriteError(OSError):
-    """The system refused a write; the journal is unchanged."""
+    try:
+        descriptor, status = open_file(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    with closing(descriptor):
+        return bytearray(read_all(descriptor, status.st_size)), status
 
 
 class Journal:
@@ -106,151 +76,90 @@ class Journal:
         path: path of the journal.
 
     Attributes:
-        states: states of the messages, by id.
-        claimed: ids of the claimed messages.
+        states: states of the messages, by id, in the order of their lines.
         last_order: largest place in the journal.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._part = f"{path}.part"
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget everything, so that the journal is read from its beginning."""
         self.states: dict[str, MessageState] = {}
-        self.claimed: set[str] = set()
         self.last_order = 0
-        self._read = 0
-        self._size = 0
+        self._content: bytearray | None = bytearray()  # None: the file is gone
         self._lines = 0
-        self._descriptor: OpenFile | None = None
 
-    def may_have_changed(self) -> bool:
-        """Return True if the journal has lines that were not read."""
-        status = self._status()
-        if status is None or self._descriptor is None:
-            return (status is None) != (self._descriptor is None)
-        return not self._descriptor.is_at(status) or status.st_size != self._size
+    def read(self) -> None:
+        """Read the new lines. If the file is gone, the known states count: the next write writes all of them."""
+        file = read_file(self.path)
+        if file is None:
+            self._content = None
+            return
+        content, known = file[0], self._content or bytearray()
+        if self._content is None or not content.startswith(known):
+            self.states, self.last_order, self._lines, known = {}, 0, 0, bytearray()
+        self._content = content
+        lines = content[known.rfind(b"\n") + 1 : content.rfind(b"\n") + 1].splitlines()
+        self._lines += len(lines)
+        for line in lines:
+            with suppress(ValueError):  # jqueue has not written it, or not to its end
+                self._set(*_decode(line))
 
-    def refresh(self, *, locked: bool = False) -> bool:
-        """Read the new lines.
+    def _set(self, job_id: str, state: MessageState) -> None:
+        self.states.pop(job_id, None)
+        self.states[job_id] = state
+        self.last_order = max(self.last_order, state.order or 0)
 
-        Args:
-            locked: True if the caller holds the lock: then a last line without a line break was cut by a crash.
+    def is_outdated(self) -> bool:
+        """Return True if the file is gone, or if most of its lines are out of date."""
+        if self._content is None or len(self._content) < _COMPACT_BYTES:
+            return self._content is None
+        return self._lines > 4 * (KEPT_FINISHED + sum(not state.finished for state in self.states.values()))
 
-        Returns:
-            True if anything was read.
-
-        Raises:
-            OSError: the system refused.
-        """
-        status = self._status()
-        if status is None:
-            return False  # the known states still count, and the next write writes all of them
-        if self._descriptor is None or not self._descriptor.is_at(status) or status.st_size < self._read:
-            self.forget()
-            self._descriptor = OpenFile(self.path, os.O_RDWR | os.O_APPEND)
-        elif status.st_size == self._size == self._read:
-            return False
-        content = self._descriptor.read_from(self._read)
-        self._size = self._read + len(content)
-        if locked and content and not content.endswith(b"\n"):
-            write_all(self._descriptor.number, b"\n")
-            content += b"\n"
-            self._size += 1
-        whole = content.rfind(b"\n") + 1
-        for line in content[:whole].splitlines():
-            self._read_line(line)
-        self._read += whole
-        return True
-
-    def write(self, changes: Mapping[str, MessageState], *, durable: bool, owner: os.stat_result | None = None) -> None:
-        """Append new states in one write. Only under the lock, and after `refresh`.
+    def append(self, changes: Mapping[str, MessageState], *, durable: bool) -> None:
+        """Append new states in one write. Only under the lock, and after `read`.
 
         Args:
             changes: new states, by id.
             durable: True if the lines must be on the disk when this returns.
-            owner: status of a file whose owner also gets a new journal, so that a file of a user stays usable for the
-                user after root has worked on it.
 
         Raises:
-            JournalWriteError: nothing was written.
-            OSError: the system refused. The caller must `forget` the journal.
+            OSError: the system refused.
         """
-        lines = b"".join(_line(job_id, state) for job_id, state in changes.items())
-        if self._descriptor is None or self._status() is None:
-            self.rewrite({**self.states, **changes}, owner)
-            return
-        try:
-            write_all(self._descriptor.number, lines)
-        except OSError as error:
-            os.ftruncate(self._descriptor.number, self._read)
-            raise JournalWriteError(error.errno, error.strerror, self.path) from error
-        if durable:
-            flush(self._descriptor.number)
-        self._size = self._read = self._read + len(lines)
-        for job_id, state in changes.items():
+        content = self._content or b"\n"
+        lines = b"" if content.endswith(b"\n") else b"\n"  # a crash has cut the last line
+        lines += b"".join(_line(job_id, state) for job_id, state in changes.items())
+        descriptor, status = open_file(self.path, os.O_RDWR | os.O_APPEND)
+        with closing(descriptor):
+            try:
+                write_all(descriptor, lines)
+            except OSError:
+                os.ftruncate(descriptor, status.st_size)
+                raise
+            if durable:
+                flush(descriptor)
+        for job_id, state in changes.items():  # the next read will not see them if the file is removed before
             self._set(job_id, state)
-        self._lines += len(changes)
 
-    def needs_compaction(self, live: int) -> bool:
-        """Return True if most lines of the journal are out of date.
-
-        Args:
-            live: number of messages that may still need a line.
-        """
-        return self._size > _COMPACT_BYTES and self._lines > 4 * (live + KEPT_FINISHED)
-
-    def rewrite(self, states: Mapping[str, MessageState], owner: os.stat_result | None = None) -> None:
+    def replace(self, states: Mapping[str, MessageState], owner: os.stat_result) -> None:
         """Replace the journal by these states. Only under the lock.
 
-        Raises:
-            JournalWriteError: nothing was written.
-            OSError: the system refused. The caller must `forget` the journal.
-        """
-        try:
-            self._write_part(states, owner)
-        except OSError as error:
-            raise JournalWriteError(error.errno, error.strerror, self.path) from error
-        os.rename(self._part, self.path)
-        self.forget()
-        self.refresh(locked=True)
+        Args:
+            states: states of all messages that need one.
+            owner: status of a file whose owner also gets the journal, so that the queue stays usable for that user
+                after root has worked on it.
 
-    def _write_part(self, states: Mapping[str, MessageState], owner: os.stat_result | None) -> None:
-        """Write the file that will replace the journal."""
+        Raises:
+            OSError: the system refused. The journal is unchanged.
+        """
+        part = f"{self.path}.part"
         with suppress(FileNotFoundError):
-            os.unlink(self._part)
-        old = self._status() or owner
-        descriptor = create_file(self._part)
-        try:
-            if old is not None:
-                give_to_owner_of(old, descriptor)
+            os.unlink(part)
+        with closing(create_file(part)) as descriptor:
+            give_to_owner_of(owner, descriptor)
             write_all(descriptor, b"".join(_line(job_id, state) for job_id, state in states.items()))
             flush(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _status(self) -> os.stat_result | None:
-        try:
-            return os.stat(self.path, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-
-    def _read_line(self, line: bytes | bytearray) -> None:
-        self._lines += 1
-        with suppress(ValueError):  # a line that jqueue has not written
-            self._set(*_decode(line))
-
-    def _set(self, job_id: str, state: MessageState) -> None:
-        self.states.pop(job_id, None)  # keeps the table in the order of the lines
-        self.states[job_id] = state
-        if state.heartbeat is None:
-            self.claimed.discard(job_id)
-        else:
-            self.claimed.add(job_id)
-        if state.order is not None and state.order > self.last_order:
-            self.last_order = state.order
+        os.rename(part, self.path)
+        flush_names(os.path.dirname(self.path))
+        self.states = dict(states)
 
 
 def _line(job_id: str, state: MessageState) -> bytes:

@@ -17,48 +17,81 @@ import binascii
 import hashlib
 import json
 import re
-from typing import Any
+from collections import Counter
+from contextlib import suppress
+from typing import Annotated, Any, Literal
 
-from jqueue.domain.fields import COUNT_MAX
+import msgspec
+
+from jqueue.domain.fields import Name, Positive
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.port import microseconds
 
 QUEUED, PROCESSED, FAILED, COMMENT = b"-=!#"
 
-_CONTROLS = frozenset(b"-=!#")
-_ALIVE = frozenset(b"-!")
+SETTLE = 200_000
+"""Microseconds for which the last message of another program waits for more lines."""
+
+UNENDED = 1_000_000
+"""Microseconds after which a last line without a line break counts as complete: its writer may still be writing it."""
+
+NOTE = b"jq {"
+"""Beginning of a comment that is a note."""
+
 _END = rb"(?:\r\n|\n|\r|\Z)"
 _RECORD = re.compile(rb"([^\r\n])([^\r\n]*)" + _END + rb"((?: [^\r\n]*" + _END + rb")*)((?:\\[^\r\n]*" + _END + rb")*)")
-_NOTE = b"jq {"
 _HASHED = 24
 
 
-class Record:
+class Note(msgspec.Struct, frozen=True):
+    """Note that jqueue writes before a message. A note that a person has made wrong is a plain comment.
+
+    Attributes:
+        id: id of the job.
+        ep: its entrypoint.
+        t: time when it was added, in microseconds since 1970.
+        enc: encoding of the payload in the text; None if the text is the payload.
+        n: length of the text in bytes.
+        h: headers.
+        max: `max_attempts`.
+    """
+
+    id: Name
+    ep: Name | None = None
+    t: Annotated[int, msgspec.Meta(ge=0, lt=2**57)] | None = None
+    enc: Literal["b64"] | None = None
+    n: int = 0
+    h: dict[Name, str] | None = None
+    max: Positive | None = None
+
+
+_decode = msgspec.json.Decoder(Note).decode
+
+
+class Record(msgspec.Struct, eq=False):
     """A message, or a comment, which may have been a message before.
 
     Attributes:
         control: its first byte.
         offset: offset of the first byte.
         end: offset behind the last line that is not a variable.
-        id: id of the job.
-        base: the id without the suffix that makes it unique: the id of the note, or the hash of the text.
+        seen_at: last change of the file before the message was first seen, in microseconds since 1970.
         note: note that jqueue wrote before the message; None if jqueue did not write the message.
         variables: lines of the variables, without their first byte.
-        seen_at: last change of the file before the message was first seen, in microseconds since 1970.
-        kept: cache of the reader of the records: the last job made of this record, and the values it depends on.
+        id: id of the job.
+        base: the id without the suffix that makes it unique: the id of the note, or the hash of the text.
+        job: cache of the reader of the records: the values on which the last job made of this record depends, and it.
     """
 
-    __slots__ = ("base", "control", "end", "id", "kept", "note", "offset", "seen_at", "variables")
-
-    def __init__(self, control: int, offset: int, end: int, note: dict[str, Any] | None, seen_at: int) -> None:
-        self.control = control
-        self.offset = offset
-        self.end = end
-        self.note = note
-        self.seen_at = seen_at
-        self.id = self.base = ""
-        self.variables: tuple[bytes, ...] = ()
-        self.kept: Any = None
+    control: int
+    offset: int
+    end: int
+    seen_at: int
+    note: Note | None
+    variables: tuple[bytes, ...]
+    id: str = ""
+    base: str = ""
+    job: Any = (None, None)
 
 
 class Records:
@@ -66,34 +99,18 @@ class Records:
 
     Attributes:
         data: content of the file.
-        by_id: messages, and comments that are neither notes nor directly behind a note, by id.
-        alive: messages that are queued or have failed, by id.
-        finished: processed messages that jqueue wrote, by id.
-        commented: ids of messages that jqueue wrote and that are comments now.
+        by_id: messages and comments by id, without notes.
         last: last record; None if there is none, or if a note or an ignored line follows it.
-        open_note: True if the file ends with a note whose message is missing.
+        ends_with_note: True if the file ends with a note whose message is missing.
     """
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything."""
         self.data = bytearray()
         self.by_id: dict[str, Record] = {}
-        self.alive: dict[str, Record] = {}
-        self.finished: dict[str, Record] = {}
-        self.commented: set[str] = set()
         self.last: Record | None = None
-        self.open_note = False
-        self._counts: dict[str, int] = {}
-        self._tail = 0
-        self._end = 0
-
-    @property
-    def ended(self) -> bool:
-        """True if a blank line follows the last record, so that an appended line cannot belong to it."""
-        return self._end < len(self.data) or not self.data
+        self.ends_with_note = False
+        self._counts = Counter[str]()
+        self._tail = self._end = 0  # the begin of the last record with its note, and the end of that record
 
     @property
     def ends_a_line(self) -> bool:
@@ -101,26 +118,57 @@ class Records:
         return not self.data or self.data[-1] in b"\r\n"
 
     def update(self, data: bytearray, now: int) -> None:
-        """Take over the present content of the file. Only appended lines are parsed by themselves.
+        """Take over the present content of the file. If lines were appended, only these are parsed.
 
         Args:
             data: the whole content.
             now: time of the change, in microseconds since 1970.
         """
         if not data.startswith(self.data):
-            self.clear()
-        elif len(data) == len(self.data):
+            self.__init__()  # type: ignore[misc]
+        if len(data) == len(self.data):
             return
-        self.data = data
-        self._parse(now)
+        if self.last is not None and self.by_id.get(self.last.id) is self.last:  # appended lines may belong to it
+            del self.by_id[self.last.id]
+            self._counts[self.last.base] -= 1
+        self.data, self.last = data, None
+        begin = end = self._tail
+        note: Note | None = None
+        for match in _RECORD.finditer(data, begin):
+            if note is None or match.start() != end:
+                begin, note = match.start(), None
+            end, control = match.end(), data[match.start()]
+            self.last = None
+            if control not in b"-=!#":
+                note = None
+            elif (here := _note(match)) is not None:
+                begin, note = match.start(), here
+            else:
+                lines = tuple(line[1:] for line in match[4].splitlines())
+                self.last = Record(control, match.start(), match.end(3), now, note, lines)
+                self._identify(self.last)
+                note = None
+        self._tail, self._end = begin, end
+        self.ends_with_note = note is not None and end == len(data)
 
-    def flip(self, record: Record, control: int) -> bool:
-        """Take over a new first byte of a record. Returns False if the whole file has to be parsed again instead."""
-        if record.note is not None and COMMENT in (record.control, control):
-            return False  # the note of a comment does not count, so ids of other records may change
-        self.data[record.offset] = record.control = control
-        self._file_under(record)
-        return True
+    def _identify(self, record: Record) -> None:
+        is_comment = record.control == COMMENT
+        if record.note is not None and is_comment:  # its id may be used again
+            record.id = record.note.id
+            self.by_id.setdefault(record.id, record)
+            return
+        record.base = hashlib.sha256(self.text(record)).hexdigest()[:_HASHED] if record.note is None else record.note.id
+        count = self._counts[record.base]
+        self._counts[record.base] += 1
+        record.id = record.base if record.note is not None and not count else f"{record.base}-{count}"
+        while self.has_message(record.id):
+            record.id += "+"
+        self.by_id[record.id] = record
+
+    def has_message(self, job_id: str) -> bool:
+        """Return True if a record has this id. A message of jqueue that is a comment now no longer needs its id."""
+        record = self.by_id.get(job_id)
+        return record is not None and (record.note is None or record.control != COMMENT)
 
     def text(self, record: Record) -> bytes:
         """Return the text of a message, with LF between its lines."""
@@ -130,152 +178,54 @@ class Records:
     def payload(self, record: Record) -> bytes:
         """Return the payload of a message."""
         text = self.text(record)
-        if record.note is not None and record.note.get("enc") == "b64":
-            try:
+        if record.note is not None and record.note.enc is not None:
+            with suppress(binascii.Error):  # a person or a program has edited it
                 return base64.b64decode(text, validate=True)
-            except binascii.Error:
-                return text  # a person or a program has edited it
         return text
 
     def is_torn(self, record: Record) -> bool:
         """Return True if jqueue has not written the message to its end: its writer is at it, or has died."""
-        if record is not self.last or record.note is None or self.ended:
+        if record is not self.last or record.note is None or self._end < len(self.data):
             return False
-        length = record.note.get("n")
-        return isinstance(length, int) and len(self.text(record)) < length
+        return len(self.text(record)) < record.note.n
 
-    # Parsing
+    def settles_at(self, record: Record) -> int | None:
+        """Return when a message counts as complete, in microseconds since 1970; None if it certainly is complete.
 
-    def _parse(self, now: int) -> None:
-        """Parse from the last record on, as appended lines may belong to it."""
-        if self.last is not None:
-            self._forget(self.last)
-        self.last, self.open_note = None, False
-        note: tuple[int, dict[str, Any]] | None = None
-        begin = end = self._tail
-        for match in _RECORD.finditer(self.data, begin):
-            start, end = match.span()
-            if note is None or note[0] != start:
-                begin, note = start, None
-            control = self.data[start]
-            if control not in _CONTROLS:
-                self.last, begin, note = None, start, None
-                continue
-            said = self._note(match) if control == COMMENT else None
-            if said is not None:
-                begin, note, self.last = start, (end, said), None
-                continue
-            record = Record(control, start, match.end(3), None if note is None else note[1], now)
-            if match.end(4) > match.end(3):
-                record.variables = tuple(line[1:] for line in match[4].splitlines())
-            self._identify(record, None if match[3] else match[2])
-            self.last, note = record, None
-        self._tail, self._end = begin, end
-        self.open_note = note is not None and note[0] == end
-
-    @staticmethod
-    def _note(match: re.Match[bytes]) -> dict[str, Any] | None:
-        """Return the content of a comment if it is a note of jqueue, else None."""
-        text = match[2]
-        if not text.startswith(_NOTE) or match[3] or match[4]:
+        Only the last message of the file can be incomplete: its writer may still be appending lines to it.
+        """
+        if record is not self.last or self._end < len(self.data) or (record.note is not None and self.ends_a_line):
             return None
-        try:
-            said = json.loads(text[3:])
-        except (ValueError, RecursionError):
-            return None
-        return said if _is_name(said.get("id")) else None
-
-    def _identify(self, record: Record, text: bytes | None = None) -> None:
-        if record.note is not None and record.control == COMMENT:
-            self.commented.add(record.note["id"])
-            return
-        if record.note is not None:
-            record.base = record.note["id"]
-        else:
-            record.base = hashlib.sha256(self.text(record) if text is None else text).hexdigest()[:_HASHED]
-        count = self._counts.get(record.base, 0)
-        self._counts[record.base] = count + 1
-        record.id = record.base if record.note is not None and not count else f"{record.base}-{count}"
-        while record.id in self.by_id:
-            record.id += "+"
-        self.by_id[record.id] = record
-        self._file_under(record)
-
-    def _file_under(self, record: Record) -> None:
-        if record.control in _ALIVE:
-            self.alive[record.id] = record
-        else:
-            self.alive.pop(record.id, None)
-        if record.control == PROCESSED and record.note is not None:
-            self.finished[record.id] = record
-        else:
-            self.finished.pop(record.id, None)
-
-    def _forget(self, record: Record) -> None:
-        if record.id:
-            self._counts[record.base] -= 1
-            for table in (self.by_id, self.alive, self.finished):
-                table.pop(record.id, None)
+        return record.seen_at + (SETTLE if self.ends_a_line else UNENDED)
 
 
-def plain_values(record: Record, entrypoint: str) -> dict[str, Any]:
-    """Return the fields of a record's job, except for its state, its place and its time.
-
-    Values of the note are checked, as people may edit them.
-
-    Args:
-        record: the message.
-        entrypoint: entrypoint of messages that name none.
-    """
-    said = record.note or {}
-    named, most, headers = said.get("ep"), said.get("max"), said.get("h")
-    if not isinstance(headers, dict) or not all(map(_is_name, headers)) or not all(map(_is_text, headers.values())):
-        headers = None
-    return {
-        "id": record.id,
-        "payload": b"",
-        "entrypoint": named if isinstance(named, str) and _is_name(named) else entrypoint,
-        "max_attempts": most if type(most) is int and 1 <= most <= COUNT_MAX else None,
-        "headers": headers,
-    }
-
-
-def created_at(record: Record) -> int:
-    """Return when a message was written, in microseconds since 1970; without such a note, when it was first seen."""
-    said = (record.note or {}).get("t")
-    return said if type(said) is int and 0 <= said < 2**57 else record.seen_at
+def _note(match: re.Match[bytes]) -> Note | None:
+    """Return the content of a comment if it is a note of jqueue, else None."""
+    if match[1] != b"#" or not match[2].startswith(NOTE) or match[3] or match[4]:
+        return None
+    try:
+        note = _decode(match[2][3:])
+    except (ValueError, RecursionError):
+        return None
+    return note if all(name.isprintable() for name in (note.id, note.ep or "", *(note.h or ()))) else None
 
 
 def written(job: JobRecord) -> bytes:
     """Encode a new job as text to append: a comment with the note, and the message, which ends with a blank line."""
-    text, note = job.payload, {"id": job.id, "ep": job.entrypoint, "t": microseconds(job.created_at)}
-    if b"\r" in text or not _is_utf8(text):
+    text = job.payload
+    note: dict[str, Any] = {"id": job.id, "ep": job.entrypoint, "t": microseconds(job.created_at)}
+    try:
+        is_text = b"\r" not in text and text.decode("utf-8") is not None
+    except UnicodeDecodeError:
+        is_text = False
+    if not is_text:
         text = base64.b64encode(text)
         note["enc"] = "b64"
     note["n"] = len(text)
     if job.headers:
-        note["h"] = dict(job.headers)
+        note["h"] = job.headers
     if job.max_attempts is not None:
         note["max"] = job.max_attempts
     control = FAILED if job.status is JobStatus.DEAD else QUEUED
     comment = json.dumps(note, separators=(",", ":")).encode("ascii")
     return b"#jq %b\n%c%b\n\n" % (comment, control, text.replace(b"\n", b"\n "))
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value != "" and value.isprintable()
-
-
-def _is_text(value: object) -> bool:
-    try:
-        return isinstance(value, str) and value.encode() is not None
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_utf8(text: bytes) -> bool:
-    try:
-        text.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True

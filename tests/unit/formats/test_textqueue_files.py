@@ -1,6 +1,7 @@
 """A TextQueue as a queue: the bytes that are written, those that are left alone, and what people edit meanwhile."""
 
 import asyncio
+import errno
 import os
 import time
 from pathlib import Path
@@ -8,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from jqueue import ClaimLostError, JobStatus
+from jqueue import ClaimLostError, JobStatus, StorageError
 from jqueue.formats.queue import StoreQueue
-from jqueue.formats.textqueue import store
+from jqueue.formats.textqueue import records
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.virtual_time import VirtualClock
 from tests.unit.formats.places import open_queue
@@ -35,7 +36,7 @@ def queue(path):
 @pytest.fixture(autouse=True)
 def whole_lines(monkeypatch):
     """Each line counts as whole at once."""
-    monkeypatch.setattr(store, "SETTLE", 0)
+    monkeypatch.setattr(records, "SETTLE", 0)
 
 
 def queue_on(path: Path, **settings: Any) -> StoreQueue:
@@ -167,6 +168,72 @@ async def test_a_message_queued_again_by_hand_is_claimed_by_a_new_attempt(path):
         assert {1} == {job.failures for job in again if job.id == b.id}
         with pytest.raises(ClaimLostError):
             await queue.nack(a)
+
+
+async def test_a_mark_that_ended_a_claim_is_remembered_when_it_is_undone(path):
+    path.write_bytes(b"-a\n-b\n-c\n")
+    async with queue_on(path) as queue, queue_on(path) as other:
+        await queue.dequeue(batch_size=3)
+        path.write_bytes(b"=a\n!b\n#c\n")
+        await other.stats()
+        path.write_bytes(b"-a\n-b\n-c\n")
+        assert [2, 2, 2] == [job.attempt for job in await queue.dequeue(batch_size=3)]
+
+
+async def test_a_claim_that_another_queue_object_took_over_cannot_be_ended(path):
+    path.write_bytes(b"-a\n")
+    async with queue_on(path) as queue, queue_on(path) as other:
+        [a] = await queue.dequeue()
+        await other.requeue_stale(0)
+        [again] = await other.dequeue()
+        for call in (queue.ack, queue.nack, queue.heartbeat):
+            with pytest.raises(ClaimLostError):
+                await call(a)
+        await other.ack(again)
+
+
+async def test_the_ids_of_copied_messages_are_those_that_a_new_queue_object_finds(path):
+    path.write_bytes(b'#jq {"id":"x"}\n-a\n\n' * 2)
+    async with queue_on(path) as queue:
+        await queue.cancel("x")
+        await queue.enqueue("work", b"b", job_id="b")
+        assert [("x", b"a"), ("b", b"b")] == await messages(path)
+        assert ["x", "b"] == [job.id for job in await queue.dequeue(batch_size=9)]
+
+
+async def test_a_claim_is_on_the_disk_before_it_is_answered(path, journal, monkeypatch):
+    path.write_bytes(b"-a\n-b\n")
+    flushed, flush = [], os.fsync
+
+    def noted(file):
+        flush(file)
+        flushed.append(os.fstat(file).st_ino)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    async with queue_on(path) as queue:
+        for names in ([journal, path.parent], [journal]):
+            await queue.dequeue()
+            assert [name.stat().st_ino for name in names] == flushed
+            flushed.clear()
+
+
+async def test_no_job_is_claimed_on_a_full_disk(path, journal, monkeypatch):
+    path.write_bytes(b"-a\n-b\n-c\n")
+    async with queue_on(path, deadline=0.1) as queue:
+        await queue.dequeue()
+        before, write = journal.read_bytes(), os.write
+
+        def full(file, content):
+            if not os.path.samestat(os.fstat(file), os.stat(journal)):
+                return write(file, content)
+            if len(content) < 20:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return write(file, bytes(content[:-19]))
+
+        monkeypatch.setattr(os, "write", full)
+        with pytest.raises(StorageError, match="No space left"):
+            await queue.dequeue(batch_size=2)
+    assert (before, b"-a\n-b\n-c\n") == (journal.read_bytes(), path.read_bytes())
 
 
 async def test_an_editor_may_replace_the_file(path):
