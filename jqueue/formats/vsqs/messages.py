@@ -33,6 +33,10 @@ LARGEST_TIME = LARGEST_SEQUENCE
 VISIBILITY_TIMEOUT = 10.0
 """Seconds for which vsqs hides a claimed message by default; assumed for claims whose length is not known."""
 
+_NOTED = ("id", "entrypoint", "attempt", "failures", "max_attempts", "headers", "error")
+_NOTED_TIMES = {"created_at": "created", "run_at": "run_at", "dead_at": "dead_at"}
+"""Fields of a job that its note has, and the names of its times there."""
+
 _NAME = re.compile(rf"(?:{DEAD}/)?(0|[1-9][0-9]*)(?:\.([0-9]+)(?:\.[0-9]+)?)?", re.ASCII)
 
 
@@ -100,10 +104,8 @@ def job_of(place: str, note: dict[str, Any], entrypoint: str) -> JobRecord:
         "created_at": _moment(number),
         "sequence": min(number, LARGEST_TIME),
     }
-    noted = ("id", "entrypoint", "attempt", "failures", "max_attempts", "headers", "error")
-    values |= {field: note[field] for field in noted if field in note}
-    times = {"created_at": "created", "run_at": "run_at", "dead_at": "dead_at"}
-    values |= {field: from_microseconds(note[entry]) for field, entry in times.items() if entry in note}
+    values |= {field: note[field] for field in _NOTED if field in note}
+    values |= {field: from_microseconds(note[entry]) for field, entry in _NOTED_TIMES.items() if entry in note}
     if dead:
         values |= {"status": JobStatus.DEAD, "dead_at": values.get("dead_at", values["created_at"])}
     elif until is not None and note.get("due") == until:
@@ -130,17 +132,10 @@ def job_of(place: str, note: dict[str, Any], entrypoint: str) -> JobRecord:
 
 def note_of(job: JobRecord, before: dict[str, Any], **values: Any) -> dict[str, Any]:
     """Return the note of a job: the note before, with the fields of the job that the format cannot hold."""
+    times = {entry: getattr(job, field) for field, entry in _NOTED_TIMES.items()}
     return {
         **before,
-        "id": job.id,
-        "entrypoint": job.entrypoint,
-        "created": microseconds(job.created_at),
-        "headers": job.headers,
-        "max_attempts": job.max_attempts,
-        "attempt": job.attempt,
-        "failures": job.failures,
-        "error": job.error,
-        "run_at": None if job.run_at is None else microseconds(job.run_at),
-        "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
+        **{field: getattr(job, field) for field in _NOTED},
+        **{entry: None if time is None else microseconds(time) for entry, time in times.items()},
         **values,
     }

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class VsqsFolder:
         self._notes = Notes(self._path(NOTES))
         self._acked = AckedJobs(self.path / ".jqueue-acked")
         self._last_number = 0
-        self._was_there = False
+        self._was_there = self._unflushed = False
         self._forget_all()
 
     def __repr__(self) -> str:
@@ -110,17 +110,14 @@ class VsqsFolder:
     def _forget_all(self) -> None:
         self._forks = forks()
         self._times: tuple[tuple[int, int], ...] = ()
-        self._since: datetime | None = None
+        self._since = datetime.min.replace(tzinfo=UTC)
         self._times_are_final = False
         self._known: dict[str, StoredJob | None] = {}  # by place; None for a file that is not a message
         self._ids: dict[str, str] = {}  # the place of each job
-        self._unreadable: dict[str, tuple[int, int, int]] = {}
 
     def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        if self._forks != forks() or self._unreadable or not self._times_are_final:
-            return True
-        return self._folder_times() != self._times
+        return self._forks != forks() or not self._times_are_final or self._folder_times() != self._times
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message and every dead job. An unchanged entry is the same object as in the last scan.
@@ -134,24 +131,23 @@ class VsqsFolder:
         """
         if self._forks != forks():  # the parent may have been reading
             self._forget_all()
-        jobs: list[StoredJob] = []
+        if self._unflushed:  # what a failed enqueue wrote must be on the disk before it is read as done
+            self._flush()
         for listings in range(1, MOST_LISTINGS + 1):
-            times, missed = self._folder_times(), False
+            times, missed, jobs = self._folder_times(), False, list[StoredJob]()
             places = self._places()
-            for place in self._known.keys() - places:
-                del self._known[place]
-            jobs = [job for place in sorted(places & self._known.keys()) if (job := self._known[place]) is not None]
-            for place in sorted(places - self._known.keys()):
+            self._known = {place: job for place, job in self._known.items() if place in places}
+            for place in sorted(places):
                 try:
-                    job = self._read_message(place, places)
+                    job = self._known[place] if place in self._known else self._read_message(place, places)
                 except FileNotFoundError:
                     missed = True  # it was renamed after the listing
-                    continue
-                jobs += () if job is None else (job,)
+                else:
+                    jobs += () if job is None else (job,)
             if not missed and (listings >= LISTINGS or times == self._folder_times()):
                 break
         self._ids = {job.id: place for job, place in jobs}
-        if times != self._times or self._since is None:
+        if times != self._times:
             self._times, self._since = times, now
         self._times_are_final = now - self._since >= TICK
         return jobs
@@ -161,7 +157,11 @@ class VsqsFolder:
         try:
             places = set(os.listdir(self._folder))
         except FileNotFoundError:
-            self._check_not_gone()
+            if self._was_there:
+                raise BlobMissingError(
+                    f"the folder {self._folder!r} has disappeared: restore it, or restart the program (make a new "
+                    "queue object) to start an empty queue"
+                ) from None
             return set()
         except NotADirectoryError:
             raise StorageFatalError(
@@ -178,9 +178,8 @@ class VsqsFolder:
         if name is None or not stat.S_ISREG(status.st_mode):
             self._known[place] = None
             return None
-        if self._unreadable.get(place) == (status.st_mode, status.st_uid, status.st_gid):
+        if not os.access(self._path(place), os.R_OK):
             return None
-        self._unreadable.pop(place, None)
         note = self._notes.read(key_of(place))
         job = job_of(place, note, self.entrypoint)
         is_copy = self._ids.get(job.id, place) != place and self._ids[job.id] in places
@@ -203,13 +202,6 @@ class VsqsFolder:
                 times.append((0, 0))
         return tuple(times)
 
-    def _check_not_gone(self) -> None:
-        if self._was_there:
-            raise BlobMissingError(
-                f"the folder {self._folder!r} has disappeared: restore it, or restart the program (make a new queue "
-                "object) to start an empty queue"
-            )
-
     def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs as they are now, with their payloads. Jobs that are gone or unreadable are left out."""
         present = []
@@ -228,73 +220,46 @@ class VsqsFolder:
         return [next(added) if change.step is Step.ADD else self._do_step(change, now) for change in changes]
 
     def _add(self, jobs: list[JobRecord], now: datetime) -> list[Outcome]:
-        """Add jobs: reserve their numbers, write their files and notes at once, then rename the files in order."""
+        """Add jobs: reserve their numbers, write their files and notes at once, then rename the files in order.
+
+        If a rename or a flush fails, the next scan shows the jobs that were added.
+        """
+        added: list[Outcome] = []
         reserved: list[int] = []
-        dead = any(job.status is JobStatus.DEAD for job in jobs)
         try:
-            self._make_folders(dead=dead)
             self._tidy(now)
+            if not self._was_there:
+                self.path.mkdir(parents=True, exist_ok=True)
+                flush(str(self.path.parent))
+            if any(job.status is JobStatus.DEAD for job in jobs):
+                os.makedirs(self._path(DEAD), exist_ok=True)
             reserved = self._reserve(len(jobs), now)
             with ThreadPoolExecutor(min(THREADS, len(jobs)), "jqueue-fsync") as threads:
-                written = list(threads.map(self._write, reserved, jobs))
-            outcomes = [
-                note if isinstance(note, Exception) else self._publish(number, job, note)
-                for number, job, note in zip(reserved, jobs, written, strict=True)
-            ]
+                notes = list(threads.map(self._write, reserved, jobs))
+            self._unflushed = True
+            for number, job, note in zip(reserved, jobs, notes, strict=True):
+                place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, note["due"]))
+                added.append(self._stored_job(self._rename(f"{number}{WRITING}", place), note, job.payload))
+            self._flush()
         except (OSError, StorageError) as error:
-            self._free(reserved)
+            self._free(reserved[len(added) :])
             return [error for _ in jobs]
-        self._free([number for number, outcome in zip(reserved, outcomes, strict=True) if isinstance(outcome, OSError)])
-        try:
-            for folder in ("", NOTES, DEAD) if dead else ("", NOTES):
-                flush(self._path(folder))
-        except OSError as error:
-            return [self._undo_add(outcome, error) for outcome in outcomes]
-        return outcomes
+        return added
 
-    def _make_folders(self, *, dead: bool) -> None:
-        if not self.path.is_dir():
-            self._check_not_gone()
-            self.path.mkdir(parents=True, exist_ok=True)
-            flush(str(self.path.parent))
-        self._was_there = True
-        if dead:
-            os.makedirs(self._path(DEAD), exist_ok=True)
+    def _flush(self) -> None:
+        for folder in ("", NOTES, DEAD):
+            flush(self._path(folder))
+        self._unflushed = False
 
-    def _write(self, number: int, job: JobRecord) -> dict[str, Any] | OSError:
-        """Write the file and the note of a new job, and sync both. Returns the note, or the error."""
+    def _write(self, number: int, job: JobRecord) -> dict[str, Any]:
+        """Write the file and the note of a new job, and sync both. Returns the note."""
         path = self._path(f"{number}{WRITING}")
         note = note_of(job, {}, due=None if job.run_at is None else microseconds(job.run_at))
-        try:
-            with open(path, "wb", buffering=0) as file:
-                write_all(file.fileno(), job.payload)
-                os.fsync(file.fileno())
-            self._notes.write(str(number), note, path, sync=True)
-        except OSError as error:
-            return error
+        with open(path, "wb", buffering=0) as file:
+            write_all(file.fileno(), job.payload)
+            os.fsync(file.fileno())
+        self._notes.write(str(number), note, path, sync=True)
         return note
-
-    def _publish(self, number: int, job: JobRecord, note: dict[str, Any]) -> Outcome:
-        place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, note["due"]))
-        try:
-            return self._stored_job(self._rename(f"{number}{WRITING}", place), note, job.payload)
-        except OSError as error:
-            return error
-
-    def _undo_add(self, outcome: Outcome, error: OSError) -> Outcome:
-        """Remove an added job whose folder could not be synced, unless another program has taken it by now.
-
-        Returns:
-            The error if the job was removed, else the outcome.
-        """
-        if not isinstance(outcome, StoredJob):
-            return outcome
-        try:
-            os.unlink(self._path(outcome.place))
-        except OSError:
-            return outcome
-        self._notes.remove(key_of(outcome.place))
-        return error
 
     def _reserve(self, count: int, now: datetime) -> list[int]:
         """Reserve numbers larger than those of all messages that were there before this call.
@@ -333,17 +298,13 @@ class VsqsFolder:
 
     def _tidy(self, now: datetime) -> None:
         """Remove files of writers that have died, and notes of messages that vsqs has removed."""
+        oldest = (now - ABANDONED).timestamp()
         for place in self._places():
+            number, path = place.removesuffix(WRITING), self._path(place)
             with suppress(OSError):
-                path = self._path(place)
-                if _is_being_written(place) and os.lstat(path).st_mtime < (now - ABANDONED).timestamp():
+                if place != number and number.isdecimal() and os.lstat(path).st_mtime < oldest:
                     os.unlink(path)
-        self._notes.tidy(self._keys, now)
-
-    def _keys(self) -> set[str]:
-        places = self._places()
-        written = {place.removesuffix(WRITING) for place in places if _is_being_written(place)}
-        return written | {key_of(place) for place in places if parse(place) is not None}
+        self._notes.tidy(lambda: {place.removeprefix(f"{DEAD}/").partition(".")[0] for place in self._places()}, now)
 
     # Steps: one method for each, named after it
 
@@ -371,15 +332,9 @@ class VsqsFolder:
             job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=failures)
             payload = self._read(place)
             note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, timeout=timeout))
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            with suppress(OSError):
+        except OSError:
+            with suppress(OSError):  # it may be another program's by now
                 self._rename(place, change.place)
-            if isinstance(error, PermissionError):  # ignore it until its owner or its mode changes
-                status = os.lstat(self._path(change.place))
-                self._unreadable[change.place] = status.st_mode, status.st_uid, status.st_gid
-                raise JobChangedError from None
             raise
         return self._stored_job(place, note, payload)
 
@@ -387,37 +342,41 @@ class VsqsFolder:
         job, name = change.new, name_of(change.place)
         assert name.until is not None
         until = max(microseconds(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
-        note = self._annotate(
-            change.place, {**self._notes.read(key_of(change.place)), "until": name.until, "next": until}
-        )
+        note = self._notes.read(key_of(change.place)) | {"until": name.until, "next": until}
+        self._annotate(change.place, note)
         return self._stored_job(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
 
-    def _release(self, change: Change, now: datetime) -> StoredJob:
-        old, job = change.old, change.new
-        place, note = change.place, self._checked_note(change)
+    def _put(self, change: Change, now: datetime) -> StoredJob:
+        """Make a job ready or dead, at its place or behind all others.
+
+        At the same time the holder of the claim may prolong it, or another program may give back an expired one. Then
+        the rename fails. The note written before that rename does no harm, as it changes no count.
+        """
+        old, job, place, folder = change.old, change.new, change.place, ""
+        note = self._notes.read(key_of(place))
+        seen = job_of(place, note, self.entrypoint)
+        if (seen.attempt, seen.failures) != (old.attempt, old.failures):
+            raise JobChangedError
         due = None if job.run_at is None else microseconds(job.run_at)
         note = note_of(job, note, due=due)
+        if job.status is JobStatus.DEAD:
+            folder, due = f"{DEAD}/", None
+            os.makedirs(self._path(DEAD), exist_ok=True)
         if job.sequence == old.sequence:
-            with suppress(FileExistsError):  # another message has that number: this one needs a new number
+            with suppress(FileExistsError):  # another message has that number: this one needs a new one
                 self._annotate(place, note)
-                return self._stored_job(self._rename(place, str(Name(name_of(place).number, due))), note, job.payload)
-        return self._to_the_back(place, note, now, due, job.payload)
-
-    def _bury(self, change: Change, now: datetime) -> StoredJob:
-        job = change.new
-        place, note = change.place, self._checked_note(change)
-        os.makedirs(f"{self._folder}/{DEAD}", exist_ok=True)
-        note = self._annotate(place, note_of(job, note, due=None))
-        dead = f"{DEAD}/{name_of(place).number}"
+                new = self._rename(place, f"{folder}{Name(name_of(place).number, due)}")
+                return self._stored_job(new, note, job.payload)
+        [number] = self._reserve(1, now)
         try:
-            return self._stored_job(self._rename(place, dead), note, job.payload)
-        except FileExistsError:
-            return self._to_the_back(place, note, now, None, job.payload, f"{DEAD}/")
+            self._notes.write(str(number), note, self._path(place))
+            new = self._rename(place, f"{folder}{Name(number, due)}")
+        finally:
+            self._free([number])
+        self._notes.remove(key_of(place))
+        return self._stored_job(new, note, job.payload)
 
-    def _revive(self, change: Change, now: datetime) -> StoredJob:
-        job = change.new
-        note = note_of(job, self._notes.read(key_of(change.place)), due=None)
-        return self._to_the_back(change.place, note, now, None, job.payload)
+    _release = _bury = _revive = _put
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job = change.old
@@ -428,39 +387,6 @@ class VsqsFolder:
             with suppress(OSError):  # the job is acked all the same
                 self._acked.remember([job.claim])
         return StoredJob(job.evolve(payload=payload), "")
-
-    def _change(self, change: Change, now: datetime) -> StoredJob:
-        raise JobChangedError
-
-    # Parts of several steps
-
-    def _checked_note(self, change: Change) -> dict[str, Any]:
-        """Return the current note of a claim that is about to end.
-
-        At the same time its holder may prolong the claim, or another program may give back an expired one. Then the
-        rename that follows fails. The note written before that rename does no harm, as it changes no count.
-
-        Raises:
-            JobChangedError: attempt or failures are no longer as they were last seen.
-        """
-        note = self._notes.read(key_of(change.place))
-        seen = job_of(change.place, note, self.entrypoint)
-        if (seen.attempt, seen.failures) != (change.old.attempt, change.old.failures):
-            raise JobChangedError
-        return note
-
-    def _to_the_back(
-        self, place: str, note: dict[str, Any], now: datetime, due: int | None, payload: bytes, folder: str = ""
-    ) -> StoredJob:
-        [number] = self._reserve(1, now)
-        try:
-            new = f"{folder}{Name(number, due)}"
-            self._notes.write(str(number), note, self._path(place))
-            self._rename(place, new)
-            self._notes.remove(key_of(place))
-            return self._stored_job(new, note, payload)
-        finally:
-            self._free([number])
 
     def _rename(self, old: str, new: str) -> str:
         """Rename a file, if it still has the name that was last seen.
@@ -487,7 +413,3 @@ class VsqsFolder:
 
     def _path(self, place: str) -> str:
         return f"{self._folder}/{place}"
-
-
-def _is_being_written(place: str) -> bool:
-    return place.endswith(WRITING) and place.removesuffix(WRITING).isdecimal()
