@@ -22,6 +22,15 @@ FORMATS = {
 in_each_format = pytest.mark.parametrize("form", FORMATS)
 
 
+class StandingClock(FakeClock):
+    """A clock on which no time passes by itself: each claim of a queue reads its store."""
+
+    moved = 0.0
+
+    def monotonic(self):
+        return self.moved
+
+
 def clock_of(form: str) -> FakeClock | SystemClock:
     """Return a clock that stands still, unless the format compares it with the times of files."""
     return SystemClock() if form == "text" else FakeClock()

@@ -4,8 +4,7 @@ import asyncio
 
 from jqueue.domain.errors import ClaimLostError
 from jqueue.formats.queue import StoreQueue
-from jqueue.testing.fake_clock import FakeClock
-from tests.unit.formats.places import in_each_format, open_queue
+from tests.unit.formats.places import StandingClock, in_each_format, open_queue
 
 
 async def turn(queue):
@@ -24,15 +23,6 @@ async def test_a_job_of_another_program_is_served_in_its_turn(form, tmp_path):
         await queue.enqueue("work", b"later")
         turns = [await turn(queue) for _ in range(9)]
         assert {b"ours", b"theirs", b"later"} == set(turns)
-
-
-class StandingClock(FakeClock):
-    """A clock on which no time passes by itself."""
-
-    moved = 0.0
-
-    def monotonic(self):
-        return self.moved
 
 
 class SlowStore:

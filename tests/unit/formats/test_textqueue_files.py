@@ -14,7 +14,7 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue import records
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.virtual_time import VirtualClock
-from tests.unit.formats.places import open_queue
+from tests.unit.formats.places import StandingClock, open_queue
 from tests.virtual_world import in_virtual_time
 
 
@@ -238,7 +238,7 @@ async def test_no_job_is_claimed_on_a_full_disk(path, journal, monkeypatch):
 
 async def test_an_editor_may_replace_the_file(path):
     path.write_bytes(b"-a\n-b\n")
-    async with queue_on(path) as queue:
+    async with queue_on(path, clock=StandingClock()) as queue:
         [a] = await queue.dequeue()
         edited = path.with_name("edited")
         edited.write_bytes(b"# urgent\n-new\n\n-b\n-a\n")
