@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -39,10 +39,6 @@ class Counted:
         if self._bar is not None and self._task is not None:
             total = None if of is None else max(done, of)
             self._bar.update(self._task, completed=done, total=total, description=doing)
-
-    def after(self, before: int) -> Callable[[int, int], None]:
-        """Return a function that shows numbers of done jobs, and totals, beyond those before."""
-        return lambda done, of: self(before + done, before + of)
 
     @property
     def is_shown(self) -> bool:

@@ -11,13 +11,11 @@ the objects staged beside it match no wildcard. A name that begins with a dot on
 
 from __future__ import annotations
 
-import asyncio
 import glob
 import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote
@@ -27,6 +25,7 @@ from jqueue.connect import connect_storage
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, describe
 from jqueue.spark.option_parsing import check_one_url, url_of, urls_of
+from jqueue.sync.background import wait_for
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILDCARD = re.compile(r"[*?\[]")
@@ -101,12 +100,7 @@ def queues_of(path: str) -> list[str]:
         await release_all(queues)
         return [queue.url for queue in queues]
 
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(urls())
-    with ThreadPoolExecutor(1) as thread:  # a loop is running here already, as in a notebook
-        return thread.submit(asyncio.run, urls()).result()
+    return wait_for(urls)
 
 
 async def release_all(queues: Iterable[FleetQueue]) -> None:

@@ -325,7 +325,7 @@ async def test_a_rerun_gets_the_jobs_of_a_dead_driver_when_their_claims_have_las
     if alive:
         await first.begin(1000, 2)
     else:
-        await first.queue.apply(claiming(first.queue, ("work",), 1000, CLAIM_TIMEOUT, f"{HOLDERS}1"))
+        await first.queue.apply(claiming(("work",), 1000, CLAIM_TIMEOUT, f"{HOLDERS}1"))
     began = clock.monotonic()
     await again.begin(1000, 2)
     waited = clock.monotonic() - began

@@ -17,8 +17,7 @@ import pytest
 from jqueue.domain.errors import InvalidJobError
 from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
-from jqueue.spark.batch import children
-from jqueue.spark.batch.worker_pickle import WorkerPickle
+from jqueue.spark.batch import child, children
 from jqueue.worker import Context, Discard, Worker
 from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, enqueue, left_in
@@ -316,7 +315,7 @@ def test_without_fork_a_batch_leaves_the_settings_of_a_worker_as_they_were(url, 
     before = worker.settings, worker.handlers["work"].options
     enqueue(url, works(b""))
     monkeypatch.delattr(os, "fork")
-    monkeypatch.setattr(WorkerPickle, "load", lambda _: worker)  # a task that Spark runs in the same process again
+    monkeypatch.setattr(child, "unpickled", lambda _: worker)  # a task that Spark runs in the same process again
     assert 1 == run(url, worker, timeout=7).done
     assert before == (worker.settings, worker.handlers["work"].options)
 

@@ -21,7 +21,6 @@ from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import IN_MEMORY, URL, Create, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import age, instant, jobs, show, show_json, tell
-from jqueue.cli.progress import jobs_counted
 from jqueue.cli.spark.session import (
     OnSpark,
     absolute,
@@ -184,16 +183,15 @@ def run(
     if os.getcwd() not in known.split(os.pathsep):  # Spark's Python processes import the program from here, as we did
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.getcwd(), known)))
     reports: list[BatchReport] = []
-    with spark.session() as session, jobs_counted("running") as progress:
+    with spark.session() as session, tasks_shown(session, "running"):
         from jqueue.spark.batch.run import run_batch
 
         for path in py_files or ():
             session.sparkContext.addPyFile(absolute(path))
         while True:
-            done = sum(report.claimed for report in reports)
             report = run_batch(
                 session, absolute(url), worker, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
-                claim_timeout=claim_timeout, progress=progress.after(done),
+                claim_timeout=claim_timeout,
             )  # fmt: skip
             if not report.claimed and reports:
                 break

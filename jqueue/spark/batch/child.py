@@ -16,10 +16,10 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
@@ -29,44 +29,23 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.segments import RangeClaim
 from jqueue.spark.batch.partition_queue import Message, PartitionQueue
+from jqueue.spark.batch.worker_pickle import unpickled
 from jqueue.spark.claims.outcomes import NOT_KEPT
 from jqueue.worker import Worker
 from jqueue.worker.in_process import end_with_parent
 from jqueue.worker.retries import error_text
 
+if TYPE_CHECKING:
+    from jqueue.spark.batch.task import BatchTask
+
 INTERRUPTED = 130
 """Exit code of a process that a KeyboardInterrupt has ended."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkInstructions:
-    """Instructions for the jobs of a partition.
-
-    Attributes:
-        load: makes the worker. It is only called in the process that runs the handlers.
-        url: of the queue.
-        claim: the claim of the range of the jobs; None if each is claimed by itself.
-        timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
-        results: True to pass on what all handlers return, also if the queue does not keep it.
-        one_by_one: True to do one job at a time.
-    """
-
-    load: Callable[[], Worker]
-    url: str
-    claim: RangeClaim | None = None
-    timeout: float | None = None
-    results: bool = False
-    one_by_one: bool = False
-
-
-def run_as_child(writer: Connection, instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> NoReturn:
-    """Do the work of a forked process, and exit. Threads and tasks that handlers have left end with it.
-
-    Args:
-        writer: takes the messages.
-        instructions: how to do the jobs.
-        jobs: the jobs to do.
-    """
+def run_as_child(
+    writer: Connection, task: BatchTask, claim: RangeClaim | None, jobs: Sequence[JobRecord], one_by_one: bool
+) -> NoReturn:
+    """Do the work of a forked process: see `work`. Then exit. Threads and tasks that handlers have left end with it."""
     code = 1
     try:
         gc.freeze()  # garbage collection must not close objects of the parent here
@@ -81,7 +60,7 @@ def run_as_child(writer: Connection, instructions: WorkInstructions, jobs: Seque
                 pipe.write(msgspec.json.encode(message) + b"\n")
                 pipe.flush()
 
-            work(instructions, jobs, send, asyncio.Runner().run)
+            work(task, claim, jobs, one_by_one, send, asyncio.Runner().run)
         code = 0
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -97,21 +76,25 @@ def run_as_child(writer: Connection, instructions: WorkInstructions, jobs: Seque
 
 
 def work(
-    instructions: WorkInstructions,
+    task: BatchTask,
+    claim: RangeClaim | None,
     jobs: Sequence[JobRecord],
+    one_by_one: bool,
     send: Callable[[Message], object],
     run: Callable[..., object] = asyncio.run,
 ) -> None:
     """Do jobs, and report what becomes of them.
 
     Args:
-        instructions: how to do the jobs.
+        task: the task that they are of.
+        claim: the claim of the range of the jobs; None if each is claimed by itself.
         jobs: the jobs to do.
+        one_by_one: True to do one job at a time.
         send: sends a message.
         run: runs a coroutine.
     """
     try:
-        worker = instructions.load()
+        worker = unpickled(task.worker)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
@@ -121,33 +104,37 @@ def work(
     crons, settings = [*worker.crons], worker.settings
     options = {name: handler.options for name, handler in worker.handlers.items()}
     try:
-        _adapt(worker, instructions)
-        run(_run(worker, instructions, jobs, send))
+        _adapt(worker, task, one_by_one)
+        run(_run(worker, task, claim, jobs, send))
     finally:  # without fork, other tasks of this process have the same worker
         worker.crons[:], worker.settings = crons, settings
         for name, handler in worker.handlers.items():
             handler.options = options[name]
 
 
-def _adapt(worker: Worker, instructions: WorkInstructions) -> None:
+def _adapt(worker: Worker, task: BatchTask, one_by_one: bool) -> None:
     """Change the settings of a worker. The driver declares limits and schedules, and commits the ends of jobs."""
     worker.crons.clear()
     worker.settings = replace(worker.settings, on_dead=None, health=None)
-    if instructions.one_by_one:
+    if one_by_one:
         worker.settings = replace(worker.settings, concurrency=1)
     for handler in worker.handlers.values():
         options = replace(handler.options, max_running=None, rate=None)
         if options.seconds is None:
-            options = replace(options, timeout=instructions.timeout)
-        if instructions.results and options.keep_result is None:
+            options = replace(options, timeout=task.timeout)
+        if task.results and options.keep_result is None:
             options = replace(options, keep_result=NOT_KEPT)
-        if instructions.one_by_one and options.batch is not None:
+        if one_by_one and options.batch is not None:
             options = replace(options, batch=1)
         handler.options = options
 
 
 async def _run(
-    worker: Worker, instructions: WorkInstructions, jobs: Sequence[JobRecord], send: Callable[[Message], object]
+    worker: Worker,
+    task: BatchTask,
+    claim: RangeClaim | None,
+    jobs: Sequence[JobRecord],
+    send: Callable[[Message], object],
 ) -> None:
     grace = to_seconds("cancel_grace", worker.settings.cancel_grace)
     limits = {
@@ -155,9 +142,9 @@ async def _run(
         for name, handler in worker.handlers.items()
         if handler.options.seconds is not None and handler.home != "process"
     }
-    make_queue = partial(PartitionQueue, jobs=jobs, claim=instructions.claim, limits=limits, send=send)
+    make_queue = partial(PartitionQueue, jobs=jobs, claim=claim, limits=limits, send=send)
     try:
-        async with connect(instructions.url, make_queue) as queue:
+        async with connect(task.url, make_queue) as queue:
             report = await worker.run(queue, drain=True, signals=False)
     except Exception as error:
         traceback.print_exc()

@@ -17,19 +17,24 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from jqueue.domain.job import JobRecord
 from jqueue.domain.printable import counted
+from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
-from jqueue.spark.batch.child import INTERRUPTED, WorkInstructions, run_as_child, work
+from jqueue.spark.batch.child import INTERRUPTED, run_as_child, work
 from jqueue.spark.batch.partition_queue import Message
 from jqueue.spark.claims.outcomes import Outcome, OutcomeKind
+
+if TYPE_CHECKING:
+    from jqueue.spark.batch.task import BatchTask
 
 logger = logger_of("jqueue.spark")
 
@@ -104,7 +109,9 @@ class ChildReport:
         return min(self.running.values(), default=self.heard + END if self.begun else math.inf)
 
 
-def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> tuple[dict[str, Outcome], str | None]:
+def do_jobs(
+    task: BatchTask, claim: RangeClaim | None, jobs: Sequence[JobRecord]
+) -> tuple[dict[str, Outcome], str | None]:
     """Do jobs in child processes. Return the outcomes by the ids of jobs; those without one are handed back.
 
     Also return why some were not done, if there is a reason common to all: the worker cannot be made, or fails.
@@ -113,7 +120,7 @@ def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> tuple[
     suspects, rest = list[JobRecord](), list(jobs)
     while suspects or rest:
         one_by_one, batch = bool(suspects), suspects or rest
-        report = _run(replace(instructions, one_by_one=one_by_one), batch)
+        report = _run(task, claim, batch, one_by_one)
         outcomes |= report.outcomes
         begun = [job for job in batch if job.id in report.running]
         later = [job for job in batch if job.id not in report.begun]
@@ -138,15 +145,15 @@ def do_jobs(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> tuple[
     return outcomes, None
 
 
-def _run(instructions: WorkInstructions, jobs: Sequence[JobRecord]) -> ChildReport:
+def _run(task: BatchTask, claim: RangeClaim | None, jobs: Sequence[JobRecord], one_by_one: bool) -> ChildReport:
     """Have a child do jobs, wait until it has ended with all that it has started, and return its report."""
     report = ChildReport()
     if not hasattr(os, "fork"):
-        work(instructions, jobs, report.receive)
+        work(task, claim, jobs, one_by_one, report.receive)
         return report
     fork = multiprocessing.get_context("fork")
     reader, writer = fork.Pipe(duplex=False)
-    process = fork.Process(target=run_as_child, args=(writer, instructions, jobs), name="jqueue-handlers")
+    process = fork.Process(target=run_as_child, args=(writer, task, claim, jobs, one_by_one), name="jqueue-handlers")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
         process.start()

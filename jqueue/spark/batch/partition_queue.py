@@ -76,7 +76,6 @@ class PartitionQueue(DirectQueue):
         self._send = send
         self._begun: set[Claim] = set()
         self._cancelled: set[str] = set()
-        self._is_new = True
 
     @property
     def capabilities(self) -> Capabilities:
@@ -90,14 +89,14 @@ class PartitionQueue(DirectQueue):
         """Do nothing, as in `attend`."""
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
-        """Return no schedules to a worker that starts: it has none to miss. A later call goes to the queue itself."""
-        return [] if self._is_new else await super().schedules(deadline=deadline)
+        """Return no schedules to a worker that starts: it has none to miss. A call of a handler reads the queue."""
+        return await super().schedules(deadline=deadline) if self._begun else []
 
     async def dequeue(
         self, entrypoint: str | Sequence[str] | None = None, *, wait: Duration | None = None, **options: Any
     ) -> list[Job]:
         """Hand out jobs of these entrypoints. Once all are handed out, no others will come."""
-        self._is_new, count = False, options.get("batch_size", 1)
+        count = options.get("batch_size", 1)
         names = (entrypoint,) if isinstance(entrypoint, str) else entrypoint
         taken, passed = list[JobRecord](), list[JobRecord]()
         while self._waiting and len(taken) < count:

@@ -24,10 +24,9 @@ from jqueue.domain.limits import check_integer
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
-from jqueue.spark.batch.progress import Progress, call_progress, partition_of, report_progress
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims, without_done
-from jqueue.spark.batch.task import BatchTask, do_on_spark, marker_of, parts_of, sizes_of
-from jqueue.spark.batch.worker_pickle import WorkerPickle
+from jqueue.spark.batch.task import BatchTask, do_on_spark, parts_of, sizes_of
+from jqueue.spark.batch.worker_pickle import pickled
 from jqueue.spark.claims.held import open_queue
 from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.errors import one_line
@@ -126,7 +125,6 @@ def run_batch(
     partitions: int | None = None,
     claim_timeout: Duration | None = None,
     timeout: Duration | None = TIMEOUT,
-    progress: Progress | None = None,
     results: str | os.PathLike[str] | None = None,
 ) -> BatchReport:
     """Claim jobs that are ready, have the worker's handlers do them on executors, and end them in the queue.
@@ -144,8 +142,6 @@ def run_batch(
             no job is ready, and another batch sends no heartbeat for its claims, this batch waits for them so long.
         timeout: time that a handler may take that has no timeout of its own; an hour by default. None for no limit: a
             handler that hangs then hangs the batch.
-        progress: called now and then, in a thread of its own, with the number of jobs whose partitions are finished,
-            and of all jobs.
         results: path of a folder, as Spark writes it, to which executors add what handlers return, as Parquet: a row
             with `job_id`, `entrypoint`, `attempt` and `result` (JSON) for each job that is done. The jobs are acked
             once Spark has committed all rows. If it cannot, these jobs are handed back, and done again in another
@@ -171,26 +167,26 @@ def run_batch(
     lasts = CLAIM_TIMEOUT if claim_timeout is None else to_seconds("claim_timeout", claim_timeout)
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
     folder = None if results is None else os.fspath(results).rstrip("/")
-    task = BatchTask(WorkerPickle.of(worker), url, Staging(url, DEADLINE), write_id, limit, folder is not None)
+    task = BatchTask(pickled(worker), Staging(url, DEADLINE), write_id, limit, folder is not None)
     holder = f"{HOLDERS}{worker.settings.name}@{process_name()} {write_id}"
     claims = BatchClaims(open_queue(url, lasts), worker, names, lasts, holder, limit)
-    return _run(spark, _Batch(claims, task), max_jobs, partitions, parts, progress, folder)
+    return _run(spark, claims, task, max_jobs, partitions, parts, folder)
 
 
 def _run(
     spark: SparkSession,
-    batch: _Batch,
+    claims: BatchClaims,
+    task: BatchTask,
     max_jobs: int,
     partitions: int | None,
     parts: int,
-    progress: Progress | None,
     folder: str | None,
 ) -> BatchReport:
     """Claim jobs, have them done, and end them in the queue, even after an error in between."""
-    clock, claims = SystemClock(), batch.claims
+    clock = SystemClock()
     began = clock.monotonic()
     failure: BaseException | None = None
-    staged: list[str] | None = None
+    names: list[str] | None = None
     try:
         try:
             wait_for(lambda: claims.begin(max_jobs, parts))
@@ -198,13 +194,13 @@ def _run(
             if not held.number:
                 return BatchReport(seconds=clock.monotonic() - began)
             sizes = sizes_of(spark, len(held.jobs), partitions) if held.jobs else []
-            wait_for(lambda: batch.open([*sizes, *(claim.rows for claim in held.ranges)], progress))
-            staged = do_on_spark(spark, held.jobs, sizes, batch.task, held.ranges, folder)
+            wait_for(task.mark)
+            names = do_on_spark(spark, held.jobs, sizes, task, held.ranges, folder)
         except BaseException as error:
             if not claims.held.number:
                 raise
             failure = error
-        counts, problem = wait_for(lambda: batch.finish(staged))
+        counts, problem = wait_for(lambda: _finish(claims, task, names))
     finally:
         wait_for(claims.close)
     report = BatchReport(claimed=claims.held.number, seconds=clock.monotonic() - began, **counts)
@@ -236,59 +232,33 @@ def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[st
     return wanted
 
 
-class _Batch:
-    """The staged objects of a batch, and its progress. All of it runs on one event loop, except calls of `progress`."""
+async def _finish(
+    claims: BatchClaims, task: BatchTask, names: Sequence[str] | None
+) -> tuple[Counter[str], Exception | None]:
+    """End the claims, and remove the staged objects. Return the counts, and the error if not all is known.
 
-    def __init__(self, claims: BatchClaims, task: BatchTask) -> None:
-        self.claims = claims
-        self.task = task
-        self._progress: Progress | None = None
-        self._reporting: asyncio.Task[None] | None = None
-
-    async def open(self, sizes: Sequence[int], progress: Progress | None) -> None:
-        """Stage the mark by which tasks know that the batch goes on, and report its progress from now on."""
-        staging, write_id = self.task.staging, self.task.write_id
-        async with staging.opened() as objects:
-            await objects.write(marker_of(write_id), b"{}")
-        if progress is not None:
-            self._progress = progress
-            self._reporting = asyncio.create_task(report_progress(progress, staging, write_id, sizes))
-
-    async def finish(self, names: Sequence[str] | None) -> tuple[Counter[str], Exception | None]:
-        """End the claims, and remove the staged objects. Return the counts, and the error if not all is known.
-
-        Args:
-            names: of the objects with the outcomes; None if Spark has failed.
-        """
-        if self._reporting is not None:
-            self._reporting.cancel()
-        staged, problem = await self._staged(names)
-        async with self.task.staging.opened() as objects:
-            counts, _ = await asyncio.gather(self.claims.settle(staged), objects.clean(self.task.write_id))
-        if self._progress is not None and names is not None:
-            await call_progress(self._progress, self.claims.held.number, self.claims.held.number)
-        return counts, problem
-
-    async def _staged(self, names: Sequence[str] | None) -> tuple[list[Staged], Exception | None]:
-        """Return the staged outcomes that can be read, and the error if some cannot be."""
-        several: list[Staged] = []
-        problem: Exception | None = None
-        write_id, wanted = self.task.write_id, names or ()
+    Args:
+        claims: the claims.
+        task: the task of the batch.
+        names: of the objects with the outcomes; None if Spark has failed.
+    """
+    several: list[Staged] = []
+    problem: Exception | None = None
+    async with task.staging.opened() as objects:
         try:
-            async with self.task.staging.opened() as objects:
-                if names is None or self.task.results:
-                    listed = await objects.of_write(write_id) or ()
-                    wanted = [name for name in listed if partition_of(name, write_id) is not None]
-                contents = await objects.read(wanted)
+            wanted = names or ()
+            if names is None or task.results:
+                wanted = [each for each in await objects.of_write(task.write_id) or () if each != task.marker]
+            contents = await objects.read(wanted)
         except JQueueError as error:
-            return several, error
+            wanted, contents, problem = (), [], error
         for name, content in zip(wanted, contents, strict=True):
             try:
-                staged: Staged | None = Staged.decode(content)
+                staged = Staged.decode(content)
             except InvalidBlobError as error:
                 problem = error
                 continue
-            if staged is not None and self.task.results and name not in (names or ()):
-                staged = without_done(staged)  # Spark has not written their results
-            several += [] if staged is None else [staged]
-        return several, problem
+            is_written = not task.results or name in (names or ())
+            several.append(staged if is_written else without_done(staged))
+        counts, _ = await asyncio.gather(claims.settle(several), objects.clean(task.write_id))
+    return counts, problem

@@ -4,37 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import (
-    InvalidJobError,
-    JobNotFoundError,
-    JQueueError,
-    QueueFullError,
-    SegmentDamagedError,
-    StorageError,
-    StorageFatalError,
-    UnknownOutcomeError,
-)
-from jqueue.domain.job import Claim
+from jqueue.domain.errors import InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.lookups import HeldBy, LookAtBacklog, RangesHeldBy
+from jqueue.domain.operations.lookups import LookAtBacklog
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.spark.claims.held import (
-    DEADLINE,
     LEAST_ROWS,
     Heartbeats,
     Held,
     best_of,
     claiming,
+    claims_held_by,
+    end_claims,
     end_of_job,
     end_of_range,
     hands_back,
@@ -47,9 +37,6 @@ from jqueue.worker.queue_health import QueueHealth
 from jqueue.worker.retries import HandlerTimeout, decide
 
 logger = logger_of("jqueue.spark")
-
-LEAST = 0.1
-"""Seconds that a call may take even if the time to end claims is over sooner."""
 
 PATIENCE = 300.0
 """Seconds for which the end of a batch is tried, unless the claims last longer."""
@@ -118,7 +105,7 @@ class BatchClaims:
         [backlog] = await queue.apply(LookAtBacklog(names))
         rows = max(LEAST_ROWS, min(MOST_ROWS, -(-min(jobs, backlog.jobs) // parts)))
         alone = tuple(name for name in names if worker.handlers[name].options.keep_result is not None)
-        claim = claiming(queue, names, jobs, self._claim_timeout, self._holder, rows=rows, alone=alone)
+        claim = claiming(names, jobs, self._claim_timeout, self._holder, rows=rows, alone=alone)
         clock = queue.options.clock
         until, silent = clock.monotonic() + self._claim_timeout + LOOK, None
         while True:
@@ -129,7 +116,7 @@ class BatchClaims:
             await asyncio.sleep(LOOK)
         await self._beats.keep([self.held])
 
-    async def _silent_batches(self, before: set[tuple[Claim, datetime | None]] | None) -> set[Any]:
+    async def _silent_batches(self, before: set[Any] | None) -> set[Any]:
         """Return the claims of batches that have sent no heartbeat since the last look: their drivers may be dead.
 
         Claims that last longer than those of this batch are left out, as nothing waits for them.
@@ -137,21 +124,11 @@ class BatchClaims:
         Args:
             before: the result of the last look; None for the first one.
         """
-        if self.held.number:
-            return set()
-        kinds = (RangesHeldBy(HOLDERS),) if self.queue.capabilities.ranges else ()
-        jobs, *ranges = await self.queue.apply(HeldBy(HOLDERS), *kinds)
-        claims = {
-            (job.claim, job.heartbeat_at)
-            for job in jobs
-            if job.entrypoint in self._names and (job.claim_timeout or 0.0) <= self._claim_timeout
-        }
-        claims |= {
-            (each.claim, each.held.heartbeat_at)
-            for several in ranges
-            for each in several
-            if each.entrypoint in self._names and each.held.claim_timeout <= self._claim_timeout
-        }
+        claims = set()
+        for each in () if self.held.number else await claims_held_by(self.queue, HOLDERS):
+            held = each if isinstance(each, Job) else each.held
+            if held.entrypoint in self._names and (held.claim_timeout or 0.0) <= self._claim_timeout:
+                claims.add((each.claim, held.heartbeat_at))
         return claims if before is None else claims & before
 
     async def settle(self, several: Iterable[Staged]) -> Counter[str]:
@@ -170,52 +147,49 @@ class BatchClaims:
         outcomes, ranges = best_of(several)
         for name, why in {pair for staged in ranges.values() for pair in staged.unread.items()}:
             logger.warning("jobs of a batch are handed back: %s", SegmentDamagedError(FOLDER + name, why))
-        counts: Counter[str] = Counter()
-        lost: list[Job | RangeClaim] = []
-        refused: dict[str, JQueueError] = {}
-        left: list[Job | RangeClaim] = list(self.held)
-        while left:
-            ends = [
-                self._end_of_job(each, outcomes.get(each.id), refused.get(each.id))
-                if isinstance(each, Job)
-                else self._end_of_range(each, ranges.get(each.id), refused.get(each.id))
-                for each in left
-            ]
-            again: list[Job | RangeClaim] = []
-            for each, (_, kinds), answer in zip(left, ends, await self._end([end for end, _ in ends]), strict=True):
-                if not isinstance(answer, JQueueError):
-                    counts += kinds
-                elif each.id in refused or (isinstance(answer, JobNotFoundError) and answer.job_id == each.id):
-                    lost.append(each)
-                else:
-                    refused[each.id] = answer
-                    again.append(each)
-            left = again
-        if lost:
-            counts["lost"] = Held().add(lost).number
-            ids = ", ".join(each.id for each in lost[:3]) + (", ..." if len(lost) > 3 else "")
-            were = counted(counts["lost"], "job was", "jobs were")
-            logger.warning("%s lost before the batch ended: claimed by another worker, or removed (%s)", were, ids)
-        return counts
+        counts: dict[str, Mapping[str, int]] = {}
+
+        def end_of(each: Job | RangeClaim, refused: JQueueError | None) -> Operation:
+            if isinstance(each, Job):
+                end, counts[each.id] = self._end_of_job(each, outcomes.get(each.id), refused)
+            else:
+                end, counts[each.id] = self._end_of_range(each, ranges.get(each.id), refused)
+            return end
+
+        self._ends = True
+        lost = await end_claims(self.held, end_of, self._commit)
+        total = Counter(lost=lost.number)
+        for each in lost:
+            del counts[each.id]
+        for kinds in counts.values():
+            total.update(kinds)
+        if lost.number:
+            ids = [each.id for each in lost]
+            shown_ids = ", ".join(ids[:3]) + (", ..." if len(ids) > 3 else "")
+            were = counted(lost.number, "job was", "jobs were")
+            logger.warning(
+                "%s lost before the batch ended: claimed by another worker, or removed (%s)", were, shown_ids
+            )
+        return total
 
     def _end_of_job(
         self, job: Job, known: Outcome | None, refused: JQueueError | None
-    ) -> tuple[Operation, Counter[str]]:
+    ) -> tuple[Operation, Mapping[str, int]]:
         """Return the operation that ends the claim on a job, with what it counts."""
         outcome = Outcome(*job.claim, "handed_back") if known is None or known.claim != job.claim else known
         killed = outcome.kind in PROCESS_ENDED
         outcome = self._decided(job, outcome, refused if outcome.kind == "done" else None)
-        return end_of_job(job, outcome), Counter({outcome.kind: 1, "killed": int(killed)})
+        return end_of_job(job, outcome), {outcome.kind: 1, "killed": int(killed)}
 
     def _end_of_range(
         self, claim: RangeClaim, staged: Staged | None, refused: JQueueError | None
-    ) -> tuple[Operation, Counter[str]]:
+    ) -> tuple[Operation, Mapping[str, int]]:
         """Return the operation that ends a range, with what it counts.
 
         The task may have ended the range already. Repeating that changes nothing.
         """
         if staged is None or staged.left == claim.rows or isinstance(refused, SegmentDamagedError):
-            return hands_back(claim), Counter(handed_back=claim.rows)
+            return hands_back(claim), {"handed_back": claim.rows}
         open_jobs = {job.id: job_of(job) for job in staged.jobs}
         outcomes = [
             self._decided(open_jobs[each.job_id], each) if each.job_id in open_jobs else each
@@ -241,32 +215,14 @@ class BatchClaims:
         delay = None if isinstance(error, InvalidJobError) else decision.delay
         return Outcome(*job.claim, kind, delay=delay, error=decision.error)
 
-    async def _end(self, operations: Sequence[Operation]) -> list[Any]:
-        """Do all operations in one commit, each by itself. Return the result or the refusal of each.
-
-        Raises:
-            StorageError: the queue could not be written.
-        """
-        self._ends, queue = True, self.queue
-        clock, health = queue.options.clock, QueueHealth("the queue", queue.options.entropy)
-        until = clock.monotonic() + max(PATIENCE, self._claim_timeout)
-        unknown: UnknownOutcomeError | None = None
-        while True:
-            failure: Exception
-            deadline = min(DEADLINE, max(LEAST, until - clock.monotonic()))
-            try:
-                if unknown is None:
-                    return await queue.apply_each(*operations, deadline=deadline)
-                return list(await unknown.resolve(deadline))
-            except UnknownOutcomeError as error:  # sent again, the operations might be done twice
-                failure = unknown = error
-            except StorageFatalError:
-                raise
-            except (StorageError, QueueFullError) as error:  # they were certainly not done
-                failure, unknown = error, None
-            if clock.monotonic() >= until:
-                raise failure
-            await asyncio.sleep(health.failed("sending outcomes of jobs", failure))
+    async def _commit(self, operations: Sequence[Operation]) -> list[Any]:
+        """Do operations in one commit, each by itself. It is tried for some minutes."""
+        health = QueueHealth("the queue", self.queue.options.entropy)
+        health.expect_answer()  # logs the silence of a store
+        try:
+            return await self.queue.apply_each(*operations, deadline=max(PATIENCE, self._claim_timeout))
+        finally:
+            health.close()
 
     async def close(self) -> None:
         """Hand back the jobs if their claims were not ended, and close the queue."""
@@ -280,8 +236,8 @@ class BatchClaims:
         await self.queue.aclose()
 
 
-def without_done(staged: Staged) -> Staged | None:
-    """Return outcomes whose results Spark has not written, so that no job is done; None if nothing is left."""
+def without_done(staged: Staged) -> Staged:
+    """Return outcomes whose results Spark has not written, so that no job is done."""
     if staged.range_id is not None:
-        return None if staged.all_done else staged
+        return Staged() if staged.all_done else staged
     return replace(staged, outcomes=tuple(each for each in staged.outcomes if each.kind != "done"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import json
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,12 +26,11 @@ from jqueue.domain.models import Job, record_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.child import WorkInstructions
 from jqueue.spark.batch.children import do_jobs
-from jqueue.spark.batch.worker_pickle import WorkerPickle
 from jqueue.spark.claims.held import end_of_range
 from jqueue.spark.claims.outcomes import Outcome, Staged
-from jqueue.spark.staging import Staging
+from jqueue.spark.rows import json_text
+from jqueue.spark.staging import PREFIX, Staging
 from jqueue.spark.tags import tagged
 
 if TYPE_CHECKING:
@@ -67,7 +65,6 @@ RESULTS = pa.schema(
 and those outcomes count whose results it has written.
 """
 
-
 PER_CORE = 2
 """Partitions for each core: with several, a slow partition does not leave all other cores idle."""
 
@@ -84,20 +81,33 @@ class BatchTask:
     """The function that Spark calls with the rows of a partition.
 
     Attributes:
-        worker: the worker that does the jobs.
-        url: of the queue.
-        staging: the place of the outcomes.
+        worker: the pickle of the worker that does the jobs.
+        staging: the place of the outcomes, beside the queue.
         write_id: the id of the batch, in the names of its staged objects.
         timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
         results: True to answer with the results of jobs, and to leave the end of ranges to the driver.
     """
 
-    worker: WorkerPickle
-    url: str = field(repr=False)
+    worker: bytes = field(repr=False)
     staging: Staging
     write_id: str
     timeout: float | None = None
     results: bool = False
+
+    @property
+    def url(self) -> str:
+        """The URL of the queue."""
+        return self.staging.url
+
+    @property
+    def marker(self) -> str:
+        """The name of an object that exists while the batch goes on."""
+        return f"{PREFIX}{self.write_id}-open"
+
+    async def mark(self) -> None:
+        """Stage this object."""
+        async with self.staging.opened() as objects:
+            await objects.write(self.marker, b"{}")
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Do the jobs of a partition, and stage their outcomes. A task that has read a range ends it, too.
@@ -120,11 +130,8 @@ class BatchTask:
         number, line = rows[0][1:]
         claim: RangeClaim | None = pickle.loads(line) if line.startswith(PICKLE) else None
         jobs, unreadable = asyncio.run(self._read(claim, [line for _, _, line in rows]))
-        instructions = WorkInstructions(
-            load=self.worker.load, url=self.url, claim=claim, timeout=self.timeout, results=self.results
-        )
         try:
-            outcomes, failure = do_jobs(instructions, jobs)
+            outcomes, failure = do_jobs(self, claim, jobs)
         except OSError as error:
             raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
         name = self.staging.name(self.write_id, number, 0 if context is None else context.taskAttemptId())
@@ -151,7 +158,7 @@ class BatchTask:
         """
         try:
             async with self.staging.opened() as objects:
-                [mark] = await objects.read([marker_of(self.write_id)])
+                [mark] = await objects.read([self.marker])
         except StorageError as error:
             raise BatchTaskError(f"an executor cannot reach the store of the queue: {error}") from None
         if mark is None:
@@ -191,20 +198,18 @@ class BatchTask:
         """Return the name of the staged object; with results, beside each job that is done."""
         if not self.results:
             return pa.record_batch([[name]], schema=STAGED)
-        done = [(job, each) for job in jobs if (each := outcomes.get(job.id)) is not None and each.kind == "done"]
-        columns = [
-            [job.id for job, _ in done],
-            [job.entrypoint for job, _ in done],
-            [job.attempt for job, _ in done],
-            [None if each.result is None else json.dumps(each.result, ensure_ascii=False) for _, each in done],
-            [name] * len(done),
+        rows = [
+            {
+                "job_id": job.id,
+                "entrypoint": job.entrypoint,
+                "attempt": job.attempt,
+                "result": None if each.result is None else json_text(each.result),
+                "staged": name,
+            }
+            for job in jobs
+            if (each := outcomes.get(job.id)) is not None and each.kind == "done"
         ]
-        return pa.record_batch(columns, schema=RESULTS)
-
-
-def marker_of(write_id: str) -> str:
-    """Return the name of an object that exists while a batch goes on."""
-    return f".staged-{write_id}-open"
+        return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
 
 
 def parts_of(spark: SparkSession, partitions: int | None) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import pickle
 import sys
-from dataclasses import dataclass, field
 from types import ModuleType
 
 from pyspark import cloudpickle
@@ -18,58 +17,46 @@ from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.worker import Worker
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPickle:
-    """A worker in a form that can be sent.
+def pickled(worker: Worker) -> bytes:
+    """Return a worker in a form that can be sent: the pickle of its module and its name there, or of itself.
 
-    Attributes:
-        place: the module that has it, and its name there; None if it is sent as a pickle.
-        content: its pickle, if no module has it.
+    Raises:
+        InvalidJobError: it cannot be sent. The message says why.
     """
+    if (place := _place_of(worker)) is not None:
+        return pickle.dumps(place)
+    parts: list[tuple[str, object]] = [
+        (f"the handler {name!r}", handler.function) for name, handler in worker.handlers.items()
+    ]
+    parts.append(("its settings, such as the lifespan,", worker.settings))
+    parts.append(("it, its middleware or its queue", worker))
+    content = b""
+    for what, part in parts:  # the last is the whole; the others only say what is wrong
+        try:
+            content = cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
+        except Exception as error:
+            cause = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise InvalidJobError(
+                f"the worker cannot be sent to executors: {what} holds an object that cannot be pickled"
+                f" ({cause}): create it in the worker's lifespan, or define the worker at the top of a module"
+            ) from None
+    return content
 
-    place: tuple[str, str] | None = None
-    content: bytes = field(default=b"", repr=False)
 
-    @classmethod
-    def of(cls, worker: Worker) -> WorkerPickle:
-        """Return a worker in a form that can be sent.
+def unpickled(content: bytes) -> Worker:
+    """Return the worker, in the process where its handlers run.
 
-        Raises:
-            InvalidJobError: it cannot be sent. The message says why.
-        """
-        if (place := _place_of(worker)) is not None:
-            return cls(place)
-        parts: list[tuple[str, object]] = [
-            (f"the handler {name!r}", handler.function) for name, handler in worker.handlers.items()
-        ]
-        parts.append(("its settings, such as the lifespan,", worker.settings))
-        parts.append(("it, its middleware or its queue", worker))
-        content = b""
-        for what, part in parts:  # the last is the whole; the others only say what is wrong
-            try:
-                content = cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
-            except Exception as error:
-                cause = f"{type(error).__name__}: {error}".partition("\n")[0]
-                raise InvalidJobError(
-                    f"the worker cannot be sent to executors: {what} holds an object that cannot be pickled"
-                    f" ({cause}): create it in the worker's lifespan, or define the worker at the top of a module"
-                ) from None
-        return cls(content=content)
-
-    def load(self) -> Worker:
-        """Return the worker, in the process where its handlers run.
-
-        Raises:
-            JQueueError: the module does not have it.
-        """
-        if self.place is None:
-            worker: Worker = pickle.loads(self.content)
-            return worker
-        module, name = self.place
+    Raises:
+        JQueueError: the module does not have it.
+    """
+    value = pickle.loads(content)
+    if isinstance(value, tuple):
+        module, name = value
         value = getattr(importlib.import_module(module), name, None)
         if not isinstance(value, Worker):
             raise JQueueError(f"the module {module} has no worker {name!r} on executors: is it another version?")
-        return value
+    worker: Worker = value
+    return worker
 
 
 def _place_of(worker: Worker) -> tuple[str, str] | None:

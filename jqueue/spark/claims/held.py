@@ -6,7 +6,7 @@ by one, and their rows go through the driver.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,17 +14,17 @@ from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import JQueueError
+from jqueue.domain.errors import JobNotFoundError, JQueueError
 from jqueue.domain.job import Claim
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import AllOrNothing
-from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.lookups import HeldBy, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, RangeClaim, RangeFailure
-from jqueue.spark.claims.outcomes import Outcome, Staged, enqueue_of_plain
+from jqueue.spark.claims.outcomes import Outcome, Staged
 
 DEADLINE = 60.0
 """Seconds that one call of the queue may take: it may read the indexes of many segments, and carry many outcomes."""
@@ -54,7 +54,6 @@ def open_queue(url: str, claim_timeout: float) -> DirectQueue:
 
 
 def claiming(
-    queue: DirectQueue,
     entrypoints: tuple[str, ...] | None,
     jobs: int,
     claim_timeout: float,
@@ -63,11 +62,10 @@ def claiming(
     through: int | None = None,
     rows: int = MOST_ROWS,
     alone: tuple[str, ...] = (),
-) -> Operation:
+) -> ClaimBatch:
     """Return the operation that claims a batch.
 
     Args:
-        queue: for which it is.
         entrypoints: of the jobs; None for all.
         jobs: largest number of jobs.
         claim_timeout: seconds that a claim lasts without a heartbeat.
@@ -76,9 +74,6 @@ def claiming(
         rows: largest number of jobs of a range.
         alone: entrypoints whose jobs are claimed one by one.
     """
-    if not queue.capabilities.ranges:
-        singles = min(jobs, MOST_SINGLES)
-        return Dequeue(entrypoints, singles, claim_timeout=claim_timeout, holder=holder, through=through)
     return ClaimBatch(
         entrypoints,
         jobs,
@@ -91,6 +86,12 @@ def claiming(
         holder=holder,
         through=through,
     )
+
+
+async def claims_held_by(queue: DirectQueue, prefix: str) -> list[Job | RangeClaim]:
+    """Return the single jobs and the claims of ranges whose holder's name begins with a prefix."""
+    jobs, ranges = await queue.apply(HeldBy(prefix), RangesHeldBy(prefix))
+    return [*jobs, *ranges]
 
 
 @dataclass
@@ -119,13 +120,9 @@ class Held:
         """Number of jobs."""
         return len(self.jobs) + sum(claim.rows for claim in self.ranges)
 
-    @property
-    def claims(self) -> list[Claim]:
-        """The claims, for heartbeats."""
-        return [each.claim for each in self]
-
-    def __iter__(self) -> Any:
-        return iter([*self.jobs, *self.ranges])
+    def __iter__(self) -> Iterator[Job | RangeClaim]:
+        yield from self.jobs
+        yield from self.ranges
 
     def is_full(self, most: int) -> bool:
         """Return True if there may be more jobs, as the batch has reached a largest size."""
@@ -160,7 +157,7 @@ def end_of_job(job: Job, outcome: Outcome) -> Operation:
         failure = outcome.failure
         return Nack(job.claim, failure.delay, failure.error, dead=failure.dead, charge=failure.charge)
     ack = Ack(job.claim, outcome.result, outcome.keep_result)
-    return AllOrNothing((*map(enqueue_of_plain, outcome.added), ack)) if outcome.added else ack
+    return AllOrNothing((*outcome.enqueues, ack)) if outcome.added else ack
 
 
 def end_of_range(
@@ -183,7 +180,7 @@ def end_of_range(
         elif each.added and refused is not None:
             failed[each.job_id] = RangeFailure(refused, charge=False)
         else:
-            added += map(enqueue_of_plain, each.added)
+            added += each.enqueues
             if each.keep_result is not None:
                 results[each.job_id] = each.result, each.keep_result
     end = EndRange(claim, failed, results=results, worked_on=claim.rows - left)
@@ -193,6 +190,38 @@ def end_of_range(
 def hands_back(claim: RangeClaim) -> EndRange:
     """Return the operation that hands back all jobs of a range, uncharged."""
     return EndRange(claim, worked_on=0)
+
+
+async def end_claims(
+    held: Held,
+    end_of: Callable[[Job | RangeClaim, JQueueError | None], Operation],
+    commit: Callable[[Sequence[Operation]], Awaitable[Sequence[Any]]],
+) -> Held:
+    """End the claims of a batch in one commit, and those that the queue has refused to end in a second one.
+
+    Args:
+        held: the claims.
+        end_of: returns the operation that ends a claim, given why the queue has refused the first one.
+        commit: does operations in one commit, each by itself, and returns the result or the refusal of each.
+
+    Returns:
+        The lost claims: other workers have their jobs, or the queue has refused both operations.
+    """
+    lost, refused, left = Held(), dict[str, JQueueError](), list(held)
+    while True:
+        again = []
+        answers = await commit([end_of(each, refused.get(each.id)) for each in left])
+        for each, answer in zip(left, answers, strict=True):
+            if not isinstance(answer, JQueueError):
+                continue
+            if each.id in refused or (isinstance(answer, JobNotFoundError) and answer.job_id == each.id):
+                lost.add([each])
+            else:
+                refused[each.id] = answer
+                again.append(each)
+        if not again:
+            return lost
+        left = again
 
 
 def best_of(several: Iterable[Staged]) -> tuple[dict[str, Outcome], dict[str, Staged]]:

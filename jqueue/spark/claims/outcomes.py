@@ -6,7 +6,6 @@ costs that job alone. `Staged` is the one format in which outcomes wait in an ob
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.limits import cut_error
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import decode_operation, encode_operation
 from jqueue.domain.operations.ends import Ack, Nack
@@ -43,7 +43,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         keep_result: seconds to keep the result of a job that was enqueued without `keep_result`.
         delay: seconds until the next try.
         error: the error it failed with, cut.
-        added: the jobs to enqueue in the commit of its ack, each as the arguments of an `Enqueue`.
+        added: the enqueues of the commit of its ack, each encoded.
     """
 
     job_id: str
@@ -53,7 +53,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_result: float | None = None
     delay: float | None = None
     error: str | None = None
-    added: tuple[dict[str, Any], ...] = ()
+    added: tuple[msgspec.Raw, ...] = ()
 
     @property
     def claim(self) -> Claim:
@@ -64,11 +64,25 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         """Return it without a result that the queue does not keep."""
         return replace(self, result=None, keep_result=None) if self.keep_result == NOT_KEPT else self
 
+    @classmethod
+    def of_failure(cls, claim: Claim, failure: RangeFailure) -> Outcome:
+        """Return the outcome of a job that is not done."""
+        delay = None if failure.delay is None else to_seconds("delay", failure.delay)
+        kind: OutcomeKind = "dead" if failure.dead else "retried"
+        if not failure.dead and not failure.charge:
+            kind = "handed_back" if delay is None else "snoozed"
+        return cls(*claim, kind, delay=delay, error=None if failure.error is None else cut_error(failure.error))
+
     @property
     def failure(self) -> RangeFailure:
         """The failure of a job that is not done."""
         charge = self.kind not in ("snoozed", "handed_back")
         return RangeFailure(self.error, self.delay, dead=self.kind == "dead", charge=charge)
+
+    @property
+    def enqueues(self) -> list[Operation]:
+        """The enqueues of the commit of its ack."""
+        return [decode_operation(bytes(each)) for each in self.added]
 
 
 def outcome_of(operations: Sequence[Operation]) -> Outcome:
@@ -89,37 +103,21 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
         if not isinstance(other.payload, bytes | bytearray | memoryview):
             raise InvalidJobError("in a batch on Spark, on_ack takes only payloads given as bytes")
     if isinstance(last, Ack):
-        added = tuple(plain_of_enqueue(other) for other in others if isinstance(other, Enqueue))
+        added = tuple(encoded_enqueue(other) for other in others if isinstance(other, Enqueue))
         seconds = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
         return Outcome(*last.job, "done", result=last.result, keep_result=seconds, added=added)
-    delay = None if last.delay is None else to_seconds("delay", last.delay)
-    return Outcome(*last.job, _kind_of(last), delay=delay, error=None if last.error is None else str(last.error))
+    failure = RangeFailure(last.error, last.delay, dead=last.dead, charge=last.charge)
+    outcome = Outcome.of_failure(last.job, failure)
+    return replace(outcome, kind="cancelled") if last.error == CANCELLED.error and not last.dead else outcome
 
 
-def _kind_of(nack: Nack) -> OutcomeKind:
-    if nack.dead:
-        return "dead"
-    if nack.error == CANCELLED.error:
-        return "cancelled"
-    if nack.charge:
-        return "retried"
-    return "handed_back" if nack.delay is None else "snoozed"
-
-
-def plain_of_enqueue(enqueue: Enqueue) -> dict[str, Any]:
-    """Return the arguments of an `Enqueue` as JSON values. They must have been checked before."""
+def encoded_enqueue(enqueue: Enqueue) -> msgspec.Raw:
+    """Return an `Enqueue` as JSON. Its arguments must have been checked before."""
     assert isinstance(enqueue.payload, bytes | bytearray | memoryview)
     headers = dict(enqueue.headers) if enqueue.headers else None
     times = {name: getattr(enqueue, name) for name in ("delay", "unique_for", "keep_result")}
     seconds: dict[str, Any] = {name: to_seconds(name, each) for name, each in times.items() if each is not None}
-    whole = replace(enqueue, payload=bytes(enqueue.payload), headers=headers, **seconds)
-    plain: dict[str, Any] = json.loads(encode_operation(whole))
-    return plain
-
-
-def enqueue_of_plain(plain: dict[str, Any]) -> Operation:
-    """Return the `Enqueue` from the values that `plain_of_enqueue` made."""
-    return decode_operation(json.dumps(plain).encode())
+    return msgspec.Raw(encode_operation(replace(enqueue, payload=bytes(enqueue.payload), headers=headers, **seconds)))
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -165,7 +163,7 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def encode(self) -> bytes:
         """Return it as a staged object."""
-        return json.dumps(msgspec.to_builtins(self), ensure_ascii=False, separators=(",", ":")).encode()
+        return msgspec.json.encode(self)
 
     @classmethod
     def decode(cls, content: bytes | None) -> Staged:
@@ -175,6 +173,6 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
             InvalidBlobError: the object is damaged, or cut short.
         """
         try:
-            return cls() if content is None else msgspec.convert(json.loads(content), cls)
-        except ValueError:
+            return cls() if content is None else msgspec.json.decode(content, type=cls)
+        except (msgspec.MsgspecError, UnicodeError):
             raise InvalidBlobError("an object with the outcomes of a batch is damaged or incomplete") from None

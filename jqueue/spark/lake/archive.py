@@ -28,9 +28,10 @@ from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import split
 from jqueue.spark.lake.planning import Unit, in_lots, plans_of, rewrites_of
-from jqueue.spark.lake.store import LakeStore, Marker, awaited, lake_name
+from jqueue.spark.lake.store import LakeStore, Marker, lake_name
 from jqueue.spark.lake.tasks import LOTS, Written, do_lots
 from jqueue.spark.tags import tagged
+from jqueue.sync.background import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,10 +93,11 @@ def archive(spark: SparkSession, urls: str | Sequence[str], lake: str) -> Archiv
     addresses = split(urls) if isinstance(urls, str) else [each for url in urls for each in split(url)]
     clock, run = SystemClock(), _Run(lake)
     began, name = clock.monotonic(), lake_name(lake)
-    has_work = awaited(run.begin(addresses))
+    has_work = wait_for(lambda: run.begin(addresses))
     before = run.marker.events
     if has_work:
-        awaited(run.end(run.work(spark)))
+        written = run.work(spark)
+        wait_for(lambda: run.end(written))
     if run.missing:
         logger.warning(
             "%s of the history did not exist any longer, and could not be archived", counted(run.missing, "event")

@@ -19,7 +19,8 @@ import pyarrow.parquet as pq
 from jqueue.domain.errors import InvalidURLError
 from jqueue.spark.lake.events import LAKE, ROWS
 from jqueue.spark.lake.planning import in_lots
-from jqueue.spark.lake.store import DataFile, FolderFile, LakeStore, awaited, lake_name, open_lake
+from jqueue.spark.lake.store import DataFile, FolderFile, LakeStore, lake_name, open_lake
+from jqueue.sync.background import wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,7 +62,7 @@ def read_lake(spark: SparkSession, lake: str, columns: Sequence[str] | None = No
     from pyspark.sql import functions as F
 
     schema = lake_schema(columns)
-    files, folder = awaited(_files_of(lake)), lake_name(lake)
+    files, folder = wait_for(lambda: _files_of(lake)), lake_name(lake)
     if not files:
         return spark.createDataFrame([], schema)
     if not isinstance(open_lake(lake)[0], FolderFile):

@@ -8,13 +8,11 @@ alone can commit, until the next run writes the next number.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import msgspec
 
@@ -321,13 +319,3 @@ class LakeStore:
 async def _patiently(what: str, request: Callable[[], Awaitable[Answer]]) -> Answer:
     """Repeat a request until it is answered. Errors are as for `retried`."""
     return await retried(DEADLINE, request, SystemEntropy(), what)
-
-
-def awaited(work: Coroutine[Any, Any, Answer]) -> Answer:
-    """Run to the end, even if a loop is running here already, as in a notebook."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work)
-    with ThreadPoolExecutor(1) as thread:
-        return thread.submit(asyncio.run, work).result()

@@ -9,21 +9,22 @@ All other rows are done. The source tells the outcomes when Spark has noted that
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, shown
-from jqueue.domain.limits import Limits, check_result, cut_error
+from jqueue.domain.job import Claim
+from jqueue.domain.limits import Limits, check_result
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import RangeFailure
-from jqueue.spark.claims.outcomes import Outcome, OutcomeKind, Staged
+from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.query_claims import HOLDERS, OUTCOMES_DEADLINE, claim_of
 from jqueue.spark.stream.shipping import name_of_outcomes
@@ -35,10 +36,37 @@ if TYPE_CHECKING:
 MOST_OUTCOMES = 10_000
 """Largest number of rows of a batch with an outcome of their own, by default. They are collected to the driver."""
 
-FAILED = {"id": "string", "error": "string", "delay": "double", "dead": "boolean", "charge": "boolean"}
-RESULTS = {"id": "string", "result": "", "keep_result": "double"}
-"""Columns that count, and the type to which each is cast. All but the id may be missing."""
 
+class FailedRow(msgspec.Struct):
+    """The columns of a failed row. A null is the default."""
+
+    id: str
+    error: Any = None
+    delay: Any = None
+    dead: bool = False
+    charge: bool = True
+
+    @classmethod
+    def of(cls, job_id: str, value: Any) -> FailedRow:
+        """Return the row of an entry of a mapping."""
+        failure = value if isinstance(value, RangeFailure) else RangeFailure(value)
+        return cls(job_id, failure.error, failure.delay, failure.dead, failure.charge)
+
+
+class ResultRow(msgspec.Struct):
+    """The columns of a row with a result."""
+
+    id: str
+    result: Any = None
+    keep_result: Any = None
+
+    @classmethod
+    def of(cls, job_id: str, value: Any) -> ResultRow:
+        """Return the row of an entry of a mapping."""
+        return cls(job_id, value)
+
+
+Row = TypeVar("Row", FailedRow, ResultRow)
 Failed = Mapping[str, RangeFailure | BaseException | str | None]
 Results = Mapping[str, Any]
 
@@ -81,20 +109,17 @@ def end_batch(
         StorageError: the store failed, or cannot hold outcomes beside the queue.
     """
     address = absolute(os.fspath(url))
-    pause = None if delay is None else to_seconds("delay", delay)
-    kept = None if keep_result is None else to_seconds("keep_result", keep_result)
     first = _first_of(batch)
     if first is None:
         return EndedBatch(0, 0)  # the batch has no rows, or has lost all of them
-    failures = [_failure_of(row, pause) for row in _rows(failed, "failed", FAILED, most, _of_failure)]
-    left = most - len(failures)
-    done = [_result_of(row, kept) for row in _rows(results, "results", RESULTS, left, _of_result)]
-    outcomes = {outcome.job_id: outcome for outcome in (*failures, *done)}
-    ended = EndedBatch(len({each.job_id for each in failures}), len({each.job_id for each in done}))
-    if sum(ended) > len(outcomes):
+    failures = _rows(failed, "failed", FailedRow, most)
+    done = _rows(results, "results", ResultRow, most - len(failures))
+    if failures.keys() & done.keys():
         raise InvalidJobError("a row of a batch has failed, or it has a result, and not both")
-    wait_for(lambda: _stage(address, *first, list(outcomes.values())))
-    return ended
+    outcomes = [_failure_of(row, delay) for row in failures.values()]
+    outcomes += [_result_of(row, keep_result) for row in done.values()]
+    wait_for(lambda: _stage(address, *first, outcomes))
+    return EndedBatch(len(failures), len(done))
 
 
 def _first_of(batch: DataFrame) -> tuple[str, str] | None:
@@ -109,82 +134,52 @@ def _first_of(batch: DataFrame) -> tuple[str, str] | None:
     return row.id, row.holder
 
 
-def _rows(
-    given: DataFrame | Mapping[str, Any] | None,
-    name: str,
-    kinds: Mapping[str, str],
-    most: int,
-    of_value: Callable[[str, Any], dict[str, Any]],
-) -> Iterator[dict[str, Any]]:
-    """Yield rows as plain values by column.
+def _rows(given: DataFrame | Mapping[str, Any] | None, name: str, kind: type[Row], most: int) -> dict[str, Row]:
+    """Return rows by the ids of jobs. Each row of a DataFrame is collected as JSON.
 
     Raises:
-        InvalidJobError: there are too many, or the column `id` is missing.
+        InvalidJobError: there are too many, or a column is missing or wrong.
     """
     if given is None:
-        return
+        return {}
     if isinstance(given, Mapping):
-        rows = [of_value(job_id, value) for job_id, value in given.items()]
+        rows = [kind.of(job_id, value) for job_id, value in given.items()]
     else:
+        from pyspark.sql import functions
+
+        names = kind.__struct_fields__
+        columns = [given[each].alias(each.lower()) for each in given.columns if each.lower() in names]
         if "id" not in map(str.lower, given.columns):
             raise InvalidJobError(f"{name} needs a column id")
-        rows = [row.asDict() for row in _narrow(given, kinds).limit(most + 1).collect()]
+        texts = given.select(functions.to_json(functions.struct(*columns)).alias("row")).limit(most + 1).collect()
+        try:
+            rows = [msgspec.json.decode(each.row, type=kind, strict=False) for each in texts]
+        except msgspec.ValidationError as error:
+            raise InvalidJobError(f"{name} has a row without an id, or a column of a wrong type: {error}") from None
     if len(rows) > most:
         raise InvalidJobError(
             f"more than {counted(most, 'row')} of {name}: make batches smaller with maxJobsPerTrigger, fail the batch "
             "as a whole, or raise most="
         )
-    for row in rows:
-        if not isinstance(row["id"], str) or not row["id"]:
-            raise InvalidJobError(f"{name} has a row without an id")
-        yield row
+    if any(not row.id or type(row.id) is not str for row in rows):
+        raise InvalidJobError(f"{name} has a row without an id")
+    return {row.id: row for row in rows}
 
 
-def _narrow(given: DataFrame, kinds: Mapping[str, str]) -> DataFrame:
-    """Return the columns that count, in any case, in the types that are collected."""
-    from pyspark.sql import functions
-    from pyspark.sql.types import DayTimeIntervalType
-
-    columns = []
-    for spelled in given.columns:
-        name = spelled.lower()
-        if name not in kinds:
-            continue
-        column = given[spelled]
-        if name == "result":
-            column = functions.to_json(functions.struct(column.alias("result")))
-        elif not (kinds[name] == "double" and isinstance(given.schema[spelled].dataType, DayTimeIntervalType)):
-            column = column.cast(kinds[name])
-        columns.append(column.alias(name))
-    return given.select(*columns)
+def _failure_of(row: FailedRow, delay: Duration | None) -> Outcome:
+    pause = delay if row.delay is None else row.delay
+    return Outcome.of_failure(Claim(row.id, 0), RangeFailure(row.error, pause, dead=row.dead, charge=row.charge))
 
 
-def _of_failure(job_id: str, value: Any) -> dict[str, Any]:
-    given = value if isinstance(value, RangeFailure) else RangeFailure(value)
-    return {"id": job_id, "error": given.error, "delay": given.delay, "dead": given.dead, "charge": given.charge}
-
-
-def _of_result(job_id: str, value: Any) -> dict[str, Any]:
-    return {"id": job_id, "value": value}
-
-
-def _failure_of(row: dict[str, Any], pause: float | None) -> Outcome:
-    delay = pause if row.get("delay") is None else to_seconds("delay", row["delay"])
-    error = None if row.get("error") is None else cut_error(row["error"])
-    kind: OutcomeKind = "dead" if row.get("dead") else "retried"
-    if row.get("charge") is False and not row.get("dead"):
-        kind = "handed_back" if delay is None else "snoozed"
-    return Outcome(row["id"], 0, kind, delay=delay, error=error)
-
-
-def _result_of(row: dict[str, Any], kept: float | None) -> Outcome:
-    value = row["value"] if "value" in row else json.loads(row.get("result") or "{}").get("result")
+def _result_of(row: ResultRow, keep_result: Duration | None) -> Outcome:
     try:
-        result, _ = check_result(value, Limits())
+        result, _ = check_result(row.result, Limits())
     except InvalidJobError as error:
-        raise InvalidJobError(f"the result of job {shown(row['id'])}: {error}") from None
-    seconds = kept if row.get("keep_result") is None else to_seconds("keep_result", row["keep_result"])
-    return Outcome(row["id"], 0, "done", result=result, keep_result=seconds)
+        raise InvalidJobError(f"the result of job {shown(row.id)}: {error}") from None
+    kept = keep_result if row.keep_result is None else row.keep_result
+    return Outcome(
+        row.id, 0, "done", result=result, keep_result=None if kept is None else to_seconds("keep_result", kept)
+    )
 
 
 async def _stage(url: str, job_id: str, holder: str, outcomes: list[Outcome]) -> None:

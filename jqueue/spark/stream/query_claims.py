@@ -19,20 +19,30 @@ An offset names a claim, as a queue has no positions to continue from. All of it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
 
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.lookups import Backlog, HeldBy, JobsInRanges, LastSequence, LookAtBacklog, RangesHeldBy
-from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.operations.lookups import Backlog, JobsInRanges, LastSequence, LookAtBacklog
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import FOLDER
+from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.ports.storage import SupportsScratch
-from jqueue.spark.claims.held import Heartbeats, Held, claiming, end_of_job, end_of_range, hands_back
+from jqueue.spark.claims.held import (
+    Heartbeats,
+    Held,
+    claiming,
+    claims_held_by,
+    end_claims,
+    end_of_job,
+    end_of_range,
+    hands_back,
+)
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.errors import one_line
 from jqueue.spark.staging import StagedObjects, Staging
@@ -50,7 +60,7 @@ OUTCOMES_DEADLINE = 30.0
 ID_LENGTH = 12
 
 
-class Offset(NamedTuple):
+class Offset(msgspec.Struct, frozen=True):
     """The end of one batch, and the start of the next.
 
     Attributes:
@@ -59,7 +69,7 @@ class Offset(NamedTuple):
         claim: the id of the claim that took the jobs of this batch; empty if there is none.
     """
 
-    source: str
+    source: Annotated[str, msgspec.Meta(min_length=1)]
     batch: int
     claim: str
 
@@ -70,40 +80,26 @@ class Offset(NamedTuple):
         Raises:
             InvalidJobError: it is not an offset of ours.
         """
-        if isinstance(values, Mapping):
-            source, batch, claim = (values.get(name) for name in cls._fields)
-            if isinstance(source, str) and source and isinstance(batch, int) and isinstance(claim, str):
-                return cls(source, batch, claim)
-        raise InvalidJobError(
-            "the checkpoint holds an offset that is not of a queue: was it made by a query on another source?"
-        )
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the offset as Spark takes it."""
-        return self._asdict()
-
-    def followed_by(self, claim: str) -> Offset:
-        """Return the end of the batch that this claim took."""
-        return Offset(self.source, self.batch + 1, claim)
+        try:
+            return msgspec.convert(values, cls)
+        except msgspec.ValidationError:
+            raise InvalidJobError(
+                "the checkpoint holds an offset that is not of a queue: was it made by a query on another source?"
+            ) from None
 
 
 HOLDERS = "spark/"
 """Start of the names of the holders of all claims of queries."""
 
 
-def holder_prefix(source: str) -> str:
-    """Return the start of the names of the holders of all claims of a query."""
-    return f"{HOLDERS}{source}/"
-
-
-def holder_of(source: str, claim: str) -> str:
-    """Return the holder of the jobs that one claim took."""
-    return holder_prefix(source) + claim
-
-
 def claim_of(holder: str) -> str:
     """Return the claim that took the jobs of a holder: see `holder_of`."""
     return holder.rpartition("/")[2]
+
+
+def holder_of(source: str, claim: str = "") -> str:
+    """Return the holder of the jobs that one claim of a query took; without a claim, the start of all such names."""
+    return f"{HOLDERS}{source}/{claim}"
 
 
 class ClaimsOfQuery:
@@ -211,69 +207,35 @@ class ClaimsOfQuery:
             self._queue.suspect_segment(name, InvalidBlobError(why))
             damage = SegmentDamagedError(FOLDER + name)
             logger.warning("ranges of batch %d are handed back, and all others go on: %s", start.batch, damage)
-        operations = await self._ends(start, held, staged)
+        outcomes = await self._outcomes(start, held, staged)
         waiting = next((claim for claim in self._held if claim != start.claim), None)
-        claim = self.new_id()
+        next_claim = self.new_id()
+        beside: list[Operation] = []
         if waiting is None:
-            holder, seconds = holder_of(start.source, claim), self._claim_timeout
-            claims = claiming(self._queue, self._entrypoints, most, seconds, holder, through=self._through)
-            operations += [claims, LookAtBacklog(self._entrypoints)]
-        results = await self._queue.apply_each(*operations)
-        await self._end_refused(start, held, operations, results)
-        self._held.pop(start.claim, None)
-        self._without_outcomes.discard(start.claim)
-        if staged != Staged():
-            await self._forget_outcomes(start.claim)
-        if waiting is None:
-            claimed, self._backlog = results[-2:]
-            if isinstance(claimed, JQueueError):
-                raise claimed
-            batch = Held().add(claimed)
-            if batch.number:
-                waiting, self._held[claim] = claim, batch
-                self._without_outcomes.add(claim)
-            pause = 0.0 if batch.is_full(most) else self._poll_interval
-            self._next_poll = self._queue.options.clock.monotonic() + pause
-        return start if waiting is None else start.followed_by(waiting)
+            holder, seconds = holder_of(start.source, next_claim), self._claim_timeout
+            claims = claiming(self._entrypoints, most, seconds, holder, through=self._through)
+            beside = [claims, LookAtBacklog(self._entrypoints)]
+        batch = Held()
 
-    async def _ends(self, start: Offset, held: Held, staged: Staged) -> list[Operation]:
-        """Return the operations that end the claims of a batch. All rows without an outcome of their own are done."""
-        by_id = {outcome.job_id: outcome for outcome in staged.outcomes}
-        ends = [end_of_job(job, by_id.pop(job.id, Outcome(*job.claim, "done"))) for job in held.jobs]
-        in_ranges: dict[str, list[Outcome]] = {claim.id: [] for claim in held.ranges}
-        if by_id and held.ranges:
-            [pairs] = await self._queue.apply(JobsInRanges(tuple(by_id)))
-            ours = [(range_id, job_id) for range_id, job_id in pairs if range_id in in_ranges]
-            for range_id, job_id in ours:
-                in_ranges[range_id].append(by_id[job_id])
-            for job_id in {job_id for _, job_id in ours}:
-                del by_id[job_id]
-        if by_id:
-            rows = counted(len(by_id), "row")
-            logger.warning("outcomes of %s are ignored: batch %d has no such jobs, or has lost them", rows, start.batch)
-        return ends + [
-            hands_back(claim) if claim.segment in staged.unread else end_of_range(claim, in_ranges[claim.id])
-            for claim in held.ranges
-        ]
+        def end_of(each: Job | RangeClaim, refused: JQueueError | None) -> Operation:
+            if isinstance(each, Job):
+                return end_of_job(each, outcomes[each.id][0] if each.id in outcomes else Outcome(*each.claim, "done"))
+            if refused is not None:
+                logger.warning("a range is handed back, as outcomes of its jobs cannot be noted: %s", refused)
+            is_unread = refused is not None or each.segment in staged.unread
+            return hands_back(each) if is_unread else end_of_range(each, outcomes.get(each.id, ()))
 
-    async def _end_refused(
-        self, start: Offset, held: Held, operations: Sequence[Operation], results: Sequence[object]
-    ) -> None:
-        """Hand back ranges with whose jobs no failure can be noted, and log the number of jobs that were lost."""
-        refused = [
-            (claim, operation, result)
-            for claim, operation, result in zip(held, operations, results, strict=False)  # the next claim follows
-            if isinstance(result, JQueueError)
-        ]
-        damaged = [
-            (hands_back(claim), error)
-            for claim, operation, error in refused
-            if isinstance(error, SegmentDamagedError) and isinstance(operation, EndRange)
-        ]
-        if damaged:
-            logger.warning("ranges are handed back, as outcomes of their jobs cannot be noted: %s", damaged[0][1])
-            await self._queue.apply_each(*(end for end, _ in damaged))
-        lost = Held().add(claim for claim, _, error in refused if not isinstance(error, SegmentDamagedError))
+        async def commit(ends: Sequence[Operation]) -> Sequence[Any]:
+            results = await self._queue.apply_each(*ends, *beside)
+            if beside:  # in the first commit
+                beside.clear()
+                claimed, self._backlog = results[-2:]
+                if isinstance(claimed, JQueueError):
+                    raise claimed
+                batch.add(claimed)
+            return results[: len(ends)]
+
+        lost = await end_claims(held, end_of, commit)
         if lost.number:
             logger.warning(
                 "%d of %s of batch %d went to other workers before the batch was finished: they may be done twice",
@@ -281,6 +243,34 @@ class ClaimsOfQuery:
                 counted(held.number, "job"),
                 start.batch,
             )
+        self._held.pop(start.claim, None)
+        self._without_outcomes.discard(start.claim)
+        if staged != Staged():
+            await self._forget_outcomes(start.claim)
+        if waiting is None:
+            if batch.number:
+                waiting, self._held[next_claim] = next_claim, batch
+                self._without_outcomes.add(next_claim)
+            pause = 0.0 if batch.is_full(most) else self._poll_interval
+            self._next_poll = self._queue.options.clock.monotonic() + pause
+        return start if waiting is None else Offset(start.source, start.batch + 1, waiting)
+
+    async def _outcomes(self, start: Offset, held: Held, staged: Staged) -> dict[str, list[Outcome]]:
+        """Return the staged outcomes by the ids of the single jobs and ranges of a batch. All other rows are done."""
+        by_id = {outcome.job_id: outcome for outcome in staged.outcomes}
+        outcomes = {job.id: [by_id.pop(job.id)] for job in held.jobs if job.id in by_id}
+        if by_id and held.ranges:
+            ranges = {claim.id for claim in held.ranges}
+            [pairs] = await self._queue.apply(JobsInRanges(tuple(by_id)))
+            ours = [(range_id, job_id) for range_id, job_id in pairs if range_id in ranges]
+            for range_id, job_id in ours:
+                outcomes.setdefault(range_id, []).append(by_id[job_id])
+            for job_id in {job_id for _, job_id in ours}:
+                del by_id[job_id]
+        if by_id:
+            rows = counted(len(by_id), "row")
+            logger.warning("outcomes of %s are ignored: batch %d has no such jobs, or has lost them", rows, start.batch)
+        return outcomes
 
     async def _forget_outcomes(self, claim: str) -> None:
         try:
@@ -292,15 +282,12 @@ class ClaimsOfQuery:
         """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""
         if self._source == source:
             return
-        prefix = holder_prefix(source)
-        kinds = (HeldBy(prefix), RangesHeldBy(prefix)) if self._queue.capabilities.ranges else (HeldBy(prefix),)
         self._held = {}
-        for claimed in await self._queue.apply(*kinds):
-            for each in claimed:
-                holder = each.holder if isinstance(each, Job) else each.held.holder
-                assert holder is not None  # it begins with the prefix
-                self._held.setdefault(holder.removeprefix(prefix), Held()).add([each])
-        claims = [claim for held in self._held.values() for claim in held.claims]
+        for each in await claims_held_by(self._queue, holder_of(source)):
+            holder = each.holder if isinstance(each, Job) else each.held.holder
+            assert holder is not None  # it begins so
+            self._held.setdefault(claim_of(holder), Held()).add([each])
+        claims = [each.claim for held in self._held.values() for each in held]
         if claims:
             seconds = min(MAX_HEARTBEAT_DEADLINE, self._claim_timeout / BEATS_PER_TIMEOUT)
             await self._queue.heartbeat_many(claims, deadline=seconds)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.structs import asdict
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
@@ -116,7 +117,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._new_source is None:
             self._new_source = self._claims.new_id()
             self._unlogged = True
-        return Offset(self._new_source, 0, "").as_dict()
+        return asdict(Offset(self._new_source, 0, ""))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Finish the batch that ends at `start`, claim the next, and return its end.
@@ -132,7 +133,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._claims.is_due:
             return start
         end = self._call_queue(lambda: self._claims.after(since, self._max_jobs(limit)))
-        return start if end == since else end.as_dict()
+        return start if end == since else asdict(end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the backlog, which Spark shows as `latestOffset` in the progress of the query.
