@@ -167,7 +167,11 @@ class Worker(Router):
         if queue is None:
             raise TypeError("this worker has no queue: write `worker.run(queue)`, or `worker.bind(queue)` before")
         handlers = {name: self.wrap(handler) for name, handler in self.handlers.items()}
-        self._run = run = Run(self.settings, handlers, tuple(self.crons), queue, drain=drain, signals=signals)
+        return await self.perform(Run(self.settings, handlers, tuple(self.crons), queue, drain=drain, signals=signals))
+
+    async def perform(self, run: Run) -> RunReport:
+        """Do a run, which `stop` ends."""
+        self._run = run
         try:
             return await run.perform()
         finally:

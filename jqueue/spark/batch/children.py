@@ -29,8 +29,7 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
-from jqueue.spark.batch.child import INTERRUPTED, run_as_child, work
-from jqueue.spark.batch.partition_queue import Message
+from jqueue.spark.batch.child import INTERRUPTED, Message, run_as_child, work
 from jqueue.spark.claims.outcomes import Outcome, OutcomeKind
 
 if TYPE_CHECKING:
@@ -179,12 +178,8 @@ def _listen(process: BaseProcess, reader: Connection, report: ChildReport) -> No
         is_gone = process.exitcode is not None  # and will send nothing more; what it has started may hold the pipe
         if reader.poll(0 if is_gone else CHECK_INTERVAL):
             *lines, part = (part + (chunk := os.read(reader.fileno(), CHUNK))).split(b"\n")
-            try:
-                for line in lines:
-                    report.receive(MESSAGES.decode(line))
-            except (msgspec.MsgspecError, UnicodeError):
-                report.death = "the process of the handlers wrote to a pipe of jqueue"
-                return
+            for line in lines:
+                report.receive(MESSAGES.decode(line))
             if not chunk:
                 return
             time.sleep(PAUSE)

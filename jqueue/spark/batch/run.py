@@ -9,9 +9,7 @@ no job is charged for the failure of another.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,16 +17,15 @@ from typing import TYPE_CHECKING
 import pyspark
 
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError
+from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.limits import check_integer
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
-from jqueue.spark.batch.settling import HOLDERS, BatchClaims, without_done
-from jqueue.spark.batch.task import BatchTask, do_on_spark, parts_of, sizes_of
+from jqueue.spark.batch.settling import HOLDERS, BatchClaims
+from jqueue.spark.batch.task import MOST_IN_ONE, BatchTask, do_on_spark, parts_of
 from jqueue.spark.batch.worker_pickle import pickled
 from jqueue.spark.claims.held import open_queue
-from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.errors import one_line
 from jqueue.spark.session import require_spark
 from jqueue.spark.staging import Staging, absolute
@@ -51,16 +48,6 @@ MOST = 10_000_000
 
 DEADLINE = 60.0
 """Seconds to write or read a staged object, repetitions included."""
-
-_WORDS = {
-    "done": "done",
-    "retried": "to be tried again",
-    "dead": "dead",
-    "snoozed": "put off",
-    "cancelled": "cancelled",
-    "handed_back": "handed back",
-    "lost": "lost",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +81,8 @@ class BatchReport:
     def __str__(self) -> str:
         if not self.claimed:
             return "no jobs were ready"
-        counts = [f"{getattr(self, name):,} {words}" for name, words in _WORDS.items() if getattr(self, name)]
+        names = ("done", "retried", "dead", "snoozed", "cancelled", "handed_back", "lost")
+        counts = [f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
         whose = "its" if self.killed == 1 else "their"
         killed = f" ({self.killed:,} ended {whose} process)" if self.killed else ""
         jobs = counted(self.claimed, "job")
@@ -193,14 +181,14 @@ def _run(
             held = claims.held
             if not held.number:
                 return BatchReport(seconds=clock.monotonic() - began)
-            sizes = sizes_of(spark, len(held.jobs), partitions) if held.jobs else []
             wait_for(task.mark)
-            names = do_on_spark(spark, held.jobs, sizes, task, held.ranges, folder)
+            number = partitions or max(parts, -(-len(held.jobs) // MOST_IN_ONE))
+            names = do_on_spark(spark, held, number, task, folder)
         except BaseException as error:
             if not claims.held.number:
                 raise
             failure = error
-        counts, problem = wait_for(lambda: _finish(claims, task, names))
+        counts, problem = wait_for(lambda: claims.finish(task, names))
     finally:
         wait_for(claims.close)
     report = BatchReport(claimed=claims.held.number, seconds=clock.monotonic() - began, **counts)
@@ -230,35 +218,3 @@ def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[st
         of = f" for {missing[0]!r}" if missing else ""
         raise InvalidJobError(f"the worker has no handler{of} (its handlers: {there_are})")
     return wanted
-
-
-async def _finish(
-    claims: BatchClaims, task: BatchTask, names: Sequence[str] | None
-) -> tuple[Counter[str], Exception | None]:
-    """End the claims, and remove the staged objects. Return the counts, and the error if not all is known.
-
-    Args:
-        claims: the claims.
-        task: the task of the batch.
-        names: of the objects with the outcomes; None if Spark has failed.
-    """
-    several: list[Staged] = []
-    problem: Exception | None = None
-    async with task.staging.opened() as objects:
-        try:
-            wanted = names or ()
-            if names is None or task.results:
-                wanted = [each for each in await objects.of_write(task.write_id) or () if each != task.marker]
-            contents = await objects.read(wanted)
-        except JQueueError as error:
-            wanted, contents, problem = (), [], error
-        for name, content in zip(wanted, contents, strict=True):
-            try:
-                staged = Staged.decode(content)
-            except InvalidBlobError as error:
-                problem = error
-                continue
-            is_written = not task.results or name in (names or ())
-            several.append(staged if is_written else without_done(staged))
-        counts, _ = await asyncio.gather(claims.settle(several), objects.clean(task.write_id))
-    return counts, problem

@@ -7,16 +7,15 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import InvalidJobError, JQueueError, SegmentDamagedError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.lookups import LookAtBacklog
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
+from jqueue.spark.batch.task import BatchTask
 from jqueue.spark.claims.held import (
     LEAST_ROWS,
     Heartbeats,
@@ -131,7 +130,36 @@ class BatchClaims:
                 claims.add((each.claim, held.heartbeat_at))
         return claims if before is None else claims & before
 
-    async def settle(self, several: Iterable[Staged]) -> Counter[str]:
+    async def finish(self, task: BatchTask, names: Sequence[str] | None) -> tuple[Counter[str], Exception | None]:
+        """End the claims, and remove the staged objects. Return the counts, and the error if not all is known.
+
+        Args:
+            task: the task of the batch.
+            names: of the objects with the outcomes; None if Spark has failed.
+        """
+        several: list[Staged] = []
+        problem: Exception | None = None
+        async with task.staging.opened() as objects:
+            try:
+                wanted = names or ()
+                if names is None or task.results:
+                    wanted = [each for each in await objects.of_write(task.write_id) or () if each != task.marker]
+                contents = await objects.read(wanted)
+            except JQueueError as error:
+                wanted, contents, problem = (), [], error
+            for name, content in zip(wanted, contents, strict=True):
+                try:
+                    staged = Staged.decode(content)
+                except InvalidBlobError as error:
+                    problem = error
+                    continue
+                if task.results and name not in (names or ()):
+                    staged = staged.without_done()  # Spark has not written their results
+                several.append(staged)
+            counts, _ = await asyncio.gather(self._settle(several), objects.clean(task.write_id))
+        return counts, problem
+
+    async def _settle(self, several: Iterable[Staged]) -> Counter[str]:
         """End the claims in one commit, by their known outcomes. Jobs without one are handed back unharmed.
 
         If the queue refuses to enqueue what jobs add (there is no room, a key is taken), a second commit follows. A
@@ -234,10 +262,3 @@ class BatchClaims:
                 logger.warning("%s could not be handed back: %s", counted(self.held.number, "job"), error)
         await self._beats.keep(())
         await self.queue.aclose()
-
-
-def without_done(staged: Staged) -> Staged:
-    """Return outcomes whose results Spark has not written, so that no job is done."""
-    if staged.range_id is not None:
-        return Staged() if staged.all_done else staged
-    return replace(staged, outcomes=tuple(each for each in staged.outcomes if each.kind != "done"))

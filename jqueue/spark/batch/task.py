@@ -22,12 +22,12 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, SegmentDamagedError, StorageError
 from jqueue.domain.header import SetAside
 from jqueue.domain.job import JobRecord
-from jqueue.domain.models import Job, record_of
+from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.ports.log import logger_of
 from jqueue.spark.batch.children import do_jobs
-from jqueue.spark.claims.held import end_of_range
+from jqueue.spark.claims.held import Held, end_of_range
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.rows import json_text
 from jqueue.spark.staging import PREFIX, Staging
@@ -47,9 +47,6 @@ A row whose `line` begins as a pickle does is the claim of a range. It is alone 
 PICKLE = b"\x80"
 """First byte of a pickled claim. No line of a job begins with it."""
 
-STAGED = pa.schema([("staged", pa.string())])
-"""Columns of a task's answer: the name of the object that it has staged."""
-
 RESULTS = pa.schema(
     [
         ("job_id", pa.string()),
@@ -59,10 +56,10 @@ RESULTS = pa.schema(
         ("staged", pa.string()),
     ]
 )
-"""Columns of a task's answer in a batch with a place for results: a row for each job that is done.
+"""Columns of a task's answer. With a place for results, it has a row for each job that is done, and `result` is JSON.
 
-`result` is JSON. `staged` names the object with the outcomes of the same attempt: Spark may try a task several times,
-and those outcomes count whose results it has written.
+Without, it has one row. `staged` names the object with the outcomes of the same attempt: Spark may try a task several
+times, and those outcomes count whose results it has written.
 """
 
 PER_CORE = 2
@@ -197,7 +194,7 @@ class BatchTask:
     def _answer(self, name: str, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> pa.RecordBatch:
         """Return the name of the staged object; with results, beside each job that is done."""
         if not self.results:
-            return pa.record_batch([[name]], schema=STAGED)
+            return pa.RecordBatch.from_pylist([{"staged": name}], schema=RESULTS)
         rows = [
             {
                 "job_id": job.id,
@@ -213,7 +210,7 @@ class BatchTask:
 
 
 def parts_of(spark: SparkSession, partitions: int | None) -> int:
-    """Return the least number of partitions for a batch that is large enough; see `sizes_of`."""
+    """Return the least number of partitions for a batch that is large enough."""
     from pyspark.errors import PySparkAttributeError
 
     try:
@@ -224,27 +221,7 @@ def parts_of(spark: SparkSession, partitions: int | None) -> int:
         ) from None
 
 
-def sizes_of(spark: SparkSession, jobs: int, partitions: int | None) -> list[int]:
-    """Return the number of jobs in each partition.
-
-    Args:
-        spark: the session, which knows the number of cores.
-        jobs: number of all jobs.
-        partitions: the wanted number of partitions; None: chosen by the numbers of cores and jobs.
-    """
-    number = partitions or max(parts_of(spark, None), -(-jobs // MOST_IN_ONE))
-    size, more = divmod(jobs, min(number, jobs))
-    return [size + (place < more) for place in range(min(number, jobs))]
-
-
-def do_on_spark(
-    spark: SparkSession,
-    jobs: Sequence[Job],
-    sizes: Sequence[int],
-    task: BatchTask,
-    ranges: Sequence[RangeClaim] = (),
-    results: str | None = None,
-) -> list[str]:
+def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask, results: str | None) -> list[str]:
     """Do jobs on executors, and return the names of the objects with their outcomes.
 
     With a place for results, executors write them there as Parquet. Spark commits them when all tasks have succeeded,
@@ -254,21 +231,22 @@ def do_on_spark(
 
     Args:
         spark: the session.
-        jobs: in the order in which to do them.
-        sizes: number of these jobs in each partition; the first partition has the first jobs.
+        held: the claims. Each range makes a partition.
+        number: number of partitions of the other jobs; the first partition has the first jobs.
         task: does the jobs of a partition.
-        ranges: claims of ranges. Each makes a further partition.
         results: path of a folder for results; None for no results.
     """
-    numbers = [number for number, size in enumerate(sizes) for _ in range(size)]
-    numbers += range(len(sizes), len(sizes) + len(ranges))
-    lines = [*(encode_job(record_of(job)) for job in jobs), *(pickle.dumps(claim) for claim in ranges)]
+    singles, number = len(held.jobs), min(number, len(held.jobs))
+    numbers = [*(place * number // singles for place in range(singles)), *range(number, number + len(held.ranges))]
+    lines = [*(encode_job(record_of(job)) for job in held.jobs), *(pickle.dumps(claim) for claim in held.ranges)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
     with tagged(spark, task.write_id):
-        lots = spark.createDataFrame(table).repartitionById(len(sizes) + len(ranges), "partition")
+        schema = from_arrow_schema(RESULTS)
+        lots = spark.createDataFrame(table).repartitionById(number + len(held.ranges), "partition")
+        answers = lots.mapInArrow(task, schema)
         if results is None:
-            return [row.staged for row in lots.mapInArrow(task, from_arrow_schema(STAGED)).collect()]
+            return [row.staged for row in answers.collect()]
         folder = f"{results}/batch={task.write_id}"
-        lots.mapInArrow(task, from_arrow_schema(RESULTS)).write.parquet(folder)
-        written = spark.read.schema(from_arrow_schema(RESULTS)).parquet(folder)
+        answers.write.parquet(folder)
+        written = spark.read.schema(schema).parquet(folder)
         return [row.staged for row in written.select("staged").distinct().collect()]

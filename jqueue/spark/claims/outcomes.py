@@ -156,6 +156,12 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
         """Number of all done jobs, also of jobs that enqueue others."""
         return self.done + sum(outcome.kind == "done" for outcome in self.outcomes)
 
+    def without_done(self) -> Staged:
+        """Return the outcomes without those of done jobs. Of a range with a done job, none is left."""
+        if self.range_id is not None:
+            return Staged() if self.all_done else self
+        return replace(self, outcomes=tuple(each for each in self.outcomes if each.kind != "done"))
+
     @property
     def is_final(self) -> bool:
         """True if a task may end the range, as no outcome needs the driver."""

@@ -110,12 +110,15 @@ class ClaimsOfQuery:
         entrypoints: the entrypoints whose jobs it takes; None for all.
         claim_timeout: seconds without a heartbeat after which its jobs may go to other workers.
         poll_interval: seconds between two looks for jobs, unless the last one found a full batch.
+
+    Attributes:
+        queue: as given.
     """
 
     def __init__(
         self, queue: DirectQueue, entrypoints: tuple[str, ...] | None, claim_timeout: float, poll_interval: float
     ) -> None:
-        self._queue = queue
+        self.queue = queue
         self._entrypoints = entrypoints
         self._claim_timeout = claim_timeout
         self._poll_interval = poll_interval
@@ -131,18 +134,18 @@ class ClaimsOfQuery:
 
     def new_id(self) -> str:
         """Return a fresh id. It is short, since it is kept with every job in progress."""
-        return self._queue.options.entropy.new_id().replace("-", "")[:ID_LENGTH]
+        return self.queue.options.entropy.new_id().replace("-", "")[:ID_LENGTH]
 
     @property
     def is_due(self) -> bool:
         """True if it is time to look for jobs. Until then the store is left alone."""
-        return self._through is not None or self._queue.options.clock.monotonic() >= self._next_poll
+        return self._through is not None or self.queue.options.clock.monotonic() >= self._next_poll
 
     def progress(self) -> dict[str, Any] | None:
         """Return the figures of the query for its progress, as of the last claim; None before it."""
         if self._backlog is None:
             return None
-        oldest, now = self._backlog.oldest, self._queue.options.clock.now()
+        oldest, now = self._backlog.oldest, self.queue.options.clock.now()
         return {
             "backlog": self._backlog.jobs,
             "oldestAgeSeconds": None if oldest is None else round(max(0.0, (now - oldest).total_seconds()), 3),
@@ -152,7 +155,7 @@ class ClaimsOfQuery:
 
     async def freeze(self) -> None:
         """From now on, take only jobs that are in the queue at this moment."""
-        [self._through] = await self._queue.apply(LastSequence())
+        [self._through] = await self.queue.apply(LastSequence())
 
     def begin(self, source: str) -> None:
         """Take an id that has never been used: nothing is claimed under it."""
@@ -193,8 +196,9 @@ class ClaimsOfQuery:
         return self._held.get(end.claim, Held())
 
     async def stop(self) -> None:
-        """Send no more heartbeats. The claims stay: after a restart the query goes on with them."""
+        """Send no more heartbeats, and close the queue. A restarted query goes on with the claims."""
         await self._beats.keep(())
+        await self.queue.aclose()
 
     async def _next(self, start: Offset, most: int) -> Offset:
         """End a batch and claim the next, in one commit. Return the end of the next batch."""
@@ -204,7 +208,7 @@ class ClaimsOfQuery:
             [content] = await self._objects.read([name_of_outcomes(start.claim)])
             staged = Staged.decode(content)
         for name, why in staged.unread.items():
-            self._queue.suspect_segment(name, InvalidBlobError(why))
+            self.queue.suspect_segment(name, InvalidBlobError(why))
             damage = SegmentDamagedError(FOLDER + name)
             logger.warning("ranges of batch %d are handed back, and all others go on: %s", start.batch, damage)
         outcomes = await self._outcomes(start, held, staged)
@@ -226,7 +230,7 @@ class ClaimsOfQuery:
             return hands_back(each) if is_unread else end_of_range(each, outcomes.get(each.id, ()))
 
         async def commit(ends: Sequence[Operation]) -> Sequence[Any]:
-            results = await self._queue.apply_each(*ends, *beside)
+            results = await self.queue.apply_each(*ends, *beside)
             if beside:  # in the first commit
                 beside.clear()
                 claimed, self._backlog = results[-2:]
@@ -252,7 +256,7 @@ class ClaimsOfQuery:
                 waiting, self._held[next_claim] = next_claim, batch
                 self._without_outcomes.add(next_claim)
             pause = 0.0 if batch.is_full(most) else self._poll_interval
-            self._next_poll = self._queue.options.clock.monotonic() + pause
+            self._next_poll = self.queue.options.clock.monotonic() + pause
         return start if waiting is None else Offset(start.source, start.batch + 1, waiting)
 
     async def _outcomes(self, start: Offset, held: Held, staged: Staged) -> dict[str, list[Outcome]]:
@@ -261,7 +265,7 @@ class ClaimsOfQuery:
         outcomes = {job.id: [by_id.pop(job.id)] for job in held.jobs if job.id in by_id}
         if by_id and held.ranges:
             ranges = {claim.id for claim in held.ranges}
-            [pairs] = await self._queue.apply(JobsInRanges(tuple(by_id)))
+            [pairs] = await self.queue.apply(JobsInRanges(tuple(by_id)))
             ours = [(range_id, job_id) for range_id, job_id in pairs if range_id in ranges]
             for range_id, job_id in ours:
                 outcomes.setdefault(range_id, []).append(by_id[job_id])
@@ -283,14 +287,14 @@ class ClaimsOfQuery:
         if self._source == source:
             return
         self._held = {}
-        for each in await claims_held_by(self._queue, holder_of(source)):
+        for each in await claims_held_by(self.queue, holder_of(source)):
             holder = each.holder if isinstance(each, Job) else each.held.holder
             assert holder is not None  # it begins so
             self._held.setdefault(claim_of(holder), Held()).add([each])
         claims = [each.claim for held in self._held.values() for each in held]
         if claims:
             seconds = min(MAX_HEARTBEAT_DEADLINE, self._claim_timeout / BEATS_PER_TIMEOUT)
-            await self._queue.heartbeat_many(claims, deadline=seconds)
+            await self.queue.heartbeat_many(claims, deadline=seconds)
             logger.info("the query continues with %s that it had claimed before", counted(self._number, "job"))
         await self._beats.keep(self._held.values())
         self._source = source

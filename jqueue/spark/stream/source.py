@@ -17,7 +17,7 @@ id. All claims are made under it, so that none is left behind if the driver dies
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,7 +27,6 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from jqueue.core.direct import DirectQueue
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
@@ -41,8 +40,7 @@ from jqueue.spark.snapshot.reader import SnapshotPartition, read_pieces
 from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.query_claims import OUTCOMES_DEADLINE, ClaimsOfQuery, Offset, holder_of
 from jqueue.spark.stream.shipping import ShippedRows, UnreadNotes, partitions_of_ranges, shipped
-from jqueue.sync.background import CallEnded, background
-from jqueue.sync.open_queue import OpenQueue
+from jqueue.sync.background import CallEnded, wait_for
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
@@ -97,7 +95,6 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._new_source: str | None = None
         self._unlogged = False  # True until Spark has noted the new id
         self._planned: tuple[Offset | None, list[InputPartition]] = None, []
-        self._stopped = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ClaimReader, (self._given, self._schema)
@@ -163,12 +160,10 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Send no more heartbeats. Spark does not always call it; the claims stay either way."""
-        open_queue = self.__dict__.get("_open_queue")
-        if open_queue is not None and not self._stopped:
-            self._stopped = True
+        claims = self.__dict__.pop("_claims", None)
+        if claims is not None:
             with suppress(CallEnded):  # the process is ending, which has the same effect
-                open_queue.run(lambda _: self._claims.stop())
-            open_queue.close(None)
+                wait_for(claims.stop)
 
     # Helpers of these methods
 
@@ -189,20 +184,9 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**{name: default for name, (_, default) in OPTIONS.items()}, **parsed}
 
     @cached_property
-    def _open_queue(self) -> OpenQueue:
-        timeout = self._options["claimTimeout"]
-        return OpenQueue(background(), open_queue(self._url, timeout))
-
-    @cached_property
     def _claims(self) -> ClaimsOfQuery:
-        options = self._options
-        return ClaimsOfQuery(self._queue, options["entrypoint"], options["claimTimeout"], options["pollInterval"])
-
-    @property
-    def _queue(self) -> DirectQueue:
-        queue = self._open_queue.queue
-        assert isinstance(queue, DirectQueue)
-        return queue
+        options, timeout = self._options, self._options["claimTimeout"]
+        return ClaimsOfQuery(open_queue(self._url, timeout), options["entrypoint"], timeout, options["pollInterval"])
 
     def _partitions_of(self, until: Offset) -> list[InputPartition]:
         """Return the jobs of a batch as partitions: single jobs with their rows, and ranges to be read by tasks."""
@@ -213,24 +197,21 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             several = max(1, several - single)
         parts: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
         if held.ranges:
-            staging, name = Staging(self._url, OUTCOMES_DEADLINE), describe(self._queue.storage)
+            staging, name = Staging(self._url, OUTCOMES_DEADLINE), describe(self._claims.queue.storage)
             notes = UnreadNotes(holder_of(until.source, until.claim), until.claim, staging)
             parts += partitions_of_ranges(name, self._url, held.ranges, notes, several)
         return parts
 
-    def _call_queue(self, work: Callable[[], Awaitable[Answer]]) -> Answer:
+    def _call_queue(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Run a coroutine in the thread in the background.
 
         Raises:
             JQueueError: it failed. The message is one line.
         """
         try:
-            answer: Answer = self._open_queue.run(lambda _: work())
+            return wait_for(work)
         except JQueueError as error:
-            failure = error
-        else:
-            return answer
-        raise JQueueError(f"the queue of the streaming query failed: {one_line(failure)}") from None
+            raise JQueueError(f"the queue of the streaming query failed: {one_line(error)}") from None
 
     def _max_jobs(self, limit: ReadLimit) -> int:
         if isinstance(limit, ReadAllAvailable):
