@@ -6,6 +6,7 @@ process. A process knows these URLs once it has imported this module.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import re
@@ -34,8 +35,9 @@ CALLS = (
 )
 OF_OBJECTS = CALLS[4:]
 Request = Callable[[], Awaitable[Any]]
-Step = Callable[[str, Request], Callable[[], object] | None]
-"""Called with the name of a request and the request. It may raise, and may return what to call after the request."""
+Step = Callable[[str, Request], Callable[[], object] | Awaitable[object] | None]
+"""Called with the name of a request and the request. It may raise, and may return what to call after the request, or
+what to await before it."""
 
 _steps: list[Step] = []
 
@@ -121,10 +123,13 @@ def _telling(kind: Any, object_of: Callable[[Any], str], storage_of: Callable[[A
                 return await getattr(kind, name)(storage_of(self), *arguments, **options)
 
             suffix = arguments[0] if name in OF_OBJECTS else ""
-            after = [step(f"{name} {object_of(self)}{suffix}", request) for step in list(_steps)]
+            told = [step(f"{name} {object_of(self)}{suffix}", request) for step in list(_steps)]
+            for each in told:
+                if inspect.isawaitable(each):
+                    await each
             answer = await request()
-            for each in after:
-                if each is not None:
+            for each in told:
+                if callable(each):
                     each()
             return answer
 

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 import threading
+from contextvars import ContextVar
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -187,20 +188,21 @@ def test_a_run_removes_no_file_of_a_later_run(queue):
     written, swept, marks = threading.Event(), threading.Event(), []
 
     def do_later():
+        is_later.set(True)
         call(queue, work)
         archive(queue, lake)
 
-    later = threading.Thread(target=do_later)
+    later, is_later = threading.Thread(target=do_later), ContextVar("is_later", default=False)
 
     def step(name, request):
-        is_later = threading.current_thread() is later
-        marks.extend([is_later] * (name == "write overtaken/lake/_jqueue.json"))
-        if not is_later and marks == [False, False] and name.startswith("list_beside"):
+        marks.extend([is_later.get()] * (name == "write overtaken/lake/_jqueue.json"))
+        if not is_later.get() and marks == [False, False] and name.startswith("list_beside"):
             later.start()
-            assert written.wait(60)
-        if is_later and marks == [False, False, True, True]:
+            return asyncio.to_thread(written.wait, 60)
+        if is_later.get() and marks == [False, False, True, True]:
             written.set()
-            assert swept.wait(60)
+            return asyncio.to_thread(swept.wait, 60)
+        return None
 
     with told(step):
         with pytest.raises(StorageFatalError, match="has taken the place of this one"):
