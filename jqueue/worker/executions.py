@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Literal
@@ -53,7 +54,7 @@ class Execution:
         context: the context of the call; None if neither the handler nor middleware takes one.
         task: the task that runs the handler.
         began: time at which the handler was called, on the loop's clock.
-        timer: runs until the handler's timeout, or until a handler that was told to stop counts as stuck.
+        due: time at which the handler has its timeout, or counts as stuck if it was told to stop, on the loop's clock.
     """
 
     handler: Handler[..., Any]
@@ -65,12 +66,7 @@ class Execution:
     context: Context | BatchContext | None = None
     task: asyncio.Task[None] | None = None
     began: float = 0.0
-    timer: asyncio.TimerHandle | None = None
-
-    def cancel_timer(self) -> None:
-        """Forget the timeout."""
-        if self.timer is not None:
-            self.timer.cancel()
+    due: float = math.inf
 
     def warn(self, text: str, *values: Any) -> None:
         """Log a warning that continues the name of the job, or the number of jobs."""

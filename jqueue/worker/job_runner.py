@@ -98,6 +98,9 @@ class JobRunner:
         self._interrupt = interrupt
         self._loop = state.loop
         self._run_task = asyncio.current_task()
+        self._timeouts = {name: handler.options.seconds for name, handler in state.handlers.items()}
+        self._next_check = math.inf
+        self._timer: asyncio.TimerHandle | None = None
         # By entrypoint: the handler, its call, and True if it needs a context.
         self._calls = {
             name: (
@@ -147,7 +150,7 @@ class JobRunner:
         held = HeldJob(job, execution, self._claims.confirmed(job, now))
         self._state.held.add(held)
         execution.occupants += 1  # until its outcome is sent; its handler has the slot already
-        if job.failures > max(1, attempts_of(job, execution.handler.options.max_attempts)):
+        if job.failures > 1 and job.failures > attempts_of(job, execution.handler.options.max_attempts):
             times = counted(job.failures, "time")
             error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
             self._decide(held, Decision("dead", error=error, dead=True))
@@ -186,7 +189,6 @@ class JobRunner:
             error = decisive(raised)
         was_stuck = self._state.end(execution)
         self._end(execution, results, error, was_stuck)
-        execution.cancel_timer()
         execution.jobs.clear()  # its jobs refer to it: a cycle would be left to the garbage collector
         self._state.vacate(execution)
         if was_stuck:
@@ -197,9 +199,7 @@ class JobRunner:
         call, execution.began = execution.call, self._loop.time()
         if execution.handler.home == "process":
             return self._in_process(execution)
-        seconds = execution.handler.options.seconds
-        if seconds is not None:
-            execution.timer = self._loop.call_later(seconds, self.stop, execution, "timeout")
+        self._limit(execution, self._timeouts[execution.handler.entrypoint])
         awaitable: Awaitable[Any] = call(payload, execution.context)
         return awaitable
 
@@ -222,12 +222,9 @@ class JobRunner:
         def running(begun: bool) -> None:
             if execution.phase is not Phase.RUNNING:
                 return
-            execution.cancel_timer()
-            seconds = handler.options.seconds
-            if begun and seconds is not None:
-                execution.timer = self._loop.call_later(seconds, self.stop, execution, "timeout")
-                if execution.context is not None:
-                    execution.context.move_deadline(self._deadline(handler))
+            self._limit(execution, self._timeouts[handler.entrypoint] if begun else None)
+            if begun and execution.context is not None:
+                execution.context.move_deadline(self._deadline(handler))
 
         async with self._processes.turn:
             running(True)  # starts the timeout for middleware
@@ -323,13 +320,39 @@ class JobRunner:
                     held.context.stop()
         if execution.phase not in (Phase.WAITING, Phase.RUNNING):
             return
-        execution.cancel_timer()
         if execution.context is not None:
             execution.context.stop()
         if execution.phase is Phase.RUNNING and execution.task is not None:
             execution.task.cancel()
         execution.phase = Phase.STOPPING
-        execution.timer = self._loop.call_later(self._state.cancel_grace, self._stick, execution)
+        self._limit(execution, self._state.cancel_grace)
+
+    def _limit(self, execution: Execution, seconds: float | None) -> None:
+        """Limit the time of a handler from now on: it is told to stop then, or is stuck if it was told before."""
+        execution.due = math.inf if seconds is None else self._loop.time() + seconds
+        self._check_at(execution.due)
+
+    def _check_at(self, due: float) -> None:
+        """Check the limits at a time, unless they are checked before. One timer serves all handlers."""
+        if due < self._next_check:
+            self.close()
+            self._next_check = due
+            self._timer = self._loop.call_at(due, self._check_limits)
+
+    def _check_limits(self) -> None:
+        """Stop the handlers whose time is over."""
+        now, self._next_check = max(self._next_check, self._loop.time()), math.inf
+        for execution in [each for each in self._state.executions if each.due <= now]:
+            if execution.phase is Phase.RUNNING:
+                self.stop(execution, "timeout")
+            else:
+                self._stick(execution)
+        self._check_at(min((each.due for each in self._state.executions), default=math.inf))
+
+    def close(self) -> None:
+        """Check no limits any longer."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def stop_job(self, held: HeldJob, reason: Reason) -> None:
         """Tell a handler to stop the work on a job. A batch goes on with its other jobs, if there are any.
@@ -367,7 +390,6 @@ class JobRunner:
 
     def abandon(self, execution: Execution) -> None:
         """Give back the jobs of a handler that does not stop, as the worker ends. It is not waited for."""
-        execution.cancel_timer()
         if execution in self._state.executions:
             self._state.stick(execution)
         if execution.phase is Phase.STUCK:

@@ -250,6 +250,7 @@ class Run:
                 self._phase = "closing"
                 for part in parts:
                     part.cancel()
+                job_runner.close()
         end = failure or cancelled
         if end is not None:
             raise end
