@@ -12,6 +12,7 @@ from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError,
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.lookups import LookAtBacklog
+from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
@@ -20,13 +21,11 @@ from jqueue.spark.claims.held import (
     LEAST_ROWS,
     Heartbeats,
     Held,
-    best_of,
     claiming,
     claims_held_by,
     end_claims,
     end_of_job,
     end_of_range,
-    hands_back,
 )
 from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, OutcomeKind, Staged
 from jqueue.worker import Worker
@@ -108,7 +107,7 @@ class BatchClaims:
         clock = queue.options.clock
         until, silent = clock.monotonic() + self._claim_timeout + LOOK, None
         while True:
-            self.held.add((await queue.apply(claim))[0])
+            self.held += (await queue.apply(claim))[0]
             silent = await self._silent_batches(silent)
             if self.held.number or not silent or clock.monotonic() > until:
                 break
@@ -172,7 +171,11 @@ class BatchClaims:
         Raises:
             StorageError: the queue could not be written.
         """
-        outcomes, ranges = best_of(several)
+        several = list(several)
+        ranks = {"handed_back": 0, "done": 2}  # of several attempts, the one that has done more counts
+        attempts = [each for staged in several for each in staged.outcomes]
+        outcomes = {each.job_id: each for each in sorted(attempts, key=lambda each: ranks.get(each.kind, 1))}
+        ranges = {staged.range_id: staged for staged in sorted(several, key=lambda staged: staged.all_done)}
         for name, why in {pair for staged in ranges.values() for pair in staged.unread.items()}:
             logger.warning("jobs of a batch are handed back: %s", SegmentDamagedError(FOLDER + name, why))
         counts: dict[str, Mapping[str, int]] = {}
@@ -217,7 +220,7 @@ class BatchClaims:
         The task may have ended the range already. Repeating that changes nothing.
         """
         if staged is None or staged.left == claim.rows or isinstance(refused, SegmentDamagedError):
-            return hands_back(claim), {"handed_back": claim.rows}
+            return EndRange(claim, worked_on=0), {"handed_back": claim.rows}
         open_jobs = {job.id: job_of(job) for job in staged.jobs}
         outcomes = [
             self._decided(open_jobs[each.job_id], each) if each.job_id in open_jobs else each
@@ -257,7 +260,7 @@ class BatchClaims:
         if self.held.number and not self._ends:  # the batch was interrupted
             try:
                 await self.queue.nack_many(self.held.jobs, charge=False)
-                await self.queue.apply_each(*map(hands_back, self.held.ranges))
+                await self.queue.apply_each(*(EndRange(each, worked_on=0) for each in self.held.ranges))
             except JQueueError as error:
                 logger.warning("%s could not be handed back: %s", counted(self.held.number, "job"), error)
         await self._beats.keep(())

@@ -65,11 +65,8 @@ def _place_of(worker: Worker) -> tuple[str, str] | None:
     for module in [*of_handlers, *sys.modules.values()]:
         if isinstance(module, ModuleType) and module.__name__ != "__main__":
             for name, value in list(vars(module).items()):
-                if value is worker and _can_be_imported(module.__name__.partition(".")[0]):
-                    return module.__name__, name
+                if value is worker:  # to be in `sys.modules` is not enough: others must find the package
+                    package = module.__name__.partition(".")[0]
+                    if any(each.find_spec(package, None) for each in sys.meta_path if hasattr(each, "find_spec")):
+                        return module.__name__, name
     return None
-
-
-def _can_be_imported(package: str) -> bool:
-    """Return True if a package can be found. To be in `sys.modules` is not enough."""
-    return any(finder.find_spec(package, None) is not None for finder in sys.meta_path if hasattr(finder, "find_spec"))

@@ -6,8 +6,7 @@ by one, and their rows go through the driver.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any
 
 from jqueue.connect import connect
@@ -24,7 +23,7 @@ from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.lookups import HeldBy, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, RangeClaim, RangeFailure
-from jqueue.spark.claims.outcomes import Outcome, Staged
+from jqueue.spark.claims.outcomes import Outcome
 
 DEADLINE = 60.0
 """Seconds that one call of the queue may take: it may read the indexes of many segments, and carry many outcomes."""
@@ -94,35 +93,23 @@ async def claims_held_by(queue: DirectQueue, prefix: str) -> list[Job | RangeCla
     return [*jobs, *ranges]
 
 
-@dataclass
-class Held:
-    """The claims of one batch.
+class Held(list[Job | RangeClaim]):
+    """The claims of one batch: jobs that were claimed one by one, and ranges."""
 
-    Attributes:
-        jobs: the jobs that were claimed one by one.
-        ranges: the claims of ranges.
-    """
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs that were claimed one by one."""
+        return [each for each in self if isinstance(each, Job)]
 
-    jobs: list[Job] = field(default_factory=list)
-    ranges: list[RangeClaim] = field(default_factory=list)
-
-    def add(self, claimed: Iterable[Job | RangeClaim]) -> Held:
-        """Add claims, and return these."""
-        for each in claimed:
-            if isinstance(each, Job):
-                self.jobs.append(each)
-            else:
-                self.ranges.append(each)
-        return self
+    @property
+    def ranges(self) -> list[RangeClaim]:
+        """The claims of ranges."""
+        return [each for each in self if isinstance(each, RangeClaim)]
 
     @property
     def number(self) -> int:
         """Number of jobs."""
         return len(self.jobs) + sum(claim.rows for claim in self.ranges)
-
-    def __iter__(self) -> Iterator[Job | RangeClaim]:
-        yield from self.jobs
-        yield from self.ranges
 
     def is_full(self, most: int) -> bool:
         """Return True if there may be more jobs, as the batch has reached a largest size."""
@@ -187,11 +174,6 @@ def end_of_range(
     return AllOrNothing((*added, end)) if added else end
 
 
-def hands_back(claim: RangeClaim) -> EndRange:
-    """Return the operation that hands back all jobs of a range, uncharged."""
-    return EndRange(claim, worked_on=0)
-
-
 async def end_claims(
     held: Held,
     end_of: Callable[[Job | RangeClaim, JQueueError | None], Operation],
@@ -215,29 +197,10 @@ async def end_claims(
             if not isinstance(answer, JQueueError):
                 continue
             if each.id in refused or (isinstance(answer, JobNotFoundError) and answer.job_id == each.id):
-                lost.add([each])
+                lost.append(each)
             else:
                 refused[each.id] = answer
                 again.append(each)
         if not again:
             return lost
         left = again
-
-
-def best_of(several: Iterable[Staged]) -> tuple[dict[str, Outcome], dict[str, Staged]]:
-    """Return the best known outcome of each single job and of each range, by id, if several attempts have staged some.
-
-    A done job has precedence over any other, and of two results of a range, the result with more done jobs.
-    """
-    outcomes: dict[str, Outcome] = {}
-    ranges: dict[str, Staged] = {}
-    for staged in several:
-        if staged.range_id is not None:
-            best = ranges.setdefault(staged.range_id, staged)
-            ranges[staged.range_id] = staged if staged.all_done > best.all_done else best
-            continue
-        for outcome in staged.outcomes:
-            known = outcomes.setdefault(outcome.job_id, outcome)
-            if known.kind == "handed_back" or (known.kind != "done" and outcome.kind == "done"):
-                outcomes[outcome.job_id] = outcome
-    return outcomes, ranges

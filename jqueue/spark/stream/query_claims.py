@@ -29,6 +29,7 @@ from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError,
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.lookups import Backlog, JobsInRanges, LastSequence, LookAtBacklog
+from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
@@ -41,7 +42,6 @@ from jqueue.spark.claims.held import (
     end_claims,
     end_of_job,
     end_of_range,
-    hands_back,
 )
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.errors import one_line
@@ -227,7 +227,7 @@ class ClaimsOfQuery:
             if refused is not None:
                 logger.warning("a range is handed back, as outcomes of its jobs cannot be noted: %s", refused)
             is_unread = refused is not None or each.segment in staged.unread
-            return hands_back(each) if is_unread else end_of_range(each, outcomes.get(each.id, ()))
+            return EndRange(each, worked_on=0) if is_unread else end_of_range(each, outcomes.get(each.id, ()))
 
         async def commit(ends: Sequence[Operation]) -> Sequence[Any]:
             results = await self.queue.apply_each(*ends, *beside)
@@ -236,7 +236,7 @@ class ClaimsOfQuery:
                 claimed, self._backlog = results[-2:]
                 if isinstance(claimed, JQueueError):
                     raise claimed
-                batch.add(claimed)
+                batch.extend(claimed)
             return results[: len(ends)]
 
         lost = await end_claims(held, end_of, commit)
@@ -290,7 +290,7 @@ class ClaimsOfQuery:
         for each in await claims_held_by(self.queue, holder_of(source)):
             holder = each.holder if isinstance(each, Job) else each.held.holder
             assert holder is not None  # it begins so
-            self._held.setdefault(claim_of(holder), Held()).add([each])
+            self._held.setdefault(claim_of(holder), Held()).append(each)
         claims = [each.claim for held in self._held.values() for each in held]
         if claims:
             seconds = min(MAX_HEARTBEAT_DEADLINE, self._claim_timeout / BEATS_PER_TIMEOUT)
