@@ -21,10 +21,10 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec import structs
@@ -44,15 +44,42 @@ from jqueue.ports.queue import Capabilities
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.spark.batch.worker_pickle import unpickled
 from jqueue.spark.claims.outcomes import NOT_KEPT, Outcome, outcome_of
+from jqueue.spark.staging import PREFIX, Staging
 from jqueue.worker.in_process import end_with_parent
 from jqueue.worker.retries import error_text
 from jqueue.worker.run import Run
 
-if TYPE_CHECKING:
-    from jqueue.spark.batch.task import BatchTask
-
 INTERRUPTED = 130
 """Exit code of a process that a KeyboardInterrupt has ended."""
+
+
+@dataclass(frozen=True)
+class BatchTask:
+    """The settings of the tasks of a batch. They may be pickled.
+
+    Attributes:
+        worker: the pickle of the worker that does the jobs.
+        staging: the place of the outcomes, beside the queue.
+        write_id: the id of the batch, in the names of its staged objects.
+        timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
+        results: True to answer with the results of jobs, and to leave the end of ranges to the driver.
+    """
+
+    worker: bytes = field(repr=False)
+    staging: Staging
+    write_id: str
+    timeout: float | None = None
+    results: bool = False
+
+    @property
+    def marker(self) -> str:
+        """The name of an object that exists while the batch goes on."""
+        return f"{PREFIX}{self.write_id}-open"
+
+    async def mark(self) -> None:
+        """Stage this object."""
+        async with self.staging.opened() as objects:
+            await objects.write(self.marker, b"{}")
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -276,7 +303,7 @@ def work(
     async def run_worker() -> Message:
         make_queue = partial(PartitionQueue, jobs=jobs, claim=claim, limits=limits, send=send)
         try:
-            async with connect(task.url, make_queue) as queue:
+            async with connect(task.staging.url, make_queue) as queue:
                 report = await worker.perform(Run(settings, handlers, (), queue, drain=True, signals=False))
         except Exception as error:
             traceback.print_exc()

@@ -20,7 +20,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,11 +28,8 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock
-from jqueue.spark.batch.child import INTERRUPTED, Message, run_as_child, work
+from jqueue.spark.batch.child import INTERRUPTED, BatchTask, Message, run_as_child, work
 from jqueue.spark.claims.outcomes import Outcome, OutcomeKind
-
-if TYPE_CHECKING:
-    from jqueue.spark.batch.task import BatchTask
 
 logger = logger_of("jqueue.spark")
 

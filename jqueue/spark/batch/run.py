@@ -22,8 +22,9 @@ from jqueue.domain.limits import check_integer
 from jqueue.domain.printable import counted
 from jqueue.ports.log import logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
+from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims
-from jqueue.spark.batch.task import MOST_IN_ONE, BatchTask, do_on_spark, parts_of
+from jqueue.spark.batch.task import MOST_IN_ONE, do_on_spark, parts_of
 from jqueue.spark.batch.worker_pickle import pickled
 from jqueue.spark.claims.held import open_queue
 from jqueue.spark.errors import one_line

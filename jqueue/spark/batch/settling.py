@@ -16,7 +16,7 @@ from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import logger_of
-from jqueue.spark.batch.task import BatchTask
+from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.claims.held import (
     LEAST_ROWS,
     Heartbeats,

@@ -9,7 +9,7 @@ import asyncio
 import gc
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,11 +26,11 @@ from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, in_progress
 from jqueue.ports.log import logger_of
+from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.batch.children import do_jobs
 from jqueue.spark.claims.held import Held, end_of_range
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.rows import json_text
-from jqueue.spark.staging import PREFIX, Staging
 from jqueue.spark.tags import tagged
 
 if TYPE_CHECKING:
@@ -73,140 +73,112 @@ class BatchTaskError(JQueueError):
     """The jobs of a partition could not be done. Spark passes the message on to the user."""
 
 
-@dataclass(frozen=True)
-class BatchTask:
-    """The function that Spark calls with the rows of a partition.
+def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Do the jobs of a partition, and stage their outcomes. A task that has read a range ends it, too.
 
-    Attributes:
-        worker: the pickle of the worker that does the jobs.
-        staging: the place of the outcomes, beside the queue.
-        write_id: the id of the batch, in the names of its staged objects.
-        timeout: seconds that a handler may take that has no timeout of its own; None for no limit.
-        results: True to answer with the results of jobs, and to leave the end of ranges to the driver.
+    If the segment of a range cannot be read, all jobs of the range are handed back.
+
+    Raises:
+        BatchTaskError: not all could be done. The outcomes of those done are staged.
     """
+    rows = sorted(
+        (place, number, line)
+        for batch in batches
+        for number, place, line in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    )
+    if not rows:
+        return
+    context = TaskContext.get()
+    if context is not None and not gc.get_freeze_count():
+        gc.freeze()  # PySpark collects garbage after each task: 70 ms for modules that nothing will unload
+    number, line = rows[0][1:]
+    claim: RangeClaim | None = pickle.loads(line) if line.startswith(PICKLE) else None
+    jobs, unreadable = asyncio.run(_read(task, claim, [line for _, _, line in rows]))
+    try:
+        outcomes, failure = do_jobs(task, claim, jobs)
+    except OSError as error:
+        raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
+    name = task.staging.name(task.write_id, number, 0 if context is None else context.taskAttemptId())
+    known = {job_id: each.for_queue() for job_id, each in outcomes.items()} if task.results else outcomes
+    if claim is None:
+        staged = Staged(tuple(known[job.id] for job in jobs if job.id in known))
+    elif unreadable is None:
+        staged = Staged.of_range(claim, jobs, known)
+    else:
+        staged = Staged(range_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
+    ended = None
+    if claim is not None and staged.is_final and not task.results and failure is None:
+        ended = end_of_range(claim, staged.outcomes, staged.left)
+    asyncio.run(_stage(task, name, staged.encode(), ended))
+    if failure is not None:
+        raise BatchTaskError(failure)
+    yield _answer(task, name, jobs, outcomes)
 
-    worker: bytes = field(repr=False)
-    staging: Staging
-    write_id: str
-    timeout: float | None = None
-    results: bool = False
 
-    @property
-    def url(self) -> str:
-        """The URL of the queue."""
-        return self.staging.url
+async def _read(
+    task: BatchTask, claim: RangeClaim | None, lines: Sequence[bytes]
+) -> tuple[list[JobRecord], str | None]:
+    """Return the jobs, or why their segment cannot be read. First of all, check that the batch goes on.
 
-    @property
-    def marker(self) -> str:
-        """The name of an object that exists while the batch goes on."""
-        return f"{PREFIX}{self.write_id}-open"
-
-    async def mark(self) -> None:
-        """Stage this object."""
-        async with self.staging.opened() as objects:
-            await objects.write(self.marker, b"{}")
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Do the jobs of a partition, and stage their outcomes. A task that has read a range ends it, too.
-
-        If the segment of a range cannot be read, all jobs of the range are handed back.
-
-        Raises:
-            BatchTaskError: not all could be done. The outcomes of those done are staged.
-        """
-        rows = sorted(
-            (place, number, line)
-            for batch in batches
-            for number, place, line in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    Raises:
+        BatchTaskError: the batch has ended, so that the outcomes would be lost; or this machine cannot tell.
+    """
+    try:
+        async with task.staging.opened() as objects:
+            [mark] = await objects.read([task.marker])
+    except StorageError as error:
+        raise BatchTaskError(f"an executor cannot reach the store of the queue: {error}") from None
+    if mark is None:
+        raise BatchTaskError(
+            "an executor does not see the object that the driver has put beside the queue: the batch has ended,"
+            " or the queue is in a file that only the driver's machine has"
         )
-        if not rows:
-            return
-        context = TaskContext.get()
-        if context is not None and not gc.get_freeze_count():
-            gc.freeze()  # PySpark collects garbage after each task: 70 ms for modules that nothing will unload
-        number, line = rows[0][1:]
-        claim: RangeClaim | None = pickle.loads(line) if line.startswith(PICKLE) else None
-        jobs, unreadable = asyncio.run(self._read(claim, [line for _, _, line in rows]))
-        try:
-            outcomes, failure = do_jobs(self, claim, jobs)
-        except OSError as error:
-            raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
-        name = self.staging.name(self.write_id, number, 0 if context is None else context.taskAttemptId())
-        known = {job_id: outcome.for_queue() for job_id, outcome in outcomes.items()}
-        if claim is None:
-            staged = Staged(tuple(known[job.id] for job in jobs if job.id in known))
-        elif unreadable is None:
-            staged = Staged.of_range(claim, jobs, known)
-        else:
-            staged = Staged(range_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
-        ended = None
-        if claim is not None and staged.is_final and not self.results and failure is None:
-            ended = end_of_range(claim, staged.outcomes, staged.left)
-        asyncio.run(self._stage(name, staged.encode(), ended))
-        if failure is not None:
-            raise BatchTaskError(failure)
-        yield self._answer(name, jobs, outcomes)
-
-    async def _read(self, claim: RangeClaim | None, lines: Sequence[bytes]) -> tuple[list[JobRecord], str | None]:
-        """Return the jobs, or why their segment cannot be read. First of all, check that the batch goes on.
-
-        Raises:
-            BatchTaskError: the batch has ended, so that the outcomes would be lost; or this machine cannot tell.
-        """
-        try:
-            async with self.staging.opened() as objects:
-                [mark] = await objects.read([self.marker])
-        except StorageError as error:
-            raise BatchTaskError(f"an executor cannot reach the store of the queue: {error}") from None
-        if mark is None:
-            raise BatchTaskError(
-                "an executor does not see the object that the driver has put beside the queue: the batch has ended,"
-                " or the queue is in a file that only the driver's machine has"
-            )
-        jobs: list[JobRecord] = []
-        if claim is None:
-            for line in lines:
-                job = read_line(line)
-                if isinstance(job, SetAside):
-                    raise BatchTaskError(f"an executor cannot read a job of another version of jqueue: {job.reason}")
-                jobs.append(job)
-            return jobs, None
-        try:
-            async with connect(self.url, DirectQueue) as queue:
-                async for rows in queue.read_packed_range(claim):
-                    jobs += [in_progress(job, claim.held) for job in rows]
-        except SegmentDamagedError as error:
-            return [], error.why
-        except JQueueError as error:
-            raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
+    jobs: list[JobRecord] = []
+    if claim is None:
+        for line in lines:
+            job = read_line(line)
+            if isinstance(job, SetAside):
+                raise BatchTaskError(f"an executor cannot read a job of another version of jqueue: {job.reason}")
+            jobs.append(job)
         return jobs, None
+    try:
+        async with connect(task.staging.url, DirectQueue) as queue:
+            async for rows in queue.read_packed_range(claim):
+                jobs += [in_progress(job, claim.held) for job in rows]
+    except SegmentDamagedError as error:
+        return [], error.why
+    except JQueueError as error:
+        raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
+    return jobs, None
 
-    async def _stage(self, name: str, content: bytes, ended: Operation | None) -> None:
-        async with self.staging.opened() as objects:
-            await objects.write(name, content)
-        if ended is not None:
-            try:
-                async with connect(self.url, DirectQueue) as queue:
-                    await queue.apply(ended)
-            except JQueueError as error:
-                logger.info("the driver will end a range, as a task could not: %s", error)
 
-    def _answer(self, name: str, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> pa.RecordBatch:
-        """Return the name of the staged object; with results, beside each job that is done."""
-        if not self.results:
-            return pa.RecordBatch.from_pylist([{"staged": name}], schema=RESULTS)
-        rows = [
-            {
-                "job_id": job.id,
-                "entrypoint": job.entrypoint,
-                "attempt": job.attempt,
-                "result": None if each.result is None else json_text(each.result),
-                "staged": name,
-            }
-            for job in jobs
-            if (each := outcomes.get(job.id)) is not None and each.kind == "done"
-        ]
-        return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
+async def _stage(task: BatchTask, name: str, content: bytes, ended: Operation | None) -> None:
+    async with task.staging.opened() as objects:
+        await objects.write(name, content)
+    if ended is not None:
+        try:
+            async with connect(task.staging.url, DirectQueue) as queue:
+                await queue.apply(ended)
+        except JQueueError as error:
+            logger.info("the driver will end a range, as a task could not: %s", error)
+
+
+def _answer(task: BatchTask, name: str, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> pa.RecordBatch:
+    """Return the name of the staged object; with results, beside each job that is done."""
+    if not task.results:
+        return pa.RecordBatch.from_pylist([{"staged": name}], schema=RESULTS)
+    rows = [
+        {
+            "job_id": job.id,
+            "entrypoint": job.entrypoint,
+            "attempt": job.attempt,
+            "result": None if each.result is None else json_text(each.result),
+            "staged": name,
+        }
+        for job in jobs
+        if (each := outcomes.get(job.id)) is not None and each.kind == "done"
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
 
 
 def parts_of(spark: SparkSession, partitions: int | None) -> int:
@@ -243,7 +215,7 @@ def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask, r
     with tagged(spark, task.write_id):
         schema = from_arrow_schema(RESULTS)
         lots = spark.createDataFrame(table).repartitionById(number + len(held.ranges), "partition")
-        answers = lots.mapInArrow(task, schema)
+        answers = lots.mapInArrow(partial(do_partition, task), schema)
         if results is None:
             return [row.staged for row in answers.collect()]
         folder = f"{results}/batch={task.write_id}"
