@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from jqueue.core.blob.lines import decode_line, encode_job
 from jqueue.core.direct import DirectQueue
+from jqueue.core.tasks import some_at_once
 from jqueue.domain.errors import BlobMissingError, StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.printable import counted
@@ -39,9 +40,6 @@ logger = logger_of("jqueue")
 DEADLINE = 30.0
 """Seconds to read a queue, as for any call of a queue."""
 
-AT_ONCE = 16
-"""Number of queues to read at a time."""
-
 MOST_PARTITIONS = 100_000
 PARTITIONS = 4
 """Default number of partitions, unless that makes them too small or too large."""
@@ -50,11 +48,10 @@ SMALLEST, LARGEST = 1 << 18, 1 << 24
 """Least and most bytes of a partition by default. Spark sends it with its task, and refuses messages of 128 MiB."""
 
 
-def _statuses(text: str) -> tuple[JobStatus, ...]:
-    return tuple(JobStatus(name.strip().lower()) for name in text.split(","))
-
-
-STATUSES = OptionType(f"some of {', '.join(JobStatus)}, with commas between them", _statuses)
+STATUSES = OptionType(
+    f"some of {', '.join(JobStatus)}, with commas between them",
+    lambda text: [JobStatus(name.strip().lower()) for name in text.split(",")],
+)
 
 KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "numPartitions": INTEGER(1, MOST_PARTITIONS)}
 """The options besides the path."""
@@ -94,16 +91,6 @@ class BlobLines:
 Piece = BlobLines | SegmentRows
 
 
-class SnapshotPartition(InputPartition):
-    """Pieces of one version of a queue, or of several queues."""
-
-    def __init__(self, pieces: tuple[Piece, ...]) -> None:
-        super().__init__(pieces)
-
-    def __repr__(self) -> str:
-        return f"SnapshotPartition({sum(piece.size for piece in self.value)} bytes)"
-
-
 @shows_one_line
 class SnapshotReader(DataSourceReader):
     """Reads one version of each queue.
@@ -136,20 +123,19 @@ class SnapshotReader(DataSourceReader):
             InvalidURLError: an address is wrong, or no queue matches.
             StorageError: a queue could not be read. The message names it.
         """
-        return [SnapshotPartition(part) for part in cut(asyncio.run(self._pieces()), self.count)]
+        return [InputPartition(part) for part in cut(asyncio.run(self._pieces()), self.count)]
 
     async def _pieces(self) -> list[Piece]:
-        queues = await find_all(self.addresses)
-        room = asyncio.Semaphore(AT_ONCE)
+        queues, pieces = await find_all(self.addresses), dict[str, list[Piece]]()
 
-        async def pieces(queue: FleetQueue) -> list[Piece]:
-            async with room:
-                return await _pieces_of(queue, self.selection)
+        async def plan(queue: FleetQueue) -> None:
+            pieces[queue.name] = await _pieces_of(queue, self.selection)
 
         try:
-            return [piece for several in await asyncio.gather(*map(pieces, queues)) for piece in several]
+            await some_at_once(plan, queues)
         finally:
             await release_all(queues)
+        return [piece for queue in queues for piece in pieces[queue.name]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Return the rows of one partition.

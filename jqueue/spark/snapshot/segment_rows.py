@@ -9,10 +9,9 @@ planning process looks at the manifest only: it reads neither a row nor an index
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.segment_object import decode_chunk
@@ -38,13 +37,6 @@ Run = tuple[int, int, Range | tuple[int, int]]
 """Rows of a segment: the first, the one behind the last, and their claim, or their numbers of claims and failures."""
 
 
-class NotesUnread(Protocol):
-    """Takes note of segments that a task cannot read. It may be pickled."""
-
-    def note(self, segment: str) -> bool:
-        """Note a segment. Return False if the note would not be read."""
-
-
 @dataclass(frozen=True)
 class SegmentRows:
     """Chunks of one segment that one task reads.
@@ -56,7 +48,8 @@ class SegmentRows:
         segment: its entry in the manifest.
         runs: the wanted rows, in order.
         chunks: number of the first chunk, and of the chunk behind the last.
-        notes: takes note of the segment if chunks cannot be read, which are left out then. None: they are an error.
+        note: takes note of the segment if chunks cannot be read, which are left out then, and returns False if the note
+            would not be read. None: they are an error.
     """
 
     queue: str
@@ -65,7 +58,7 @@ class SegmentRows:
     segment: Segment = field(repr=False)
     runs: tuple[Run, ...] = field(repr=False)
     chunks: Span
-    notes: NotesUnread | None = field(default=None, repr=False)
+    note: Callable[[str], bool] | None = field(default=None, repr=False)
 
     @property
     def size(self) -> int:
@@ -106,7 +99,7 @@ class SegmentRows:
                     yield jobs
                     jobs = []
         except (InvalidBlobError, *DAMAGED) as error:
-            if self.notes is None or not self.notes.note(self.name):
+            if self.note is None or not self.note(self.name):
                 reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
                 raise StorageFatalError(
                     f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour "

@@ -23,7 +23,7 @@ from jqueue.domain.operations.lookups import RangesHeldBy
 from jqueue.domain.segments import RangeClaim
 from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.rows import arrow_of
-from jqueue.spark.snapshot.reader import SnapshotPartition, cut
+from jqueue.spark.snapshot.reader import cut
 from jqueue.spark.snapshot.segment_rows import SegmentRows
 from jqueue.spark.staging import PREFIX, Staging
 
@@ -123,7 +123,7 @@ def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = No
 
 def partitions_of_ranges(
     queue: str, url: str, claims: Sequence[RangeClaim], notes: UnreadNotes, count: int | None
-) -> list[SnapshotPartition]:
+) -> list[InputPartition]:
     """Return the rows of ranges, which any task can read.
 
     Args:
@@ -137,5 +137,5 @@ def partitions_of_ranges(
     for claim in claims:
         entry, held = claim.entry, claim.held
         chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
-        pieces.append(SegmentRows(queue, url, claim.segment, entry, ((*held.span, held),), chunks, notes))
-    return [SnapshotPartition(part) for part in cut(pieces, count)]
+        pieces.append(SegmentRows(queue, url, claim.segment, entry, ((*held.span, held),), chunks, notes.note))
+    return [InputPartition(part) for part in cut(pieces, count)]

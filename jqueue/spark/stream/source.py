@@ -36,7 +36,7 @@ from jqueue.spark.errors import one_line, shows_one_line
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
 from jqueue.spark.rows import check_schema
-from jqueue.spark.snapshot.reader import SnapshotPartition, read_pieces
+from jqueue.spark.snapshot.reader import read_pieces
 from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.query_claims import OUTCOMES_DEADLINE, ClaimsOfQuery, Offset, holder_of
 from jqueue.spark.stream.shipping import ShippedRows, UnreadNotes, partitions_of_ranges, shipped
@@ -152,7 +152,6 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the rows of one partition, in a task."""
         if isinstance(partition, ShippedRows):
             return partition.batches()
-        assert isinstance(partition, SnapshotPartition)
         return read_pieces(partition.value, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
