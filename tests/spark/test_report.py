@@ -241,7 +241,7 @@ def test_the_figures_are_those_of_plain_loops_over_the_jobs_and_have_no_content(
     assert {len(jobs)} == {found.totals[name].jobs for name in (None, url)}
     assert ("ValueError", 3, 1, 2) == found.failures[0][2:6]
     assert len(found.standings) == found.frame.count()
-    frames = str([frame.collect() for frame in (found.frame, found.failure_frame, found.histogram_frame)])
+    frames = str((found.frame.collect(), found.failures, found.ages, found.turnarounds, found.attempts))
     assert "secret" not in frames + printed(found) + found.to_html(tmp_path / "report.html").read_text("utf-8")
 
 

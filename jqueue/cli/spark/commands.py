@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict, fields
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -16,11 +15,10 @@ import typer
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli import options
-from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import IN_MEMORY, URL, Create, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import age, instant, jobs, show, show_json, tell
+from jqueue.cli.printing import instant, jobs, show_json, tell
 from jqueue.cli.spark.session import (
     OnSpark,
     absolute,
@@ -40,8 +38,6 @@ from jqueue.ports.storage import describe
 from jqueue.runtime.system import SystemClock
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
     from jqueue.spark.batch.run import BatchReport
 
 
@@ -205,10 +201,6 @@ def run(
     tell({"queue": name, "batches": len(reports), **values}, f"{total}{batches}", as_json=spark.as_json)
 
 
-LISTED = ("id", "entrypoint", "status", "priority", "attempt", "created_at")
-"""The columns on a terminal: never the payload, nor other columns that may hold a piece of it."""
-
-
 Mode = Literal["error", "append", "overwrite"]
 """The action if OUT exists."""
 
@@ -216,99 +208,40 @@ Mode = Literal["error", "append", "overwrite"]
 @on_spark
 def snapshot(
     url: FleetURL,
-    out: Annotated[str | None, argument("OUT", "Folder to write: jobs.parquet, .csv or .json.")] = None,
+    out: Annotated[str, argument("OUT", "Folder to write: jobs.parquet, .csv or .json.")],
     status: Annotated[
         list[JobStatus] | None, typer.Option(help="Only jobs of this status; may be repeated.", show_default=False)
     ] = None,
     entrypoint: Annotated[list[str] | None, option("NAME", "Only jobs of this entrypoint; may be repeated.")] = None,
-    rows: Annotated[int, typer.Option("--show", metavar="N", min=0, help="Number of jobs to list without OUT.")] = 20,
     mode: Annotated[Mode, typer.Option(help="Action if OUT exists.")] = "error",
     *,
     spark: OnSpark,
 ) -> None:
-    """Write the jobs of a queue to OUT, or without OUT count and list them.
+    """Write the jobs of a queue to OUT, a folder of files, as Spark writes it.
 
-    The jobs of each queue are those of one version. The list shows no payloads.
-
-    OUT is a folder of files, as Spark writes it. Parquet keeps all columns as they are.
+    The jobs of each queue are those of one version. Parquet keeps all columns as they are.
     In CSV and JSON, payloads are base64; in CSV, headers are JSON.
     """
-    kind = None if out is None else format_of(out)
-    if out is not None and kind is None:
+    if (kind := format_of(out)) is None:
         raise RefusedError("OUT must end with .parquet, .csv or .json")
-    if out is not None and mode == "error" and spark.is_here and os.path.exists(out):
+    if mode == "error" and spark.is_here and os.path.exists(out):
         raise RefusedError(f"{printable(out)} already exists: add --mode append or overwrite")
     filters = {
         name: ",".join(texts) for name, texts in (("status", status), ("entrypoint", entrypoint)) if texts is not None
     }
     with spark.session() as session, tasks_shown(session, "reading"):
+        from pyspark.sql import Observation, functions
+
         frame = session.read.format("jqueue").options(**filters).load(queues_here(url))
-        if out is not None:
-            written = _write(frame, spark.file(out), str(kind), mode)
-        else:
-            counts, listed = _look(frame, rows)
-    if out is not None:
-        tell({"out": out, "jobs": written}, f"{jobs(written)} written to {printable(out)}", as_json=spark.as_json)
-    elif spark.as_json:
-        first = [{**job, "created_at": instant(job["created_at"])} for job in listed]
-        show_json({"jobs": sum(each["jobs"] for each in counts), "counts": counts, "first": first})
-    else:
-        _show(counts, listed)
-
-
-def _write(frame: DataFrame, out: str, kind: str, mode: Mode) -> int:
-    """Write all rows, and count them on their way: a separate count would read another version."""
-    from pyspark.sql import Observation, functions
-
-    observed = Observation()
-    observing = frame.observe(observed, functions.count(functions.lit(1)).alias("jobs"))
-    if kind == "csv":
-        observing = observing.withColumn("payload", functions.base64("payload"))
-        observing = observing.withColumn("headers", functions.to_json("headers"))
-    writer = observing.write.mode(mode).format(kind)
-    (writer.options(header="true", escape='"') if kind == "csv" else writer).save(out)
-    return int(observed.get["jobs"])
-
-
-def _look(frame: DataFrame, rows: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the number of jobs by queue, entrypoint and status, and the first jobs: both of one version."""
-    fleet = ["queue"] if "queue" in frame.columns else []
-    frame = frame.select(*fleet, *LISTED, "sequence").cache()
-    grouped = frame.groupBy(*fleet, "entrypoint", "status").count().withColumnRenamed("count", "jobs")
-    counts = sorted((row.asDict() for row in grouped.collect()), key=lambda row: [*row.values()][:-1])
-    first = frame.orderBy(*fleet, "sequence").limit(rows).drop("sequence").collect() if rows else []
-    # A time of `collect` comes without a zone, and means this machine's.
-    return counts, [{**row.asDict(), "created_at": row["created_at"].astimezone(UTC)} for row in first]
-
-
-def _show(counts: Sequence[dict[str, Any]], listed: Sequence[dict[str, Any]]) -> None:
-    """Print the numbers of jobs, and the first jobs."""
-    if not counts:
-        show("no jobs")
-    now = SystemClock().now()
-    for row in (*counts, *listed):
-        row["status"] = row["status"].replace("_", " ")
-    for job in listed:
-        job["age"] = age(now - job.pop("created_at"))
-        del job["priority"]  # it would not fit
-    for rows in filter(None, (counts, listed)):
-        if rows is listed:
-            show("")
-        columns = [
-            Column(name, cut=name in ("queue", "entrypoint"), right=name in ("jobs", "attempt", "age"))
-            for name in rows[0]
-        ]
-        cells = [
-            [
-                Cell(f"{value:,}" if isinstance(value, int) else str(value).replace("in_p", "in p"))
-                for value in row.values()
-            ]
-            for row in rows
-        ]
-        write_lines(Layout(columns, Terminal.of_stdout()).lines(cells))
-    more = sum(each["jobs"] for each in counts) - len(listed)
-    if listed and more:
-        show("", f"and {more:,} more: --show N lists more, and OUT writes all")
+        observed = Observation()  # a count of its own would read another version
+        frame = frame.observe(observed, functions.count(functions.lit(1)).alias("jobs"))
+        if kind == "csv":
+            frame = frame.withColumn("payload", functions.base64("payload"))
+            frame = frame.withColumn("headers", functions.to_json("headers"))
+        writer = frame.write.mode(mode).format(kind)
+        (writer.options(header="true", escape='"') if kind == "csv" else writer).save(spark.file(out))
+        written = int(observed.get["jobs"])
+    tell({"out": out, "jobs": written}, f"{jobs(written)} written to {printable(out)}", as_json=spark.as_json)
 
 
 @on_spark

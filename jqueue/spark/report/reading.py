@@ -48,7 +48,7 @@ MOST_WINDOWS = 72
 """Largest number of windows, unless the caller sets their length."""
 
 MOST_ROWS = 1000
-"""Largest number of rows in a table of the page; the DataFrame has all."""
+"""Largest number of rows in a table of the page; the report has all."""
 
 R = TypeVar("R", EntrypointFigures, PastFigures, PastFailure)
 
@@ -107,21 +107,6 @@ class PastReport(columns.Past, _Shown):
         """One row for each entrypoint and window; the columns are those of `PastFigures`."""
         return self.spark.createDataFrame(self.parts, columns.schema_of(PastFigures))
 
-    @property
-    def entrypoint_frame(self) -> DataFrame:
-        """One row for each entrypoint, over the whole time."""
-        return self.spark.createDataFrame(self.entrypoints, columns.schema_of(PastFigures))
-
-    @property
-    def holder_frame(self) -> DataFrame:
-        """One row for each holder of claims, over the whole time."""
-        return self.spark.createDataFrame(self.holders, columns.schema_of(PastFigures))
-
-    @property
-    def failure_frame(self) -> DataFrame:
-        """One row for each entrypoint, class of errors and window; see `PastFailure`."""
-        return self.spark.createDataFrame(self.failures, columns.schema_of(PastFailure))
-
     def _parts(self) -> list[Part]:
         return [past_part(self)]
 
@@ -141,18 +126,6 @@ class Report(columns.Figures, _Shown):
     def frame(self) -> DataFrame:
         """One row for each queue and entrypoint; the columns are those of `EntrypointFigures`."""
         return self.spark.createDataFrame(self.standings, columns.schema_of(EntrypointFigures))
-
-    @property
-    def failure_frame(self) -> DataFrame:
-        """One row for each queue, entrypoint and class of errors; see `Failure`."""
-        return self.spark.createDataFrame(self.failures, columns.schema_of(Failure))
-
-    @property
-    def histogram_frame(self) -> DataFrame:
-        """The histograms of ages, turnarounds and attempts, named by the column `histogram`; see `HistogramBucket`."""
-        names = ("ages", "turnarounds", "attempts")
-        rows = [(*bucket, name) for name in names for bucket in getattr(self, name)]
-        return self.spark.createDataFrame(rows, f"{columns.schema_of(HistogramBucket)}, histogram string")
 
     def _parts(self) -> list[Part]:
         return [present_part(self), *([past_part(self.past)] if self.past else ())]
