@@ -46,8 +46,6 @@ from jqueue.runtime.posix_files import (
 )
 from jqueue.runtime.system import SystemClock, SystemEntropy, forks
 
-CAPABILITIES = replace(OF_ALL, job_ids=True)
-
 LOCK_TIMEOUT = 10.0
 """Seconds that a change waits for the lock, while other processes hold it."""
 
@@ -82,7 +80,7 @@ class TextQueueFile:
         StorageFatalError: this system has no POSIX file locks (Windows).
     """
 
-    capabilities = CAPABILITIES
+    capabilities = replace(OF_ALL, job_ids=True)
     claims_expire_by_clock = False
 
     def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:

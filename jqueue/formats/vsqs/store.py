@@ -45,8 +45,6 @@ from jqueue.formats.vsqs.messages import (
 from jqueue.runtime.posix_files import write_all
 from jqueue.runtime.system import forks
 
-CAPABILITIES = replace(OF_ALL, delay=True)
-
 THREADS = 8
 """Number of files to sync at a time, which takes hardly longer than one."""
 
@@ -68,13 +66,13 @@ class VsqsFolder:
         entrypoint: entrypoint of messages that vsqs itself has published; by default the name of the folder.
     """
 
-    capabilities = CAPABILITIES
+    capabilities = replace(OF_ALL, delay=True)
     claims_expire_by_clock = True
 
     def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
         self.path = Path(path).absolute()
         self.entrypoint = entrypoint or self.path.name
-        self._folder = os.fspath(self.path)
+        self.name = str(self.path)
         self._notes = Notes(self._path(NOTES))
         self._acked = AckedJobs(self.path / ".jqueue-acked")
         self._last_number = 0
@@ -82,16 +80,11 @@ class VsqsFolder:
         self._forget_all()
 
     def __repr__(self) -> str:
-        return f"VsqsFolder({str(self.path)!r})"
+        return f"VsqsFolder({self.name!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         make = partial(VsqsFolder, entrypoint=self.entrypoint)
         return make, (self.path,), {"_was_there": self._was_there}
-
-    @property
-    def name(self) -> str:
-        """Path of the folder."""
-        return self._folder
 
     def watched(self) -> Sequence[Path]:
         """Return the folder: every change of a message shows in it."""
@@ -155,17 +148,17 @@ class VsqsFolder:
     def _places(self) -> set[str]:
         """List the folder and the folder of dead jobs."""
         try:
-            places = set(os.listdir(self._folder))
+            places = set(os.listdir(self.name))
         except FileNotFoundError:
             if self._was_there:
                 raise BlobMissingError(
-                    f"the folder {self._folder!r} has disappeared: restore it, or restart the program (make a new "
+                    f"the folder {self.name!r} has disappeared: restore it, or restart the program (make a new "
                     "queue object) to start an empty queue"
                 ) from None
             return set()
         except NotADirectoryError:
             raise StorageFatalError(
-                f"{self._folder!r} is not a folder: a vsqs queue is a folder with a file for each job"
+                f"{self.name!r} is not a folder: a vsqs queue is a folder with a file for each job"
             ) from None
         self._was_there = True
         if DEAD in places:
@@ -194,7 +187,7 @@ class VsqsFolder:
     def _folder_times(self) -> tuple[tuple[int, int], ...]:
         """Return a value that changes when a file in the folder is added, renamed or removed."""
         times = []
-        for folder in (self._folder, self._path(DEAD)):
+        for folder in (self.name, self._path(DEAD)):
             try:
                 status = os.stat(folder)
                 times.append((status.st_ino, status.st_mtime_ns))
@@ -412,4 +405,4 @@ class VsqsFolder:
             return file.readall()
 
     def _path(self, place: str) -> str:
-        return f"{self._folder}/{place}"
+        return f"{self.name}/{place}"

@@ -4,7 +4,8 @@ import os
 
 import pytest
 
-from jqueue import ClaimLostError, JobStatus
+from jqueue import ClaimLostError, JobStatus, JQueueError
+from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.places import filled, names
 from tests.unit.formats.places import open_vsqs as queue_on
@@ -169,6 +170,20 @@ async def test_old_notes_of_messages_that_vsqs_has_removed_are_tidied(tmp_path):
     await queue.enqueue("work", b"", delay=60)
     assert [str(NOW + number) for number in (0, 1, 9, 1_000_000)] == sorted(note.name for note in notes.iterdir())
     assert {"0", "1"} <= {job.headers.get("n") for job in (await queue.read_state()).jobs}
+
+
+async def test_a_message_whose_claim_cannot_be_noted_stays_ready(tmp_path):
+    async with queue_on(filled(tmp_path, {"5": b"", ".jqueue-notes": b"in the place of the folder"})) as queue:
+        with pytest.raises(JQueueError):
+            await queue.apply_each(Dequeue(), deadline=0.1)
+    assert ["5"] == names(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+async def test_a_message_that_cannot_be_read_holds_up_no_other_one(tmp_path):
+    queue = queue_on(filled(tmp_path, {"5": b"secret", "6": b"payload"}))
+    (tmp_path / "5").chmod(0)
+    assert [b"payload"] == [job.payload for job in await queue.dequeue(batch_size=9)]
 
 
 @pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"attempt":"2"}', b'{"entrypoint":"\n"}', b'{"due":-1}'])
