@@ -346,12 +346,8 @@ class VsqsFolder:
         the rename fails. The note written before that rename does no harm, as it changes no count.
         """
         old, job, place, folder = change.old, change.new, change.place, ""
-        note = self._notes.read(key_of(place))
-        seen = job_of(place, note, self.entrypoint)
-        if (seen.attempt, seen.failures) != (old.attempt, old.failures):
-            raise JobChangedError
         due = None if job.run_at is None else microseconds(job.run_at)
-        note = note_of(job, note, due=due)
+        note = note_of(job, self._notes.read(key_of(place)), due=due)
         if job.status is JobStatus.DEAD:
             folder, due = f"{DEAD}/", None
             os.makedirs(self._path(DEAD), exist_ok=True)
