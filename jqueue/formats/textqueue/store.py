@@ -126,9 +126,9 @@ class TextQueueFile:
 
     def _signature(self) -> tuple[Any, ...]:
         """Return a value that changes with the file and with the journal."""
-        found = [file_status(path) for path in (self.name, self._journal_path)]
+        statuses = [file_status(path) for path in (self.name, self._journal_path)]
         return tuple(
-            each and (each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in found
+            each and (each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in statuses
         )
 
     def may_have_changed(self) -> bool:
@@ -212,6 +212,7 @@ class TextQueueFile:
             status = JobStatus.IN_PROGRESS
         if place is None or place > (len(self._records.data) + 1) * PLACES_PER_BYTE:  # it was truncated since
             place = _place_of(record)
+        redone = state.dead_at is not None and status is not JobStatus.DEAD  # it was marked as queued again by hand
         created_at = record.seen_at if note.t is None else note.t
         values: dict[str, Any] = {}
         if status is JobStatus.DEAD:
@@ -231,9 +232,7 @@ class TextQueueFile:
             sequence=place,
             created_at=moment(created_at),
             attempt=state.attempt or int(status is JobStatus.IN_PROGRESS),
-            failures=0
-            if state.dead_at is not None and status is not JobStatus.DEAD
-            else state.failures,  # redone by hand
+            failures=0 if redone else state.failures,
             max_attempts=note.max,
             headers=note.h,
             error=state.error,
@@ -244,8 +243,8 @@ class TextQueueFile:
 
     def payloads(self, jobs: Sequence[StoredJob]) -> list[JobRecord]:
         """Return these jobs with their payloads, without the jobs that are no longer in the file."""
-        found = [(job, self._records.by_id.get(job.id)) for job, _ in jobs]
-        return [job.evolve(payload=self._records.payload(record)) for job, record in found if record is not None]
+        pairs = [(job, self._records.by_id.get(job.id)) for job, _ in jobs]
+        return [job.evolve(payload=self._records.payload(record)) for job, record in pairs if record is not None]
 
     def finished(self) -> dict[str, int]:
         """Return processed messages with their attempts: all that have a note, and the recent ones of the others."""
@@ -273,6 +272,7 @@ class TextQueueFile:
                 create_folder(self._folder)
                 os.close(open_file(self.name, os.O_WRONLY | os.O_CREAT, 0o666)[0])
                 flush_names(self._folder)
+                self._was_there = True
             with self._lock.acquire() as lock:
                 self._read_at, self._wrote = None, False
                 self._read(now)
