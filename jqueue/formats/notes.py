@@ -33,29 +33,25 @@ ACKED_KEPT, ACKED_BYTES = 1_000, 200_000
 
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
-_Note = TypedDict(
-    "_Note",
-    {
-        "id": str,
-        "entrypoint": str,
-        "headers": dict[str, str],
-        "max_attempts": _Count,
-        "attempt": _Count,
-        "failures": _Count,
-        "error": str,
-        "created": _Count,
-        "run_at": _Count,
-        "dead_at": _Count,
-        "timeout": Annotated[float, msgspec.Meta(ge=0)],
-        "until": _Count,
-        "next": _Count,
-        "due": _Count,
-        "token": _Count,
-        "from": str,
-        "to": str,
-    },
-    total=False,
-)
+
+class _Note(TypedDict, total=False):
+    id: str
+    entrypoint: str
+    headers: dict[str, str]
+    max_attempts: _Count
+    attempt: _Count
+    failures: _Count
+    error: str
+    created: _Count
+    run_at: _Count
+    dead_at: _Count
+    timeout: Annotated[float, msgspec.Meta(ge=0)]
+    until: _Count
+    next: _Count
+    due: _Count
+    token: _Count
+
+
 """Fields of a note, which its format explains. Other fields are ignored; a wrong type makes the whole note invalid."""
 
 _decode = msgspec.json.Decoder(_Note).decode

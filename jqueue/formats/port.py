@@ -51,7 +51,6 @@ class Step(StrEnum):
     BURY = "bury"
     REVIVE = "revive"
     REMOVE = "remove"
-    CHANGE = "change"
 
 
 _BETWEEN = {
@@ -101,7 +100,7 @@ class Change:
         """The step that leads from before to after."""
         if self.after is None:
             return Step.REMOVE
-        return _BETWEEN.get((None if self.before is None else self.before.status, self.after.status), Step.CHANGE)
+        return _BETWEEN[None if self.before is None else self.before.status, self.after.status]
 
     @property
     def acked(self) -> bool:

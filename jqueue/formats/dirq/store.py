@@ -278,16 +278,13 @@ class DirqStore:
             failure = _result_or_error(self._sync)
             written = zip(names, batch, strict=True)
             outcomes += [_result_or_error(self._publish, name, failure, change) for name, change in written]
-        failure = _result_or_error(self._flush)
-        if failure is None:
-            return outcomes
-        return [failure if self._take_back(outcome, now) else outcome for outcome in outcomes]
-
-    def _take_back(self, outcome: Outcome, now: datetime) -> bool:
-        """Remove a job whose folder could not be synced. Returns False if another program has taken it by now."""
-        if not isinstance(outcome, StoredJob):
-            return False
-        return not isinstance(_result_or_error(self._remove, Change(outcome.job, None, outcome.place), now), Exception)
+        if (failure := _result_or_error(self._flush)) is not None:
+            for number, outcome in enumerate(outcomes):
+                if isinstance(outcome, StoredJob):  # take it back, unless another program has taken it by now
+                    removal = Change(outcome.job, None, outcome.place)
+                    if not isinstance(_result_or_error(self._remove, removal, now), Exception):
+                        outcomes[number] = failure
+        return outcomes
 
     def _write(self, change: Change, now: datetime) -> str:
         """Write a new element, as a part, and its note. Returns the name reserved for it."""
@@ -341,8 +338,7 @@ class DirqStore:
             "max_attempts": job.max_attempts,
         }
         if change.is_transfer:
-            dead_at = None if job.dead_at is None else microseconds(job.dead_at)
-            note |= {"attempt": job.attempt, **_ended({}, job), "dead_at": dead_at}
+            note |= {"attempt": job.attempt, **_ended({}, job)}
         return {field: value for field, value in note.items() if value}
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
@@ -390,24 +386,21 @@ class DirqStore:
         return StoredJob(job.evolve(heartbeat_at=moment(token // 1000)), place._replace(token=token))
 
     def _release(self, change: Change, now: datetime) -> StoredJob:
-        """Unlock a job, where it is or behind all others."""
-        job, place = change.new, self._hold(change.place, now)
-        note = _ended(self._notes.read(_key(place.name)), job)
-        if job.sequence != change.old.sequence:
+        """End a claim, or revive a dead job. The job stays where it is, goes behind all others, or is dead."""
+        old, job, place = change.old, change.new, change.place
+        path, note = self._path(place.name), self._notes.read(_key(place.name))
+        if old.status is JobStatus.DEAD:
+            self._layout.unlock(path)  # left by a program that died while it buried the job
+        else:
+            place = self._hold(place, now)
+        note = _ended(note, job)
+        if job.sequence != old.sequence or job.status is JobStatus.DEAD:
             return self._move(place, job, note, now)
-        self._notes.write(_key(place.name), note, self._path(place.name))
-        self._layout.unlock(self._path(place.name))
+        self._notes.write(_key(place.name), note, path)
+        self._layout.unlock(path)
         return StoredJob(job, Place(place.name))
 
-    def _revive(self, change: Change, now: datetime) -> StoredJob:
-        job, place = change.new, change.place
-        self._layout.unlock(self._path(place.name))  # left by a program that died while it buried the job
-        return self._move(place, job, _ended(self._notes.read(_key(place.name)), job), now)
-
-    def _bury(self, change: Change, now: datetime) -> StoredJob:
-        job, place = change.new, self._hold(change.place, now)
-        note = _ended(self._notes.read(_key(place.name)), job)
-        return self._move(place, job, note | {"dead_at": microseconds(job.dead_at or now)}, now)
+    _bury = _revive = _release
 
     def _remove(self, change: Change, now: datetime) -> StoredJob:
         job, place = change.old, change.place
@@ -424,9 +417,6 @@ class DirqStore:
         _remove_tree(self._path(gone))
         self._notes.remove(_key(place.name))
         return StoredJob(job, "")
-
-    def _change(self, change: Change, now: datetime) -> StoredJob:
-        raise JobChangedError
 
     # Locks
 
@@ -628,9 +618,15 @@ def _dead(name: str) -> str:
 
 
 def _ended(note: dict[str, Any], job: JobRecord) -> dict[str, Any]:
-    """Return the note of a job whose claim has ended. It has the id and the time, which a name no longer tells."""
-    history = {"id": job.id, "created": microseconds(job.created_at), "failures": job.failures, "error": job.error}
-    return note | history | dict.fromkeys(("token", "next", "timeout", "dead_at"))
+    """Return the note of a job without a claim. It has the id and the time, which a name no longer tells."""
+    return note | {
+        "id": job.id,
+        "created": microseconds(job.created_at),
+        "failures": job.failures,
+        "error": job.error,
+        "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
+        **dict.fromkeys(("token", "next", "timeout")),
+    }
 
 
 def _remove_tree(path: str) -> None:

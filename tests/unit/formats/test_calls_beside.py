@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from jqueue import DeadlineExceededError, InvalidJobError, JobStatus, UnknownOutcomeError
+from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.formats.port import Step
 from jqueue.formats.queue import StoreQueue
@@ -94,6 +95,14 @@ async def test_each_claim_of_a_call_that_fails_with_the_rest_undone_is_handed_ba
             await queue.apply_each(Dequeue("first"), Dequeue("second", batch_size=2), deadline=0.2)
     state = await open_queue("vsqs", tmp_path).read_state()
     assert [JobStatus.QUEUED] * 3 == [job.status for job in state.jobs]
+
+
+async def test_a_store_object_serves_only_the_last_queue_object_made_on_it(tmp_path):
+    first = open_queue("simple", tmp_path)
+    async with first, StoreQueue(first.store) as second:
+        await second.enqueue("work", b"payload")
+        with pytest.raises(StorageFatalError, match="store object"):
+            await first.stats()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
