@@ -316,7 +316,7 @@ async def test_a_rerun_gets_the_jobs_of_a_dead_driver_when_their_claims_have_las
     storage = InMemoryStorage(clock=clock)
 
     def claims(number):
-        return BatchClaims(DirectQueue(storage, clock=clock), worker, ["work"], CLAIM_TIMEOUT, f"{HOLDERS}{number}")
+        return BatchClaims(DirectQueue(storage, clock=clock), worker, ("work",), CLAIM_TIMEOUT, f"{HOLDERS}{number}")
 
     limits = Limits(batch_size=100, hot_bytes=1) if in_segments else Limits()
     async with BrokerQueue(storage, clock=clock, limits=limits) as queue:

@@ -210,9 +210,8 @@ def names_of(worker: Worker, entrypoint: str | Sequence[str] | None) -> tuple[st
     """
     if not isinstance(worker, Worker):
         raise InvalidJobError(f"run_batch needs a jqueue.worker.Worker, got {type(worker).__name__}")
-    wanted = (
-        (entrypoint,) if isinstance(entrypoint, str) else tuple(worker.handlers if entrypoint is None else entrypoint)
-    )
+    names = worker.handlers if entrypoint is None else entrypoint
+    wanted = (names,) if isinstance(names, str) else tuple(names)
     missing = [name for name in wanted if name not in worker.handlers]
     if missing or not wanted:
         there_are = ", ".join(map(repr, worker.handlers)) or "none"

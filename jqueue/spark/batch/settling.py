@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from jqueue.core.direct import DirectQueue
@@ -51,40 +52,31 @@ MOST_ROWS = 100_000
 _KINDS: dict[str, OutcomeKind] = {"failed": "retried", "dead": "dead", "snoozed": "snoozed"}
 
 
+@dataclass
 class BatchClaims:
     """The work of the driver on the queue. All of it runs on one event loop.
 
-    Args:
+    Attributes:
         queue: see `open_queue`.
         worker: has the handlers.
         names: the entrypoints whose jobs are claimed.
         claim_timeout: seconds that a claim lasts without a heartbeat.
         holder: kept with the jobs while they are claimed.
         timeout: seconds that a handler was given that has no timeout of its own.
-
-    Attributes:
-        queue: as given.
         held: the claims.
     """
 
-    def __init__(
-        self,
-        queue: DirectQueue,
-        worker: Worker,
-        names: Sequence[str],
-        claim_timeout: float,
-        holder: str,
-        timeout: float | None = None,
-    ) -> None:
-        self.queue = queue
-        self.held = Held()
-        self._worker = worker
-        self._names = tuple(names)
-        self._claim_timeout = claim_timeout
-        self._holder = holder
-        self._timeout = timeout
-        self._beats = Heartbeats(queue)
-        self._ends = False
+    queue: DirectQueue
+    worker: Worker
+    names: tuple[str, ...]
+    claim_timeout: float
+    holder: str
+    timeout: float | None = None
+    held: Held = field(default_factory=Held)
+    _ends: bool = False
+
+    def __post_init__(self) -> None:
+        self._beats = Heartbeats(self.queue)
 
     async def begin(self, jobs: int, parts: int) -> None:
         """Set the limits and schedules that the handlers declare, claim jobs, and keep the claims alive from now on.
@@ -96,16 +88,16 @@ class BatchClaims:
             jobs: largest number of jobs.
             parts: least number of ranges, if they are large enough.
         """
-        queue, names, worker = self.queue, self._names, self._worker
+        queue, names, worker = self.queue, self.names, self.worker
         crons = [cron for cron in worker.crons if cron.handler.entrypoint in names]
         handlers = [worker.handlers[name] for name in names]
         await declare(queue, handlers, crons, QueueHealth("the queue", queue.options.entropy))
         [backlog] = await queue.apply(LookAtBacklog(names))
         rows = max(LEAST_ROWS, min(MOST_ROWS, -(-min(jobs, backlog.jobs) // parts)))
         alone = tuple(name for name in names if worker.handlers[name].options.keep_result is not None)
-        claim = claiming(names, jobs, self._claim_timeout, self._holder, rows=rows, alone=alone)
+        claim = claiming(names, jobs, self.claim_timeout, self.holder, rows=rows, alone=alone)
         clock = queue.options.clock
-        until, silent = clock.monotonic() + self._claim_timeout + LOOK, None
+        until, silent = clock.monotonic() + self.claim_timeout + LOOK, None
         while True:
             self.held += (await queue.apply(claim))[0]
             silent = await self._silent_batches(silent)
@@ -125,7 +117,7 @@ class BatchClaims:
         claims = set()
         for each in () if self.held.number else await claims_held_by(self.queue, HOLDERS):
             held = each if isinstance(each, Job) else each.held
-            if held.entrypoint in self._names and (held.claim_timeout or 0.0) <= self._claim_timeout:
+            if held.entrypoint in self.names and (held.claim_timeout or 0.0) <= self.claim_timeout:
                 claims.add((each.claim, held.heartbeat_at))
         return claims if before is None else claims & before
 
@@ -232,15 +224,15 @@ class BatchClaims:
 
     def _decided(self, job: Job, outcome: Outcome, error: BaseException | None = None) -> Outcome:
         """Return an outcome, decided by the options of the handler if its process ended, or if there is an error."""
-        options = self._worker.handlers[job.entrypoint].options
+        options = self.worker.handlers[job.entrypoint].options
         if outcome.kind == "killed":
             error = ProcessDied(outcome.error)
         elif outcome.kind == "overdue":
-            why = f"timed out after {options.seconds or self._timeout:g} s, and still ran after it was told to stop"
+            why = f"timed out after {options.seconds or self.timeout:g} s, and still ran after it was told to stop"
             error = HandlerTimeout(f"{why}: its process was ended")
         if error is None:
             return outcome
-        rule, entropy = options.retry or self._worker.settings.retry, self.queue.options.entropy
+        rule, entropy = options.retry or self.worker.settings.retry, self.queue.options.entropy
         decision = decide(error, job, options.max_attempts, options.backoff, entropy.jitter, rule)
         kind = "dead" if isinstance(error, InvalidJobError) else _KINDS[decision.kind]
         delay = None if isinstance(error, InvalidJobError) else decision.delay
@@ -251,7 +243,7 @@ class BatchClaims:
         health = QueueHealth("the queue", self.queue.options.entropy)
         health.expect_answer()  # logs the silence of a store
         try:
-            return await self.queue.apply_each(*operations, deadline=max(PATIENCE, self._claim_timeout))
+            return await self.queue.apply_each(*operations, deadline=max(PATIENCE, self.claim_timeout))
         finally:
             health.close()
 

@@ -20,6 +20,7 @@ An offset names a claim, as a queue has no positions to continue from. All of it
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import msgspec
@@ -102,35 +103,32 @@ def holder_of(source: str, claim: str = "") -> str:
     return f"{HOLDERS}{source}/{claim}"
 
 
+@dataclass
 class ClaimsOfQuery:
     """The claims of one streaming query, as the process that runs its source knows them.
 
-    Args:
+    Attributes:
         queue: a queue object for this query alone.
         entrypoints: the entrypoints whose jobs it takes; None for all.
         claim_timeout: seconds without a heartbeat after which its jobs may go to other workers.
         poll_interval: seconds between two looks for jobs, unless the last one found a full batch.
-
-    Attributes:
-        queue: as given.
     """
 
-    def __init__(
-        self, queue: DirectQueue, entrypoints: tuple[str, ...] | None, claim_timeout: float, poll_interval: float
-    ) -> None:
-        self.queue = queue
-        self._entrypoints = entrypoints
-        self._claim_timeout = claim_timeout
-        self._poll_interval = poll_interval
-        assert isinstance(queue.storage, SupportsScratch)  # the source refuses URLs of others
-        self._objects = StagedObjects(Staging("", OUTCOMES_DEADLINE), queue.storage)  # its client is not released here
-        self._without_outcomes: set[str] = set()  # claims of which no earlier run has staged outcomes
-        self._source: str | None = None  # the query whose claims are known
-        self._held: dict[str, Held] = {}  # by claim, in the order in which they become batches
-        self._beats = Heartbeats(queue)
-        self._backlog: Backlog | None = None  # as of the last claim
-        self._through: int | None = None  # the sequence number of the last job to take
-        self._next_poll = float("-inf")
+    queue: DirectQueue
+    entrypoints: tuple[str, ...] | None
+    claim_timeout: float
+    poll_interval: float
+    _without_outcomes: set[str] = field(default_factory=set)  # claims of which no earlier run has staged outcomes
+    _source: str | None = None  # the query whose claims are known
+    _held: dict[str, Held] = field(default_factory=dict)  # by claim, in the order in which they become batches
+    _backlog: Backlog | None = None  # as of the last claim
+    _through: int | None = None  # the sequence number of the last job to take
+    _next_poll: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        assert isinstance(self.queue.storage, SupportsScratch)  # the source refuses URLs of others
+        self._objects = StagedObjects(Staging("", OUTCOMES_DEADLINE), self.queue.storage)  # which close releases
+        self._beats = Heartbeats(self.queue)
 
     def new_id(self) -> str:
         """Return a fresh id. It is short, since it is kept with every job in progress."""
@@ -175,10 +173,7 @@ class ClaimsOfQuery:
             JQueueError: the store failed. The next call finds the claims again.
         """
         try:
-            is_new = self._source != start.source
             await self._find_claims(start.source)
-            if is_new and start.claim and start.claim not in self._held:
-                await self._forget_outcomes(start.claim)  # an earlier process has ended it, or it was lost
             end = await self._next(start, most)
         except BaseException:
             self._source = None  # it may have been done: look again
@@ -211,14 +206,14 @@ class ClaimsOfQuery:
             self.queue.suspect_segment(name, InvalidBlobError(why))
             damage = SegmentDamagedError(FOLDER + name)
             logger.warning("ranges of batch %d are handed back, and all others go on: %s", start.batch, damage)
-        outcomes = await self._outcomes(start, held, staged)
+        outcomes = await self._outcomes(held, staged)
         waiting = next((claim for claim in self._held if claim != start.claim), None)
         next_claim = self.new_id()
         beside: list[Operation] = []
         if waiting is None:
-            holder, seconds = holder_of(start.source, next_claim), self._claim_timeout
-            claims = claiming(self._entrypoints, most, seconds, holder, through=self._through)
-            beside = [claims, LookAtBacklog(self._entrypoints)]
+            holder, seconds = holder_of(start.source, next_claim), self.claim_timeout
+            claims = claiming(self.entrypoints, most, seconds, holder, through=self._through)
+            beside = [claims, LookAtBacklog(self.entrypoints)]
         batch = Held()
 
         def end_of(each: Job | RangeClaim, refused: JQueueError | None) -> Operation:
@@ -250,37 +245,27 @@ class ClaimsOfQuery:
         self._held.pop(start.claim, None)
         self._without_outcomes.discard(start.claim)
         if staged != Staged():
-            await self._forget_outcomes(start.claim)
+            try:
+                await self._objects.remove(name_of_outcomes(start.claim))
+            except JQueueError as error:
+                logger.warning("the outcomes of a batch could not be removed; that is done later: %s", one_line(error))
         if waiting is None:
             if batch.number:
                 waiting, self._held[next_claim] = next_claim, batch
                 self._without_outcomes.add(next_claim)
-            pause = 0.0 if batch.is_full(most) else self._poll_interval
+            pause = 0.0 if batch.is_full(most) else self.poll_interval
             self._next_poll = self.queue.options.clock.monotonic() + pause
         return start if waiting is None else Offset(start.source, start.batch + 1, waiting)
 
-    async def _outcomes(self, start: Offset, held: Held, staged: Staged) -> dict[str, list[Outcome]]:
-        """Return the staged outcomes by the ids of the single jobs and ranges of a batch. All other rows are done."""
+    async def _outcomes(self, held: Held, staged: Staged) -> dict[str, list[Outcome]]:
+        """Return the staged outcomes by the ids of single jobs and ranges, also of others. All other rows are done."""
         by_id = {outcome.job_id: outcome for outcome in staged.outcomes}
         outcomes = {job.id: [by_id.pop(job.id)] for job in held.jobs if job.id in by_id}
         if by_id and held.ranges:
-            ranges = {claim.id for claim in held.ranges}
             [pairs] = await self.queue.apply(JobsInRanges(tuple(by_id)))
-            ours = [(range_id, job_id) for range_id, job_id in pairs if range_id in ranges]
-            for range_id, job_id in ours:
+            for range_id, job_id in pairs:
                 outcomes.setdefault(range_id, []).append(by_id[job_id])
-            for job_id in {job_id for _, job_id in ours}:
-                del by_id[job_id]
-        if by_id:
-            rows = counted(len(by_id), "row")
-            logger.warning("outcomes of %s are ignored: batch %d has no such jobs, or has lost them", rows, start.batch)
         return outcomes
-
-    async def _forget_outcomes(self, claim: str) -> None:
-        try:
-            await self._objects.remove(name_of_outcomes(claim))
-        except JQueueError as error:
-            logger.warning("the outcomes of a batch could not be removed; that is done later: %s", one_line(error))
 
     async def _find_claims(self, source: str) -> None:
         """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""
@@ -293,7 +278,7 @@ class ClaimsOfQuery:
             self._held.setdefault(claim_of(holder), Held()).append(each)
         claims = [each.claim for held in self._held.values() for each in held]
         if claims:
-            seconds = min(MAX_HEARTBEAT_DEADLINE, self._claim_timeout / BEATS_PER_TIMEOUT)
+            seconds = min(MAX_HEARTBEAT_DEADLINE, self.claim_timeout / BEATS_PER_TIMEOUT)
             await self.queue.heartbeat_many(claims, deadline=seconds)
             logger.info("the query continues with %s that it had claimed before", counted(self._number, "job"))
         await self._beats.keep(self._held.values())
