@@ -188,7 +188,8 @@ class RunState:
         """Note that a handler has ended. Return True if it was stuck."""
         was_stuck, execution.phase = execution.phase is Phase.STUCK, Phase.ENDED
         self.executions.discard(execution)
-        self.filled(execution)
+        if self.filling:
+            self.filled(execution)
         if was_stuck:
             del self.stuck[execution]
             self.health.unblock(SLOTS)

@@ -97,15 +97,14 @@ def outcome_of(operations: Sequence[Operation]) -> Outcome:
     *others, last = operations
     if not isinstance(last, Ack | Nack) or not isinstance(last.job, Claim):
         raise InvalidJobError("the last operation must be the ack or the nack of a job")
+    added = []
     for other in others:
-        if not isinstance(other, Enqueue):
-            raise InvalidJobError(f"in a batch on Spark, on_ack takes only Enqueue(...), got {type(other).__name__}")
-        if not isinstance(other.payload, bytes | bytearray | memoryview):
-            raise InvalidJobError("in a batch on Spark, on_ack takes only payloads given as bytes")
+        if not isinstance(other, Enqueue) or not isinstance(other.payload, bytes | bytearray | memoryview):
+            raise InvalidJobError("in a batch on Spark, on_ack takes only Enqueue(...), with a payload given as bytes")
+        added.append(encoded_enqueue(other))
     if isinstance(last, Ack):
-        added = tuple(encoded_enqueue(other) for other in others if isinstance(other, Enqueue))
         seconds = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
-        return Outcome(*last.job, "done", result=last.result, keep_result=seconds, added=added)
+        return Outcome(*last.job, "done", result=last.result, keep_result=seconds, added=tuple(added))
     failure = RangeFailure(last.error, last.delay, dead=last.dead, charge=last.charge)
     outcome = Outcome.of_failure(last.job, failure)
     return replace(outcome, kind="cancelled") if last.error == CANCELLED.error and not last.dead else outcome
