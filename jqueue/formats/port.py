@@ -198,8 +198,8 @@ class JobStorePort(Protocol):
     def carry_out(self, changes: Sequence[Change], now: datetime) -> Sequence[Outcome]:
         """Make each change by itself, in order.
 
-        A new job may come back with another id: the store finds it by that one from now on. A new job that comes back
-        as an error was not added. If this method raises, the next `scan` shows which changes were made. That `scan`
-        shows only changes that are as durable as a successful `carry_out` makes them.
+        A new job may come back with another id: the store finds it by that one from now on. If a new job comes back as
+        an OSError or StorageError, or if this method raises, the next `scan` shows which changes were made. That
+        `scan` shows only changes that are as durable as a successful `carry_out` makes them.
         """
         ...
