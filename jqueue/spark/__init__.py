@@ -6,6 +6,7 @@
 The queue stays the one point of commit; Spark brings the machines. It needs `pip install "jqueue[spark]"` and Java 17.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,20 +18,16 @@ if TYPE_CHECKING:
 __all__ = ["BatchFailedError", "BatchReport", "EndedBatch", "end_batch", "local_session", "run_batch", "split_bad_rows"]
 
 _LATER = {
-    "BatchFailedError": "batch.run",
-    "BatchReport": "batch.run",
-    "EndedBatch": "stream.end_batch",
-    "end_batch": "stream.end_batch",
-    "local_session": "session",
-    "run_batch": "batch.run",
-    "split_bad_rows": "enqueue.bad_rows",
+    "batch.run": ("BatchFailedError", "BatchReport", "run_batch"),
+    "enqueue.bad_rows": ("split_bad_rows",),
+    "session": ("local_session",),
+    "stream.end_batch": ("EndedBatch", "end_batch"),
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on first use: the modules are slow to import, and Spark starts new processes again and again."""
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    return getattr(import_module(f"jqueue.spark.{_LATER[name]}"), name)
+    for module, names in _LATER.items():
+        if name in names:
+            return getattr(import_module(f"jqueue.spark.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

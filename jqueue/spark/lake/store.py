@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import suppress
-from typing import Self, TypeVar
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TypeVar
 
 import msgspec
 
@@ -193,7 +193,7 @@ def lake_name(url: str) -> str:
     return describe(open_lake(url)[0]).rstrip("/")
 
 
-class LakeStore:
+class LakeStore(AbstractAsyncContextManager["LakeStore"]):
     """The files of one lake, for an `async with` block. Requests are repeated until a deadline.
 
     Args:
@@ -206,9 +206,6 @@ class LakeStore:
     def __init__(self, url: str) -> None:
         self._folder, self._marker = open_lake(url)
         self.name = lake_name(url)
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for storage in (self._folder, self._marker):
