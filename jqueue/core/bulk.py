@@ -12,7 +12,7 @@ from operator import itemgetter
 
 import msgspec
 
-from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
+from jqueue.core.blob.segment_object import EncodedSegment, SegmentBuilder
 from jqueue.core.blob.segment_reader import DAMAGED
 from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, JobGroups, StagedTask
 from jqueue.core.engine import Engine
@@ -39,7 +39,7 @@ from jqueue.domain.operations.bulk import (
     bulk_rest,
     doubled_rows,
 )
-from jqueue.domain.operations.enqueue import LINE_BYTES, Enqueue, stored_bytes
+from jqueue.domain.operations.enqueue import Enqueue, stored_bytes
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, Segment, SegmentIndex, staged_name
 from jqueue.domain.slices import LINES_PER_SLICE
@@ -113,9 +113,12 @@ class SegmentCommit:
             )
         for each in operation.segments if rows else ():
             wanted = {row for name, row in rows if name == each.name}
-            async for row, job in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
-                if row in wanted:
-                    operation.read[each.name, row] = self._single(job, each.given, each.behind)
+            async for rows_read in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
+                operation.read.update(
+                    ((each.name, row), self._single(job, each.given, each.behind))
+                    for row, job in rows_read
+                    if row in wanted
+                )
         if all(each.index is None for each in operation.segments):
             return
         there = self._engine.draft.jobs.rows
@@ -140,8 +143,8 @@ class SegmentCommit:
 
     async def _jobs_of(
         self, new: NewSegment, chunks: Iterable[int] | None = None
-    ) -> AsyncIterator[tuple[int, JobRecord]]:
-        """Yield the number and the job of each row in some chunks of a new segment, or in all."""
+    ) -> AsyncIterator[list[tuple[int, JobRecord]]]:
+        """Yield the rows, with number and job, of each of some chunks of a new segment, or of all."""
         reader, name, segment = self._segments.reader, new.name, new.segment
         numbers = sorted(range(segment.chunks) if chunks is None else chunks)
         if not numbers:
@@ -150,8 +153,7 @@ class SegmentCommit:
         for first in range(0, len(numbers), CHUNKS_AT_ONCE):
             read = partial(reader.chunks, name, segment, index, numbers[first : first + CHUNKS_AT_ONCE])
             for _, rows in await self._objects.retried(read, self.seconds_left, reads=True):
-                for found in rows:
-                    yield found
+                yield rows
 
     async def _index_of(self, name: str, segment: Segment) -> SegmentIndex:
         read = partial(self._segments.reader.index, name, segment)
@@ -170,22 +172,20 @@ class SegmentCommit:
                 joined += several
                 continue
             for each in several:
-                async for _, job in self._jobs_of(each):
-                    jobs.extend(group, [job.evolve(sequence=each.behind + job.sequence) if each.behind else job])
+                async for rows in self._jobs_of(each):
+                    jobs.extend(group, [job.evolve(sequence=each.behind + job.sequence) for _, job in rows])
                     joined += [await self._written(*full) for full in jobs.full()]
             joined += [await self._written(*rest) for rest in jobs.rest()]
         return joined
 
-    async def _written(self, group: Group, jobs: list[JobRecord]) -> NewSegment:
+    async def _written(self, group: Group, jobs: SegmentBuilder) -> NewSegment:
         """Encode and store a new segment."""
         return await self._create(group, await self._encoded(group, jobs))
 
-    async def _encoded(self, group: Group, jobs: list[JobRecord]) -> EncodedSegment:
-        """Encode jobs as a segment, and forget them."""
+    async def _encoded(self, group: Group, jobs: SegmentBuilder) -> EncodedSegment:
+        """Return the segment of jobs, and forget them."""
         rows = self._sizes.chunk_rows
-        return await in_turns(
-            encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=rows)
-        )
+        return await in_turns(jobs.encoding(scheduled=group.scheduled, own_ids=not group.given, chunk_rows=rows))
 
     async def _create(self, group: Group, encoded: EncodedSegment) -> NewSegment:
         content, entry, index, _ = encoded
@@ -253,7 +253,7 @@ class BulkEnqueue(SegmentCommit):
 
     # Writing
 
-    async def _begin(self, group: Group, jobs: list[JobRecord]) -> None:
+    async def _begin(self, group: Group, jobs: SegmentBuilder) -> None:
         """Encode the jobs of a group, while the segment before it is stored, and begin to store them."""
         encoded = await self._encoded(group, jobs)
         await self._created()
@@ -280,10 +280,9 @@ class BulkEnqueue(SegmentCommit):
         """Store the rest of the jobs but for the few that enter the blob. Return the operation that adds all."""
         room = self._sizes.hot_bytes or 0
         for group, jobs in self._groups.rest():
-            size = sum(LINE_BYTES + len(job.payload) for job in jobs)
-            if len(jobs) < self._sizes.fewest_rows and (size <= room or len(self._new) >= MOST_SEGMENTS):
-                room -= size
-                self._few += [self._single(job, group.given) for job in jobs]
+            if len(jobs) < self._sizes.fewest_rows and (jobs.bytes <= room or len(self._new) >= MOST_SEGMENTS):
+                room -= jobs.bytes
+                self._few += [self._single(job, group.given) for job in jobs.jobs()]
             else:
                 await self._begin(group, jobs)
         await self._created()
@@ -374,7 +373,7 @@ class StagedCommit(SegmentCommit):
         """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""
         if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > (self._sizes.hot_bytes or 0):
             return []
-        jobs = [(job, each.behind) for each in new async for _, job in self._jobs_of(each)]
+        jobs = [(job, each.behind) for each in new async for rows in self._jobs_of(each) for _, job in rows]
         most = self._preparation.limits.enqueue_bytes
         room = enqueue_limit(self._engine.draft, most) - self._engine.draft.taken_bytes
         if sum(stored_bytes(job) for job, _ in jobs) > room:

@@ -12,6 +12,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
+from itertools import repeat
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -20,7 +21,16 @@ from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.fields import COUNT_MAX, GivenDuration, Moment, Positive, Priority
 from jqueue.domain.job import JobRecord
-from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, check_priority, written_bytes
+from jqueue.domain.limits import (
+    Limits,
+    are_headers,
+    are_names,
+    check_headers,
+    check_integer,
+    check_name,
+    check_priority,
+    written_bytes,
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -311,36 +321,44 @@ def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
     return checked
 
 
-def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[str, list[Any]]:
-    """Return the values to store of many jobs, by option. Each different value is checked once, but for times.
+def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[str, Sequence[Any]]:
+    """Return the values to store of many jobs, by option.
 
-    Two times an hour apart are equal if one repeats the other, as at the end of summer time: they differ in `fold`.
+    Texts and headers are checked all at once. Numbers, and texts if one may be wrong, are checked once for each
+    different value. Times are checked one by one, as two that differ in `fold`, at the end of summer time, are equal.
 
     Args:
-        columns: by the name of an option in `IN_BULK`, its value for each job; None for the default. Headers are tuples
-            of pairs. All values of a column but None have one type.
+        columns: by the name of an option in `IN_BULK`, its value for each job; None for the default. All values of a
+            column but None have one type.
         limits: of the queue.
 
     Raises:
         InvalidJobError: a value is wrong, an option needs another one, or two exclude each other, in some job.
     """
-    stored: dict[str, list[Any]] = {}
+    stored: dict[str, Sequence[Any]] = {}
     for name, values in columns.items():
         option = IN_BULK[name]
-        check, of_pairs = option.check, option.kind is Mapping
-        if option.kind is datetime:
-            stored[name] = [option.unset if value is None else check(name, value, limits) for value in values]
-            continue
-        checked: dict[Any, Any] = {None: option.unset}
-        for value in set(values) - checked.keys():
-            checked[value] = check(name, dict(value) if of_pairs else value, limits)
-        stored[name] = [checked[value] for value in values]
+        fit = _AT_ONCE.get(option.kind)
+        if fit is not None and fit([value for value in values if value is not None], limits):
+            stored[name] = values
+        elif option.kind in (datetime, Mapping):
+            stored[name] = [None if value is None else option.check(name, value, limits) for value in values]
+        else:
+            checked = {value: option.check(name, value, limits) for value in set(values) - {None}}
+            checked[None] = option.unset
+            stored[name] = [checked[value] for value in values]
     for name in stored.keys() & _BOUND:
-        needed, excluded = ([None] * len(stored[name]) if each not in stored else stored[each] for each in _BOUND[name])
-        for value, need, other in zip(stored[name], needed, excluded, strict=True):
-            if value is not None and ((need is None and _BOUND[name][0] is not None) or other is not None):
+        needed, excluded = _BOUND[name]
+        needs = stored.get(needed, repeat(None)) if needed is not None else repeat(True)
+        others = stored.get(excluded, repeat(None)) if excluded is not None else repeat(None)
+        for value, need, other in zip(stored[name], needs, others, strict=False):
+            if value is not None and (need is None or other is not None):
                 raise InvalidJobError(f"{name} does not fit to another option")
     return stored
+
+
+_AT_ONCE: Mapping[type, Callable[[Sequence[Any], Limits], bool]] = {str: are_names, Mapping: are_headers}
+"""Checks of all values of an option, by their kind. None of them need be changed before it is stored."""
 
 
 def options_bytes(job: JobRecord) -> int:

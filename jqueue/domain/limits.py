@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 from pydantic_core import from_json
@@ -160,6 +162,28 @@ def check_name(what: str, value: object, limits: Limits) -> str:
             "Limits(name_bytes=...)"
         )
     return value
+
+
+def are_names(texts: Sequence[Any], limits: Limits) -> bool:
+    """Return True if `check_name` accepts all these values. False does not say that it refuses one."""
+    return _longest(texts) <= limits.name_bytes and all(texts) and "".join(texts).isprintable()
+
+
+def are_headers(values: Sequence[Mapping[Any, Any]], limits: Limits) -> bool:
+    """Return True if `check_headers` accepts all these mappings. False does not say that it refuses one."""
+    names = set(chain.from_iterable(values))
+    size = _longest(names) + _longest([text for headers in values for text in headers.values()])
+    return size * max(map(len, values), default=0) <= limits.header_bytes and are_names([*names], limits)
+
+
+def _longest(texts: Collection[Any]) -> float:
+    """Return an upper bound of the bytes of each text in UTF-8; infinity if one is not a text that UTF-8 can write."""
+    try:
+        joined = "".join(texts)
+        joined.encode()
+    except (TypeError, UnicodeEncodeError):
+        return math.inf
+    return max(map(len, texts), default=0) * (1 if joined.isascii() else 4)
 
 
 def check_payload(value: object, limits: Limits, *, objects: bool = False) -> bytes:

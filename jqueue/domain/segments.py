@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from itertools import accumulate
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
@@ -418,10 +418,9 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-def packed(texts: Iterable[str], rows: Iterable[int]) -> list[int]:
-    """Return the hash of each text times 2**32 plus its row, for `HashTable.making`."""
-    digests = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
-    return [int.from_bytes(digest[:8]) << 32 | row for digest, row in zip(digests, rows, strict=True)]
+def hashes_of(texts: Iterable[str]) -> bytes:
+    """Return the hashes of texts that UTF-8 can write, 8 bytes each."""
+    return b"".join([hashlib.sha256(text.encode()).digest()[:8] for text in texts])
 
 
 class HashTable:
@@ -443,16 +442,22 @@ class HashTable:
         self.rows = _little_endian(array("I", data[hashes:]))
 
     @classmethod
-    def making(cls, packed: list[int]) -> Slices[HashTable]:
-        """Return a table, in slices, given each hash times 2**32 plus its row. The list is sorted."""
-        yield from sorting(packed)  # of numbers, as pairs would keep the garbage collector busy
-        table = cls()
-        for first in range(0, len(packed), ENTRIES_PER_SLICE):
-            if first:
+    def making(cls, hashes: Sequence[int], rows: Sequence[int]) -> Slices[HashTable]:
+        """Return a table, in slices, given hashes and the row of each."""
+        buckets: list[list[int]] = [[] for _ in range(256)]  # by first byte: each is sorted in the processor's cache
+        for first in range(0, len(hashes), ENTRIES_PER_SLICE):
+            last = first + ENTRIES_PER_SLICE
+            for hashed, row in zip(hashes[first:last], rows[first:last], strict=True):
+                buckets[hashed >> 56].append(hashed << 32 | row)
+            if last < len(hashes):
                 yield
-            some = packed[first : first + ENTRIES_PER_SLICE]
-            table.hashes.extend([each >> 32 for each in some])
-            table.rows.extend([each & 0xFFFF_FFFF for each in some])
+        table = cls()
+        for bucket in filter(None, buckets):
+            bucket.sort()
+            table.hashes.extend([each >> 32 for each in bucket])
+            table.rows.extend([each & 0xFFFF_FFFF for each in bucket])
+            if len(bucket) > ENTRIES_PER_SLICE // 16:
+                yield
         return table
 
     @property
@@ -557,20 +562,6 @@ def job_of_row(segment: Segment, held: Iterable[Range], row: int, job: JobRecord
 
 SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
 """Options of a job that is never in a range: it must be claimed, expire or end by itself."""
-
-
-_single_options, _NO_OPTIONS = attrgetter(*SINGLE), (None,) * len(SINGLE)
-
-
-def single_rows(jobs: Iterable[JobRecord], first: int) -> list[Span]:
-    """Return the rows of jobs that are never in a range, as spans.
-
-    Args:
-        jobs: the jobs of rows that follow each other.
-        first: the number of the first row.
-    """
-    rows = enumerate(map(_single_options, jobs), first)
-    return [(row, row + 1) for row, options in rows if options != _NO_OPTIONS]
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ class Stager(Actor):
             stager = SegmentStager(Limits(), created_at, "unused", **sizes)
             for number in range(dice.choice([1, 2, 5])):
                 ids.append(f"{moment}-{task}-{number}")
-                attempts, headers = dice.choice([None, 1, 3]), (("task", f"{task}"),)
+                attempts, headers = dice.choice([None, 1, 3]), {"task": f"{task}"}
                 delay, entrypoint = dice.choice([None, None, None, 5.0]), self.entrypoint()
                 priority = dice.choice([0, 0, -1, 5])
                 options = {"max_attempts": attempts, "headers": headers, "delay": delay, "priority": priority}

@@ -10,28 +10,32 @@ all other facts about the segment.
 
 from __future__ import annotations
 
+import sys
 import zlib
+from array import array
 from binascii import a2b_base64
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from jqueue.core.blob.lines import encode_record, is_sound
 from jqueue.domain.errors import InvalidBlobError
-from jqueue.domain.job import JobRecord, JobStatus, objects_of
+from jqueue.domain.job import OBJECTS, JobRecord, JobStatus, objects_of
+from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import (
     CHUNK_ROWS,
+    SINGLE,
     Chunk,
     HashTable,
     RowKey,
     Segment,
     SegmentIndex,
-    Span,
+    hashes_of,
     joined,
-    packed,
-    single_rows,
     sorting,
 )
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
@@ -45,6 +49,9 @@ _encode_rows: Callable[[Sequence[JobRecord]], bytes] = msgspec.json.Encoder().en
 _decode_rows: Callable[[bytes], list[JobRecord]] = msgspec.json.Decoder(JobRecord).decode_lines
 _encode_index = msgspec.json.Encoder(enc_hook=lambda table: table.data).encode
 _decode_index = msgspec.json.Decoder(SegmentIndex, dec_hook=lambda _, text: HashTable(a2b_base64(text))).decode
+_single, _NOT_SINGLE = attrgetter(*SINGLE), (None,) * len(SINGLE)
+_RARE = (*SINGLE, "payload_object", "result_object", "extra")
+_rare, _NOTHING = attrgetter(*_RARE), (None,) * len(_RARE)
 _KNOWN = frozenset(JobRecord.__struct_encode_fields__)
 
 
@@ -68,85 +75,149 @@ def key_of(job: JobRecord) -> RowKey:
     return RowKey(job.priority, job.sequence, since_of(job))
 
 
+class SegmentBuilder:
+    """The lines of queued jobs of one entrypoint that become a segment. Their records are not needed any more.
+
+    Attributes:
+        bytes: number of bytes of the lines.
+        features: critical features that the jobs need.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.features: set[str] = set()
+        self._lines: list[bytes] = []  # this and the next four have an item for each job, in the order of `add`
+        self._sequences, self._priorities = array("q"), array("q")
+        self._since = array("d")
+        self._ids = array("Q")
+        self._keys, self._keyed = array("Q"), array("I")  # the place of each job with a unique key is in the second
+        self._single: list[int] = []
+        self._objects: list[tuple[int, str]] = []
+        self._entrypoint, self._attempts = "", 0
+        self._spare: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, jobs: Sequence[JobRecord]) -> None:
+        """Encode more jobs. Some hundred at once stay in the processor's cache meanwhile."""
+        first, self._entrypoint = len(self._lines), jobs[0].entrypoint
+        facts = list(map(_rare, jobs))
+        rare = [] if facts.count(_NOTHING) == len(jobs) else jobs
+        if any(job.extra is not None for job in rare):
+            lines = [encode_record(job) + b"\n" for job in jobs]
+        else:
+            lines = _encode_rows(jobs).splitlines(keepends=True)
+        self._lines += lines
+        self.bytes += sum(map(len, lines))
+        self._sequences.extend([job.sequence for job in jobs])
+        self._priorities.extend([job.priority for job in jobs])
+        moments = [job.run_at or job.created_at for job in jobs]
+        alike = moments.count(moments[0]) == len(moments)
+        self._since.extend([moments[0].timestamp()] * len(jobs) if alike else map(datetime.timestamp, moments))
+        self._ids.frombytes(hashes_of([job.id for job in jobs]))
+        keyed = [place for place, job in enumerate(jobs, first) if job.unique_key is not None]
+        self._keyed.extend(keyed)
+        self._keys.frombytes(hashes_of([job.unique_key for job in jobs if job.unique_key is not None]))
+        self._attempts = max(self._attempts, *[job.attempt for job in jobs])
+        if spare := [job.max_attempts - job.failures for job in jobs if job.max_attempts is not None]:
+            self._spare = [max(0, min([*spare, *self._spare]))]
+        self._single += [place for place, each in enumerate(map(_single, rare), first) if each != _NOT_SINGLE]
+        for place, job in enumerate(rare, first):
+            if job.payload_object is not None or job.result_object is not None:
+                self._objects += [(place, each.suffix) for each in objects_of(job)]
+        if any(job.payload_object is not None for job in rare):
+            self.features.add(OBJECTS)
+        if any(job.concurrency_key is not None for job in rare):
+            self.features.add(LIMITS)
+
+    def jobs(self) -> list[JobRecord]:
+        """Return the jobs, in the order in which they were added."""
+        return _decode_rows(b"".join(self._lines))
+
+    def encoding(
+        self, *, scheduled: bool, own_ids: bool = False, chunk_rows: int = CHUNK_ROWS
+    ) -> Slices[EncodedSegment]:
+        """Return the segment, in slices, and forget the lines.
+
+        Args:
+            scheduled: True to sort the jobs by `run_at`.
+            own_ids: True if jqueue made all ids.
+            chunk_rows: number of rows in each chunk but the last.
+        """
+        number = len(self._lines)
+        order = list(range(number))
+        keys: list[array[int] | array[float]] = [self._sequences, self._priorities]
+        for key in [*keys, self._since] if scheduled else keys:
+            if min(key) < max(key):
+                yield from sorting(order, key.__getitem__)  # it is stable: the last key decides first
+        row_of = array("I", bytes(4 * number))
+        for row, place in enumerate(order):
+            row_of[place] = row
+        parts, chunks, offset = list[bytes](), list[Chunk](), 0
+        for first in range(0, number, chunk_rows):
+            places = order[first : first + chunk_rows]
+            text = b"".join(map(self._lines.__getitem__, places))
+            ranks = [
+                (self._priorities[place], self._sequences[place]) for place in (places if scheduled else places[:1])
+            ]
+            head, oldest = RowKey(*ranks[0], self._since[places[0]]), min(map(self._since.__getitem__, places))
+            chunks.append(Chunk(offset, zlib.crc32(text), head, oldest, min(ranks)))
+            parts.append(text)
+            offset += len(text)
+            if len(chunks) % CHUNKS_PER_SLICE == 0:
+                yield
+        self._lines.clear()
+        if sys.byteorder == "little":
+            self._ids.byteswap()
+            self._keys.byteswap()
+        of_ids = yield from HashTable.making(self._ids, row_of)
+        of_keys = yield from HashTable.making(self._keys, array("I", map(row_of.__getitem__, self._keyed)))
+        objects = tuple(suffix for _, suffix in sorted(self._objects, key=lambda pair: row_of[pair[0]]))
+        single = tuple(joined((row_of[place], row_of[place] + 1) for place in self._single))
+        index = SegmentIndex(number, tuple(chunks), offset, of_ids, of_keys, objects, single)
+        end = _encode_index(index) + b"\n"
+        entry = Segment(
+            entrypoint=self._entrypoint,
+            rows=number,
+            bytes=offset + len(end),
+            index=offset,
+            crc=zlib.crc32(end),
+            head=chunks[0].first,
+            chunk_rows=chunk_rows,
+            least=min(self._sequences),
+            largest=max(self._sequences),
+            scheduled=scheduled,
+            oldest=index.oldest[0],
+            attempts=self._attempts,
+            spare=min(self._spare, default=None),
+            keys=len(self._keyed),
+            objects=len(objects),
+            own_ids=own_ids,
+        )
+        return EncodedSegment(b"".join([*parts, end]), entry, index, order)
+
+
 def encoding_segment(
     jobs: list[JobRecord], *, scheduled: bool, own_ids: bool = False, chunk_rows: int = CHUNK_ROWS
 ) -> Slices[EncodedSegment]:
-    """Encode queued jobs of one entrypoint as a segment, in slices.
+    """Encode queued jobs of one entrypoint, in any order, as a segment, in slices. The list is emptied meanwhile.
 
     Args:
-        jobs: the jobs, in any order. The list is emptied meanwhile, so that they need no memory beside their lines.
+        jobs: the jobs.
         scheduled: True to sort them by `run_at`.
         own_ids: True if jqueue made all ids.
         chunk_rows: number of rows in each chunk but the last.
     """
-    order = yield from _ordering(jobs, scheduled=scheduled)
-    rows, number = [jobs[place] for place in reversed(order)], len(jobs)
-    jobs.clear()
-    entrypoint = rows[0].entrypoint
-    parts, chunks, offset = list[bytes](), list[Chunk](), 0
-    ids, keys, objects, single = list[int](), list[int](), list[str](), list[Span]()
-    spare, sequences, attempts = list[int](), list[int](), 0
-    for first in range(0, number, chunk_rows):
-        some = rows[: -chunk_rows - 1 : -1]
-        del rows[-chunk_rows:]
-        has_unknown = any(job.extra is not None for job in some)
-        text = b"".join([encode_record(job) + b"\n" for job in some]) if has_unknown else _encode_rows(some)
-        oldest = min([job.run_at or job.created_at for job in some]).timestamp()
-        key = key_of(some[0])
-        best = min([(job.priority, job.sequence) for job in some]) if scheduled else key[:2]
-        ids += packed([job.id for job in some], range(first, first + len(some)))
-        if keyed := [(job.unique_key, row) for row, job in enumerate(some, first) if job.unique_key is not None]:
-            keys += packed(*zip(*keyed, strict=True))
-        named = [job for job in some if job.payload_object is not None or job.result_object is not None]
-        objects += [each.suffix for job in named for each in objects_of(job)]
-        single += single_rows(some, first)
-        spare += [max(0, job.max_attempts - job.failures) for job in some if job.max_attempts is not None]
-        sequences += [job.sequence for job in some]
-        attempts = max(attempts, *[job.attempt for job in some])
-        chunks.append(Chunk(offset, zlib.crc32(text), key, oldest, best))
-        parts.append(text)
-        offset += len(text)
-        if len(chunks) % CHUNKS_PER_SLICE == 0:
+    builder = SegmentBuilder()
+    jobs.reverse()
+    while jobs:
+        builder.add(jobs[: -JOBS_PER_SLICE - 1 : -1])
+        del jobs[-JOBS_PER_SLICE:]
+        if jobs:
             yield
-    of_ids = yield from HashTable.making(ids)
-    of_keys = yield from HashTable.making(keys)
-    index = SegmentIndex(number, tuple(chunks), offset, of_ids, of_keys, tuple(objects), tuple(joined(single)))
-    end = _encode_index(index) + b"\n"
-    entry = Segment(
-        entrypoint=entrypoint,
-        rows=number,
-        bytes=offset + len(end),
-        index=offset,
-        crc=zlib.crc32(end),
-        head=chunks[0].first,
-        chunk_rows=chunk_rows,
-        least=min(sequences),
-        largest=max(sequences),
-        scheduled=scheduled,
-        oldest=index.oldest[0],
-        attempts=attempts,
-        spare=min(spare, default=None),
-        keys=len(keys),
-        objects=len(objects),
-        own_ids=own_ids,
-    )
-    return EncodedSegment(b"".join([*parts, end]), entry, index, order)
-
-
-def _ordering(jobs: Sequence[JobRecord], *, scheduled: bool) -> Slices[Sequence[int]]:
-    """Return the places of jobs in the order in which they are served, in slices."""
-    keys: list[tuple[float, ...]] = []
-    for first in range(0, len(jobs), JOBS_PER_SLICE):
-        if first:
-            yield
-        some = jobs[first : first + JOBS_PER_SLICE]
-        if scheduled:
-            keys += [(since_of(job), job.priority, job.sequence) for job in some]
-        else:
-            keys += [(job.priority, job.sequence) for job in some]
-    places = list(range(len(jobs)))
-    yield from sorting(places, keys.__getitem__)
-    return places
+    encoded = yield from builder.encoding(scheduled=scheduled, own_ids=own_ids, chunk_rows=chunk_rows)
+    return encoded
 
 
 def decode_index(data: bytes, segment: Segment) -> SegmentIndex:

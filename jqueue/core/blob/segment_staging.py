@@ -6,7 +6,6 @@ again, and the process that commits never sees a row.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import repeat
@@ -14,20 +13,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment
+from jqueue.core.blob.segment_object import EncodedSegment, SegmentBuilder
 from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job import OBJECTS, QUEUED, JobRecord
+from jqueue.domain.job import QUEUED, JobRecord
 from jqueue.domain.job_options import check_columns
 from jqueue.domain.limits import Limits, check_name, check_payloads
 from jqueue.domain.operations.base import Preparation
-from jqueue.domain.operations.bulk import NewSegment, bulk_id, bulk_rest
+from jqueue.domain.operations.bulk import NewSegment, bulk_ids, bulk_rest
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import CHUNK_ROWS
 from jqueue.domain.slices import exhaust
-
-ROW_BYTES = 120
-"""About how many bytes a row takes besides its id, its payload and its headers."""
 
 STAGED_ROWS = 131_072
 """Largest number of rows of a staged segment: large ones keep the manifest short."""
@@ -35,7 +30,6 @@ STAGED_ROWS = 131_072
 STAGED_BYTES = 48 << 20
 """Bytes of rows above which a staged segment is complete. They are held in memory until it is written."""
 
-_encode = msgspec.json.Encoder().encode
 _FIELDS = JobRecord.__struct_fields__
 _DEFAULTS = {each.name: each.default for each in msgspec.structs.fields(JobRecord) if not each.required}
 
@@ -65,8 +59,7 @@ class JobGroups:
     def __init__(self, rows: int, size: int, together: int) -> None:
         self._rows, self._size, self._together = rows, size, together
         self.features: set[str] = set()
-        self._jobs: dict[Group, list[JobRecord]] = {}
-        self._bytes = Counter[Group]()
+        self._segments: dict[Group, SegmentBuilder] = {}
         self._full = set[Group]()
         self._total = 0
 
@@ -78,48 +71,42 @@ class JobGroups:
             given: for each, True if the caller has chosen its id.
             created_at: as in `Group`.
         """
-        kinds = [
-            (job.entrypoint, job.run_at is not None and job.run_at > job.created_at, own)
-            for job, own in zip(jobs, given, strict=True)
-        ]
+        scheduled = [job.run_at is not None and job.run_at > job.created_at for job in jobs]
+        kinds = list(zip([job.entrypoint for job in jobs], scheduled, given, strict=True))
         groups: dict[tuple[str, bool, bool], list[JobRecord]] = {kind: [] for kind in dict.fromkeys(kinds)}
         for kind, job in zip(kinds, jobs, strict=True) if len(groups) > 1 else ():
             groups[kind].append(job)
-        if any(job.payload_object is not None for job in jobs):
-            self.features.add(OBJECTS)
-        if any(job.concurrency_key is not None for job in jobs):
-            self.features.add(LIMITS)
         for kind, some in groups.items():
             self.extend(Group(*kind, created_at), some or jobs)
 
     def extend(self, group: Group, jobs: Sequence[JobRecord]) -> None:
         """Add jobs of one group."""
-        there = self._jobs.setdefault(group, [])
-        there += jobs
-        size = ROW_BYTES * len(jobs) + sum([len(job.id) + len(job.payload) * 4 // 3 for job in jobs])
-        size += sum([len(_encode(job.headers)) for job in jobs if job.headers])
-        self._bytes[group] += size
-        self._total += size
-        if len(there) >= self._rows or self._bytes[group] >= self._size:
+        segment = self._segments.setdefault(group, SegmentBuilder())
+        self._total -= segment.bytes
+        segment.add(jobs)
+        self._total += segment.bytes
+        self.features |= segment.features
+        if len(segment) >= self._rows or segment.bytes >= self._size:
             self._full.add(group)
 
-    def full(self) -> Iterator[tuple[Group, list[JobRecord]]]:
+    def full(self) -> Iterator[tuple[Group, SegmentBuilder]]:
         """Yield the jobs of groups that must be written, and forget them."""
         while self._full:
             yield self.pop(next(iter(self._full)))
         while self._total > self._together:
-            yield self.pop(max(self._jobs, key=self._bytes.__getitem__))
+            yield self.pop(max(self._segments, key=lambda group: self._segments[group].bytes))
 
-    def rest(self) -> Iterator[tuple[Group, list[JobRecord]]]:
+    def rest(self) -> Iterator[tuple[Group, SegmentBuilder]]:
         """Yield the jobs of all groups, and forget them. Those with most jobs come first."""
-        while self._jobs:
-            yield self.pop(max(self._jobs, key=lambda group: len(self._jobs[group])))
+        while self._segments:
+            yield self.pop(max(self._segments, key=lambda group: len(self._segments[group])))
 
-    def pop(self, group: Group) -> tuple[Group, list[JobRecord]]:
+    def pop(self, group: Group) -> tuple[Group, SegmentBuilder]:
         """Return the jobs of a group, and forget them."""
-        self._total -= self._bytes.pop(group)
+        segment = self._segments.pop(group)
+        self._total -= segment.bytes
         self._full.discard(group)
-        return group, self._jobs.pop(group)
+        return group, segment
 
 
 class InvalidRowError(InvalidJobError):
@@ -190,7 +177,7 @@ class SegmentStager:
             entrypoints: the names of their handlers.
             payloads: bytes-like.
             options: by the name of an option in `IN_BULK`, its value for each job; None: the job's is the default.
-                Headers are tuples of pairs. All values of a column but None have one type.
+                All values of a column but None have one type.
             job_ids: ids that no other jobs ever have; None: they are made here.
 
         Raises:
@@ -212,7 +199,7 @@ class SegmentStager:
                 time if delay is None else starts[delay] for delay, time in zip(delays, times, strict=False)
             ]
         rows = range(self.jobs + 1, self.jobs + len(entrypoints) + 1)
-        ids = [bulk_id(row, self._rest) for row in rows] if job_ids is None else job_ids
+        ids = bulk_ids(rows.start, rows.stop, self._rest) if job_ids is None else job_ids
         columns: dict[str, Iterable[Any]] = {"id": ids, "entrypoint": entrypoints, "payload": payloads}
         columns |= {"status": repeat(QUEUED), "sequence": rows, "created_at": repeat(at), **stored}
         last = max(map(_FIELDS.index, columns))
@@ -234,8 +221,6 @@ class SegmentStager:
             zip(entrypoints, payloads, *options.values(), strict=True)
         ):
             own = {name: value for name, value in zip(options, values, strict=True) if value is not None}
-            if "headers" in own:
-                own["headers"] = dict(own["headers"])
             try:
                 Enqueue(entrypoint, payload, **own).prepared(preparation)
             except InvalidJobError as reason:
@@ -255,10 +240,10 @@ class SegmentStager:
         """Yield segments with all other jobs."""
         return map(self._encoded, self._groups.rest())
 
-    def _encoded(self, found: tuple[Group, list[JobRecord]]) -> EncodedSegment:
-        group, jobs = found
+    def _encoded(self, full: tuple[Group, SegmentBuilder]) -> EncodedSegment:
+        group, segment = full
         return exhaust(
-            encoding_segment(jobs, scheduled=group.scheduled, own_ids=not group.given, chunk_rows=self._chunk_rows)
+            segment.encoding(scheduled=group.scheduled, own_ids=not group.given, chunk_rows=self._chunk_rows)
         )
 
 

@@ -7,6 +7,7 @@ number, so that a write is done whole or not at all, however often it is repeate
 from __future__ import annotations
 
 import heapq
+import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -391,6 +392,15 @@ def bulk_id(number: int, rest: str) -> str:
         rest: the end of the ids of all its jobs.
     """
     return f"{number * SCATTER & 0xFFFFFFFF:08x}{rest}"
+
+
+def bulk_ids(first: int, last: int, rest: str) -> list[str]:
+    """Return the ids of the jobs from `first` to the one before `last`: see `bulk_id`."""
+    products = array("Q", range(first * SCATTER, last * SCATTER, SCATTER))
+    if sys.byteorder == "little":
+        products.byteswap()
+    heads = products.tobytes().hex(" ", 4).split(" ")[1::2]  # the lower half of each
+    return [head + rest for head in heads]
 
 
 class GivenJobs:

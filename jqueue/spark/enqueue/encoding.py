@@ -22,8 +22,8 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.spark.enqueue.columns import Columns
 
-SLICE_BYTES = 8 << 20
-"""Bytes of rows that are converted at once: Spark sends up to 10,000 rows in a batch, whatever their size."""
+SLICE_ROWS, SLICE_BYTES = 1024, 8 << 20
+"""Numbers of rows, and of bytes of rows, that are converted at once: few rows stay in the processor's cache."""
 
 Values = Callable[[pa.Array], list[Any]]
 
@@ -53,7 +53,7 @@ class RowEncoder:
         Raises:
             InvalidJobError: a row cannot be a job. The message names the row, and shows nothing of its payload.
         """
-        rows = max(1, batch.num_rows * SLICE_BYTES // max(SLICE_BYTES, batch.nbytes))
+        rows = max(1, min(SLICE_ROWS, batch.num_rows * SLICE_BYTES // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, rows):
             self._add(batch.slice(first, rows))
 
@@ -95,7 +95,8 @@ class RowEncoder:
         self._refuse(column.is_null(), "payload is null")
         if types.is_nested(column.type):
             return _lines(self._values("payload", column, _json))
-        return self._values("payload", column.cast(pa.large_binary()))  # the bytes of a string are UTF-8
+        is_text = types.is_string(column.type) or types.is_large_string(column.type)
+        return self._values("payload", column.cast(pa.large_binary()) if is_text else column)  # in UTF-8
 
     def _values(self, name: str, column: pa.Array, values: Values = _as_it_is) -> list[Any]:
         """Return the values of a column.
@@ -137,7 +138,7 @@ def _json(column: pa.Array) -> list[Any]:
         values = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)] or [{}] * len(column)
         return [value if there else None for value, there in zip(values, column.is_valid().to_pylist(), strict=True)]
     if types.is_map(kind):
-        return [None if pairs is None else dict(pairs) for pairs in _pairs(column, _json)]
+        return _maps(column, _json)
     if types.is_list(kind) or types.is_large_list(kind):
         return _parts(column, _json(_children(column, column.values)))
     form = next((form for is_kind, form in _FORMS if is_kind(kind)), None)
@@ -145,11 +146,11 @@ def _json(column: pa.Array) -> list[Any]:
     return values if form is None else [None if value is None else form(value) for value in values]
 
 
-def _pairs(column: pa.MapArray, values: Values = _as_it_is) -> list[tuple[tuple[str, Any], ...] | None]:
-    """Return the maps of a column as tuples of pairs."""
+def _maps(column: pa.MapArray, values: Values = _as_it_is) -> list[Any]:
+    """Return the maps of a column as dictionaries."""
     keys, items = (_children(column, each) for each in (column.keys, column.items))
     pairs = _parts(column, list(zip(keys.to_pylist(), values(items), strict=True)))
-    return [None if each is None else tuple(each) for each in pairs]
+    return [None if each is None else dict(each) for each in pairs]
 
 
 def _children(column: pa.ListArray, values: pa.Array) -> pa.Array:
@@ -188,7 +189,7 @@ _FAULTS = {
 }
 """The meaning of an error about a value of a column."""
 
-_CONVERTED: Mapping[type, Values] = {timedelta: _durations, Mapping: _pairs}
+_CONVERTED: Mapping[type, Values] = {timedelta: _durations, Mapping: _maps}
 """The function that converts a column of options, by their kind, if they are not as they are."""
 
 _FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (
