@@ -149,7 +149,7 @@ class AckedJobs:
     """Jobs that any process of jqueue has acked recently: a file beside the queue, with a line for each.
 
     Args:
-        path: path of that file.
+        path: path of that file, in a folder that is there once a job was acked.
     """
 
     def __init__(self, path: Path) -> None:
@@ -166,7 +166,6 @@ class AckedJobs:
         lines = "".join(f"{job_id} {attempt}\n" for job_id, attempt in acked)
         if not lines:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         with open(self._path, "ab", buffering=0) as file:
             file.write(lines.encode("utf-8", "replace"))
             size = file.tell()
