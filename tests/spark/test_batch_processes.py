@@ -15,12 +15,16 @@ from pathlib import Path
 import pytest
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import record_of
 from jqueue.operations import Enqueue
 from jqueue.spark import BatchFailedError, run_batch
 from jqueue.spark.batch import child, children
+from jqueue.spark.batch.worker_pickle import pickled
+from jqueue.spark.staging import Staging
 from jqueue.worker import Context, Discard, Worker
 from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, enqueue, left_in
+from tests.spark.step_stores import Fault, told
 from tests.spark.test_batch import works
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")]
@@ -337,6 +341,17 @@ def test_a_worker_in_a_module_is_imported_by_its_name_and_must_be_there(url, mon
     session: object = Session(lambda number: monkeypatch.delattr(sys.modules[__name__], "worker"))
     with pytest.raises(BatchFailedError, match=f"the module {__name__} has no worker 'worker' on executors"):
         run_batch(session, url, worker, partitions=1)  # type: ignore[arg-type]
+
+
+def test_the_worker_of_a_partition_reads_nothing_of_the_queue_by_itself(url, steps):
+    """A look at its cron entries would read all of its jobs, once for each partition."""
+    enqueue(url, works(1, 2))
+    jobs = [record_of(job) for job in call(url, lambda queue: queue.dequeue(batch_size=2))]
+    messages: list[child.Message] = []
+    with told(requests := Fault("", "lost", times=0)):
+        child.work(child.BatchTask(pickled(worker), Staging(steps, 60.0), "a"), None, jobs, False, messages.append)
+    assert ([], True) == (requests.names, messages[-1].is_over)
+    assert [job.id for job in jobs] == [each.job_id for message in messages for each in message.ended]
 
 
 def test_a_part_of_a_worker_that_cannot_be_sent_is_named_before_any_claim(url):
