@@ -22,17 +22,16 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job_options import IN_BULK
 from jqueue.spark.enqueue.columns import Columns
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 SLICE_ROWS, SLICE_BYTES = 1024, 8 << 20
 """Numbers of rows, and of bytes of rows, that are converted at once: few rows stay in the processor's cache."""
 
 Values = Callable[[pa.Array], list[Any]]
 
+_as_it_is: Values = pa.Array.to_pylist
+
 _encode_lines = msgspec.json.Encoder().encode_lines
-
-
-def _as_it_is(column: pa.Array) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    return values
 
 
 class RowEncoder:
@@ -173,6 +172,12 @@ def _durations(column: pa.Array) -> list[Any]:
     return _as_it_is(column.cast(pa.float64()) if types.is_decimal(column.type) else column)
 
 
+def _times(column: pa.Array) -> list[Any]:
+    """Return times in UTC. PyArrow takes some microseconds to make one."""
+    numbers = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
+    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+
+
 def _finite(value: float) -> float:
     if not math.isfinite(value):
         raise FloatingPointError
@@ -189,7 +194,7 @@ _FAULTS = {
 }
 """The meaning of an error about a value of a column."""
 
-_CONVERTED: Mapping[type, Values] = {timedelta: _durations, Mapping: _maps}
+_CONVERTED: Mapping[type, Values] = {datetime: _times, timedelta: _durations, Mapping: _maps}
 """The function that converts a column of options, by their kind, if they are not as they are."""
 
 _FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (
