@@ -12,6 +12,7 @@ from jqueue import ClaimLostError, InvalidJobError, JobNotFoundError, JobStatus
 from jqueue.domain.errors import StorageFatalError
 from jqueue.formats.dirq.layout import Elements, Simple
 from jqueue.formats.dirq.store import DirqStore
+from jqueue.formats.notes import Notes
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.virtual_time import EPOCH
@@ -147,6 +148,27 @@ async def test_a_claim_whose_lock_another_program_took_changes_nothing(kind, tmp
             assert before == tree(root)
             if relocked:
                 unlock(kind, root, job.id)
+
+
+@of_both_kinds
+async def test_a_scan_sees_each_claim_of_another_queue_object_also_after_its_end_and_before_its_note(
+    kind, tmp_path, root
+):
+    async with open_queue(kind, tmp_path) as queue, open_queue(kind, tmp_path) as other:
+        job = await queue.enqueue("work", b"1")
+
+        async def seen():
+            return await queue.find(job.id)
+
+        assert 0 == (await seen()).attempt
+        await other.nack((await other.dequeue())[0], charge=False)
+        assert 1 == (await seen()).attempt
+        lock(kind, root, job.id, START + 7)
+        assert 600 == (await seen()).claim_timeout, "a lock without a note is another program's"
+        Notes(str(root / ".jqueue-notes")).write(
+            job.id.replace("/", "-"), {"token": (START + 7) * 10**9, "timeout": 5}, str(root)
+        )
+        assert 5 == (await seen()).claim_timeout
 
 
 @of_both_kinds
