@@ -340,7 +340,7 @@ def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[
         option = IN_BULK[name]
         fit = _AT_ONCE.get(option.kind)
         if fit is not None and fit([value for value in values if value is not None], limits):
-            stored[name] = values
+            stored[name] = [value or None for value in values]  # no headers are stored as none
         elif option.kind in (datetime, Mapping):
             stored[name] = [None if value is None else option.check(name, value, limits) for value in values]
         else:
@@ -358,7 +358,7 @@ def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[
 
 
 _AT_ONCE: Mapping[type, Callable[[Sequence[Any], Limits], bool]] = {str: are_names, Mapping: are_headers}
-"""Checks of all values of an option, by their kind. None of them need be changed before it is stored."""
+"""Checks of all values of an option at once, by their kind."""
 
 
 def options_bytes(job: JobRecord) -> int:

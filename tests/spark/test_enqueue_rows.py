@@ -3,6 +3,7 @@
 import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -106,6 +107,13 @@ def test_every_column_that_sets_an_option_sets_it_for_its_row_and_null_sets_none
     assert (0, None, None, None, None, None, None, {}, None, None) == tuple(getattr(second, name) for name in names)
 
 
+def test_texts_up_to_their_limits_are_accepted_and_empty_headers_are_none(url):
+    full, columns = ("é" * 256, {"ü": "é" * 8191}), schema(payload=TEXT, unique_key=TEXT, headers=HEADERS)
+    write(url, [("a", *full), ("b", "k", {})], columns)
+    assert [full, ("k", {})] == [(job.unique_key, job.headers) for job in jobs_of(url)]
+    assert b'"headers":{}' not in b"".join(path.read_bytes() for path in Path(url).parent.iterdir() if path.is_file())
+
+
 def test_an_option_of_the_write_sets_it_for_all_rows(url):
     options = {"priority": 4, "delay": 10, "maxAttempts": 2, "keepResult": 60}
     write(url, ["a", "b"], schema(payload=TEXT), entrypoint="e", **options)
@@ -148,6 +156,15 @@ def test_two_times_in_the_hour_that_the_end_of_summer_time_repeats_stay_an_hour_
         (schema(x=DoubleType()), (float("nan"),), "x has a number that JSON cannot hold: NaN or infinity"),
         (schema(payload=TEXT, priority=LongType()), ("secret", 2**40), "priority must be from"),
         (schema(payload=TEXT, headers=HEADERS), ("secret", {"a": None}), "header 'a' must be a str, got NoneType"),
+        (
+            schema(payload=TEXT, headers=HEADERS),
+            ("secret", {"": "x"}),
+            "a header's name must be printable",
+        ),
+        (schema(payload=TEXT, headers=HEADERS), ("secret", {"a": "x" * (16 << 10)}), "headers take 16385 bytes"),
+        (schema(payload=TEXT, unique_key=TEXT), ("secret", ""), "unique_key must be printable and not empty"),
+        (schema(payload=TEXT, unique_key=TEXT), ("secret", "a\n"), "unique_key must be printable and not empty"),
+        (schema(payload=TEXT, unique_key=TEXT), ("secret", "é" * 257), "unique_key is 514 bytes long"),
         (schema(payload=TEXT, delay=LongType(), run_at=TimestampType()), ("secret", 5, NOON), "give either delay or r"),
     ],
 )
