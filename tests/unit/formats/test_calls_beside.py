@@ -44,17 +44,19 @@ async def test_a_job_that_the_store_refuses_is_not_claimed_by_the_call_beside_it
         assert [] == jobs
 
 
-async def test_a_stale_claim_that_cannot_be_ended_holds_up_no_call(tmp_path):
+@pytest.mark.parametrize("form", ["vsqs", "simple"])
+async def test_a_stale_claim_that_cannot_be_ended_holds_up_no_call(form, tmp_path):
     clock = FakeClock()
-    store = Faulty(open_queue("vsqs", tmp_path).store, lambda change: change.step is Step.RELEASE)
+    store = Faulty(open_queue(form, tmp_path).store, lambda change: change.step is Step.RELEASE)
     async with StoreQueue(store, clock=clock, deadline=5) as queue:
         await queue.enqueue("work", b"stale")
         await queue.dequeue(claim_timeout=10)
-        clock.advance(20)
+        clock.advance(3600)
         await queue.enqueue("work", b"ready")
-        [job] = await queue.dequeue()
+        [job] = await queue.dequeue(batch_size=9, claim_timeout=9999)
         assert b"ready" == job.payload
         store.fails = lambda change: False
+        clock.advance(3600)
         [job] = await queue.dequeue()
         assert b"stale" == job.payload
 
