@@ -405,8 +405,8 @@ class TextQueueFile:
         self._wrote = True
         os.pwrite(file, bytes((control,)), record.offset)
         record.control = control
-        if control != COMMENT:  # the ids of other messages may follow from a comment: the next read parses all
-            data[record.offset] = control
+        # The ids of other messages may follow from a comment: the next read finds a difference, and parses all.
+        data[record.offset] = control if control != COMMENT else 0
 
     def _current_states(self, new: dict[str, MessageState]) -> dict[str, MessageState]:
         """Return the states of unfinished messages, and of the last finished ones."""

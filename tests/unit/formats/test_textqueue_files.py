@@ -133,6 +133,16 @@ async def test_one_byte_marks_the_state_of_a_message(path):
         assert path.read_bytes() == b"=a\n-b\n-c\n-d\n#e\n"
 
 
+async def test_a_cancelled_message_that_is_restored_by_hand_is_queued_again(path):
+    path.write_bytes(b"-a\n-b\n")
+    async with queue_on(path) as queue:
+        first, _ = (await queue.read_state()).jobs
+        await queue.cancel(first.id)
+        assert b"#a\n-b\n" == path.read_bytes()
+        path.write_bytes(b"-a\n-b\n")
+        assert [b"a", b"b"] == [job.payload for job in (await queue.read_state()).jobs]
+
+
 async def test_cancelling_a_message_does_not_turn_it_into_a_note(path):
     path.write_bytes(b'-jq {"id":"x"}\n-b\n')
     async with queue_on(path) as queue:
