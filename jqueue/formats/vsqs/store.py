@@ -215,9 +215,9 @@ class VsqsFolder:
     def _add(self, jobs: list[JobRecord], now: datetime) -> list[Outcome]:
         """Add jobs: reserve their numbers, write their files and notes at once, then rename the files in order.
 
-        If a rename or a flush fails, the next scan shows the jobs that were added.
+        If a rename or a flush fails, the jobs are removed again, unless another program has taken them by now.
         """
-        added: list[Outcome] = []
+        added: list[StoredJob] = []
         reserved: list[int] = []
         try:
             self._tidy(now)
@@ -236,8 +236,17 @@ class VsqsFolder:
             self._flush()
         except (OSError, StorageError) as error:
             self._free(reserved[len(added) :])
-            return [error for _ in jobs]
-        return added
+            return [self._withdraw(each, error) for each in added] + [error] * (len(jobs) - len(added))
+        return list(added)
+
+    def _withdraw(self, added: StoredJob, error: Exception) -> Outcome:
+        """Remove an added job. Return the error; or the job if another program has taken it, and may finish it."""
+        with suppress(OSError):  # else the next scan shows it
+            try:
+                os.unlink(self._path(added.place))
+            except FileNotFoundError:
+                return added
+        return error
 
     def _flush(self) -> None:
         for folder in ("", NOTES, DEAD):
