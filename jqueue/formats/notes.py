@@ -20,6 +20,7 @@ from typing import Annotated, Any, TypedDict
 
 import msgspec
 
+from jqueue.domain.durations import LONGEST
 from jqueue.runtime.posix_files import closing, flush_folder, open_folder, write_all
 
 ABANDONED = timedelta(hours=1)
@@ -45,7 +46,7 @@ class _Note(TypedDict, total=False):
     created: _Count
     run_at: _Count
     dead_at: _Count
-    timeout: Annotated[float, msgspec.Meta(ge=0)]
+    timeout: Annotated[float, msgspec.Meta(ge=0, le=LONGEST)]
     until: _Count
     next: _Count
     due: _Count
@@ -98,7 +99,8 @@ class Notes:
         part = f"{self.path(key)}.{os.getpid()}-{threading.get_ident()}.part"  # no other writer uses this name
         try:
             if not os.path.isdir(self._folder):
-                os.makedirs(self._folder, exist_ok=True)
+                with suppress(FileExistsError):
+                    os.mkdir(self._folder)  # not the folder of a queue that has disappeared
                 if self._umask is not None:
                     os.chmod(self._folder, 0o777 & ~self._umask)
             with closing(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)) as descriptor:

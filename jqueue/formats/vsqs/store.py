@@ -122,6 +122,7 @@ class VsqsFolder:
             BlobMissingError: the folder was there, and is gone.
             StorageFatalError: the path is not a folder.
         """
+        unreadable = False
         if self._forks != forks():  # the parent may have been reading
             self._forget_all()
         if self._unflushed:  # what a failed enqueue wrote must be on the disk before it is read as done
@@ -137,12 +138,13 @@ class VsqsFolder:
                     missed = True  # it was renamed after the listing
                 else:
                     jobs += () if job is None else (job,)
+                    unreadable |= place not in self._known and job is None
             if not missed and (listings >= LISTINGS or times == self._folder_times()):
                 break
         self._ids = {job.id: place for job, place in jobs}
         if times != self._times:
             self._times, self._since = times, now
-        self._times_are_final = now - self._since >= TICK
+        self._times_are_final = now - self._since >= TICK and not unreadable  # no time of the folder shows new rights
         return jobs
 
     def _places(self) -> set[str]:
@@ -327,8 +329,9 @@ class VsqsFolder:
         place = self._rename(change.place, str(Name(number, until)))
         try:
             note = self._notes.read(key_of(place))
-            if note.get("until", 0) >= until:  # no two claims of a message have the same name
-                until = note["until"] + 1
+            last = max(note.get("until", 0), note.get("next", 0))
+            if last >= until:  # no two claims of a message have the same name
+                until = last + 1
                 place = self._rename(place, str(Name(number, until)))
             failures = note.get("failures", 0) + job.failures - old.failures
             job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=failures)
@@ -359,19 +362,21 @@ class VsqsFolder:
         note = note_of(job, self._notes.read(key_of(place)), due=due)
         if job.status is JobStatus.DEAD:
             folder, due = f"{DEAD}/", None
-            os.makedirs(self._path(DEAD), exist_ok=True)
-        if job.sequence == old.sequence:
-            with suppress(FileExistsError):  # another message has that number: this one needs a new one
-                self._annotate(place, note)
-                new = self._rename(place, f"{folder}{Name(name_of(place).number, due)}")
-                return self._stored_job(new, note, job.payload)
+            with suppress(FileExistsError):
+                os.mkdir(self._path(DEAD))
+        new = f"{folder}{Name(name_of(place).number, due)}"
+        is_copy = job.sequence == old.sequence and os.path.lexists(self._path(new))  # of the number of another message
+        if job.sequence == old.sequence and not is_copy:
+            self._annotate(place, note)
+            return self._stored_job(self._rename(place, new), note, job.payload)
         [number] = self._reserve(1, now)
         try:
             self._notes.write(str(number), note, self._path(place))
             new = self._rename(place, f"{folder}{Name(number, due)}")
         finally:
             self._free([number])
-        self._notes.remove(key_of(place))
+        if not is_copy:  # else the note is that of the other message
+            self._notes.remove(key_of(place))
         return self._stored_job(new, note, job.payload)
 
     _release = _bury = _revive = _put

@@ -1,11 +1,14 @@
 """A folder of vsqs as a queue: its messages, their names, and the files that are never touched."""
 
 import os
+import shutil
 
 import pytest
 
 from jqueue import ClaimLostError, JobStatus, JQueueError
+from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.formats.notes import Notes
 from jqueue.testing.fake_clock import FakeClock
 from tests.unit.formats.places import filled, names
 from tests.unit.formats.places import open_vsqs as queue_on
@@ -153,6 +156,57 @@ async def test_no_two_claims_of_a_message_have_the_same_name(tmp_path):
     await other.ack(again)
 
 
+async def test_a_claim_after_a_heartbeat_has_a_name_of_its_own(tmp_path):
+    clock = FakeClock()
+    queue, other = queue_on(filled(tmp_path, {"5": b""}), clock), queue_on(tmp_path, clock)
+    [job] = await queue.dequeue(claim_timeout=10)
+    clock.advance(1)
+    await queue.heartbeat(job)
+    await other.nack(job, charge=False)
+    [again] = await other.dequeue(claim_timeout=10)
+    with pytest.raises(ClaimLostError):
+        await queue.ack(job)
+    await other.ack(again)
+
+
+async def test_a_claim_that_is_seen_before_its_note_is_read_again(tmp_path, monkeypatch):
+    clock = FakeClock()
+    queue, other = queue_on(filled(tmp_path, {"5": b""}), clock), queue_on(tmp_path, clock)
+    await queue.read_state()
+    write, other_reads = Notes.write, [other.store.scan]
+
+    def late(notes, key, note, path, **options):
+        if other_reads:
+            [seen] = other_reads.pop()(clock.now())
+            assert 10 == seen.job.claim_timeout, "the default of vsqs"
+        write(notes, key, note, path, **options)
+
+    monkeypatch.setattr(Notes, "write", late)
+    await queue.dequeue(claim_timeout=3600)
+    [seen] = other.store.scan(clock.now())
+    assert 3600 == seen.job.claim_timeout
+
+
+async def test_a_message_of_a_taken_number_leaves_the_note_of_the_other_one_alone(tmp_path):
+    queue = queue_on(tmp_path)
+    job = await queue.enqueue("mail", b"ours", headers={"a": "b"})
+    filled(tmp_path, {f"{NOW}.{NOW - 1}": b"theirs"})
+    assert [] == await queue_on(tmp_path).dequeue("other")  # gives back the expired claim
+    [ours] = [each for each in (await queue_on(tmp_path).read_state()).jobs if each.payload == b"ours"]
+    assert (job.id, "mail", {"a": "b"}) == (ours.id, ours.entrypoint, dict(ours.headers))
+
+
+@pytest.mark.parametrize("end", [{"dead": True}, {"charge": False}])
+async def test_a_folder_that_has_disappeared_is_not_made_again_by_the_end_of_a_claim(end, tmp_path):
+    queue = queue_on(tmp_path / "queue")
+    await queue.enqueue("work", b"")
+    [job] = await queue.dequeue()
+    shutil.rmtree(tmp_path / "queue")
+    with pytest.raises(BlobMissingError):
+        await queue.nack(job, **end)
+    assert not (tmp_path / "queue").exists()
+
+
 async def test_old_notes_of_messages_that_vsqs_has_removed_are_tidied(tmp_path):
     clock = FakeClock()
     queue = queue_on(tmp_path, clock)
@@ -186,8 +240,27 @@ async def test_a_message_that_cannot_be_read_holds_up_no_other_one(tmp_path):
     assert [b"payload"] == [job.payload for job in await queue.dequeue(batch_size=9)]
 
 
+async def test_a_message_that_can_be_read_by_now_is_served(tmp_path, monkeypatch):
+    clock = FakeClock()
+    queue = queue_on(filled(tmp_path, {"5": b"payload"}), clock)
+    with monkeypatch.context() as unreadable:
+        unreadable.setattr(os, "access", lambda path, mode: False)
+        for _ in range(3):
+            assert [] == await queue.dequeue()
+            clock.advance(60)
+    [job] = await queue.dequeue()
+    assert b"payload" == job.payload
+
+
 @pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"attempt":"2"}', b'{"entrypoint":"\n"}', b'{"due":-1}'])
 async def test_a_note_that_jqueue_has_not_written_is_ignored(tmp_path, note):
     queue = queue_on(filled(tmp_path, {"5": b"payload", ".jqueue-notes/5": note}))
     [job] = await queue.dequeue()
     assert (b"payload", tmp_path.name, 1) == (job.payload, job.entrypoint, job.attempt)
+
+
+async def test_a_wrong_note_of_a_claim_is_ignored(tmp_path):
+    until = NOW + 5_000_000
+    note = b'{"timeout":1e300,"until":%d}' % until
+    queue = queue_on(filled(tmp_path, {f"5.{until}": b"held", "6": b"ready", ".jqueue-notes/5": note}), FakeClock())
+    assert [b"ready"] == [job.payload for job in await queue.dequeue(batch_size=9)]
