@@ -12,6 +12,7 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 import msgspec
 from msgspec import Meta, Raw
 
+from jqueue.domain.fields import Count, Tries
 from jqueue.domain.history import batch_of
 from jqueue.domain.job import JobRecord, JobStatus, ready_since
 from jqueue.domain.limits import cut_error
@@ -106,12 +107,12 @@ class EventRow(NamedTuple):
 
     kind: Annotated[int, Meta(ge=0)]
     job_id: str | None = None
-    attempt: int = 0
+    attempt: Tries = 0
     seconds: float | None = None
     age: float | None = None
     error: str | None = None
     payload: bytes | None = None
-    jobs: int = 1
+    jobs: Count = 1
     rows: Places = ()
 
 
@@ -126,7 +127,7 @@ class Batch(NamedTuple):
         events: the events.
     """
 
-    first: int
+    first: Tries
     size: int
     timestamp: Annotated[float, Meta(ge=-62135596800.0, lt=253402300800.0)]  # the years 1 to 9999
     kinds: Sequence[Kind]

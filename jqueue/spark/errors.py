@@ -48,7 +48,7 @@ _CONDITION = re.compile(r"\[[A-Z][A-Z0-9_.]+\]\s+")
 _CALLING = re.compile(r"An error occurred while calling [\w.]+\n?:?\s*")
 _LOST_TASK = re.compile(r".*most recent failure: Lost task [^:]*?\(TID \d+\) \(.*?\): ", re.DOTALL)
 _JAVA_CLASS = re.compile(r"(?:[a-z][\w$]*\.)+[A-Z][\w$]*(?::\s+|\Z)")
-_PARTS_OF_URLS = re.compile(r"(?<=://)[^/\s@'\"]*@|(?<=\S)\?[^\s'\"=]+=[^\s'\"]*")
+_PARTS_OF_URLS = re.compile(r"(?<=://)[^/\s'\"]*@|(?<=\S)\?[^\s'\"=]+=[^\s'\"]*")
 """The user and the options of a URL, which may be secrets."""
 
 _SPARKS_MODULES = ("py4j.", "pyspark.")

@@ -80,7 +80,7 @@ def split(path: str) -> list[str]:
     """
     addresses = [address.strip() for address in path.split(",")]
     if not all(addresses):
-        raise InvalidURLError("there is a comma with no URL beside it: a comma in the name of a queue is written %2C")
+        raise InvalidURLError("a URL is empty: give one beside each comma; a comma in a queue's name is written %2C")
     return addresses
 
 

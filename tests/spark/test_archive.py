@@ -325,3 +325,15 @@ def test_wrong_calls_are_refused_in_one_line(queue, lake, tmp_path):
         archive(f"{tmp_path}/nothing.json", lake)
     with pytest.raises(InvalidURLError, match="is a file, and a lake is a folder"):
         archive(queue, queue)
+    with pytest.raises(InvalidURLError, match="a URL is empty"):
+        archive([], lake)
+    with pytest.raises(InvalidURLError, match="the lake has no name"):
+        archive(queue, "")
+
+
+def test_relative_paths_are_those_of_the_program_and_not_of_its_tasks(queue, lake, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    archive("queue.json", "lake", Session(lambda number: monkeypatch.chdir(tmp_path / "elsewhere")))
+    assert [] == list((tmp_path / "elsewhere").iterdir())
+    assert history_of(queue) == seen_in(lake)

@@ -194,6 +194,7 @@ def test_a_cryptic_spark_error_is_explained_in_plain_words(text, said):
         '[CAST_INVALID_INPUT] The value \'hunter2\' of the type "STRING" cannot be cast to "INT" because so.',
         "[MALFORMED_RECORD_IN_PARSING.WITHOUT_SUGGESTION] Malformed records are detected in record parsing: [hunter2].",
         "[PATH_NOT_FOUND] Path does not exist: s3a://key:hunter2@bucket/a.csv. SQLSTATE: 42K03",
+        "[PATH_NOT_FOUND] Path does not exist: s3a://key:an@hunter2@bucket/a.csv. SQLSTATE: 42K03",
     ],
 )
 def test_errors_show_no_data_and_no_secrets(text):

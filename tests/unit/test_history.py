@@ -191,6 +191,9 @@ async def test_the_oldest_objects_are_removed_and_no_other_files(settings):
         b'[1,1,1e12,[[null,"start"]],[[0]]]',
         b'[1,1,0,[["work","ack","done"]],[[0]]]',
         b'[1,1,0,[["work","ack"]],[[0,"a",1,0.5,1e12]]]',
+        b'[1,1,0,[["work","ack"]],[[0,"a",9223372036854775808]]]',
+        b'[1,1,0,[["work","ack"]],[[0,"a",1,null,null,null,null,9223372036854775808]]]',
+        b'[9223372036854775808,1,0,[["work","ack"]],[[0,"a"]]]',
     ],
 )
 def test_a_batch_whose_events_cannot_be_true_is_refused(text):

@@ -30,6 +30,7 @@ from jqueue.spark.fleet import split
 from jqueue.spark.lake.planning import Unit, in_lots, plans_of, rewrites_of
 from jqueue.spark.lake.store import LakeStore, Marker, lake_name
 from jqueue.spark.lake.tasks import LOTS, Written, do_lots
+from jqueue.spark.staging import absolute
 from jqueue.spark.tags import tagged
 from jqueue.sync.background import wait_for
 
@@ -90,9 +91,9 @@ def archive(spark: SparkSession, urls: str | Sequence[str], lake: str) -> Archiv
     from jqueue.spark.session import require_spark
 
     require_spark(pyspark.__version__, spark.version)
-    addresses = split(urls) if isinstance(urls, str) else [each for url in urls for each in split(url)]
-    clock, run = SystemClock(), _Run(lake)
-    began, name = clock.monotonic(), lake_name(lake)
+    addresses = split(urls if isinstance(urls, str) else ",".join(urls))
+    clock, name = SystemClock(), lake_name(lake)
+    began, run = clock.monotonic(), _Run(absolute(lake))
     has_work = wait_for(lambda: run.begin(addresses))
     before = run.marker.events
     if has_work:

@@ -23,6 +23,7 @@ from jqueue.ports.storage import Listed, SupportsObjects
 from jqueue.runtime.system import SystemEntropy
 from jqueue.spark.fleet import FleetQueue, find_all, release_all
 from jqueue.spark.lake.store import DataFile, Marker, QueueMark
+from jqueue.spark.staging import absolute
 
 DEADLINE = 30.0
 """Seconds to read a queue."""
@@ -81,7 +82,7 @@ class QueuePlan:
 
     Attributes:
         queue: its id.
-        url: its URL.
+        url: any process can open the queue by it.
         before: what the lake has of it; None if it has nothing.
         after: what it will have.
         events: the events to add.
@@ -159,7 +160,8 @@ async def _plan(queue: FleetQueue, marks: Mapping[str, QueueMark]) -> QueuePlan 
     after = QueueMark(name, history.series, final, zlib.crc32(b"\n".join(outbox)) if outbox else None)
     if outbox and (before is None or before.tail != after.tail):
         events.append(Events(header.queue, history.first, history.last, sum(map(len, outbox)), latest=outbox))
-    return QueuePlan(header.queue, queue.url, before, after, events, missing, through if through < end else None)
+    cut = through if through < end else None
+    return QueuePlan(header.queue, absolute(queue.url), before, after, events, missing, cut)
 
 
 def _in_objects(
