@@ -74,6 +74,8 @@ _KNOWN = {
     "spark.executor.memory)",
     r"\[MALFORMED_RECORD_IN_PARSING|\[UNSUPPORTED_FEATURE\.QUERY_ONLY_CORRUPT_RECORD_COLUMN\]": "the file has a record "
     "that cannot be read in this format",
+    r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+)\.": r"\1 is gone: it was removed "
+    "or replaced meanwhile; read the files again",
     r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+/day=\S+/jqueue-\S+)\.": r"\1 of the lake "
     "cannot be read: it is damaged; restore it from a copy, or archive into a new lake",
     r"\[CANNOT_READ_FILE_FOOTER\]|\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+)\.": r"\1 "

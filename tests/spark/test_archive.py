@@ -237,6 +237,25 @@ def test_an_object_store_is_read_by_tasks(queue):
     assert any(event[-1] for event in expected)
 
 
+def test_a_dataframe_whose_files_a_later_run_has_replaced_says_to_read_the_lake_again(queue):
+    session: Any = Session()
+    archive(queue, "steps-memory://old/lake")
+    events = lakes.read_lake(session, "steps-memory://old/lake", ["number"])
+    call(queue, work)
+    archive(queue, "steps-memory://old/lake")
+    with pytest.raises(
+        StorageFatalError, match=r"parquet of the lake .* is gone: if a later run has replaced it, read"
+    ):
+        events.collect()
+
+
+def test_an_entrypoint_may_end_like_the_name_of_a_lock(url, lake):
+    for _ in range(2):
+        call(url, lambda queue: work(queue, 4, "deploy.lock"))
+        archive(url, lake)
+        assert history_of(url) == seen_in(lake)
+
+
 def test_histories_of_several_queues_are_in_one_lake_and_queues_without_one_are_left_out(tmp_path, lake):
     for number in range(3):
         call(f"{tmp_path}/q{number}.json", lambda queue, number=number: work(queue, 4 + 4 * number))

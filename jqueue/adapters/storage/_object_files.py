@@ -191,13 +191,13 @@ class ObjectFiles(NoQueue):
             return
         with entries:
             for entry in entries:
-                is_own = entry.name.endswith(".lock") or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
-                if is_own or not entry.name.startswith(begins):
+                if not entry.name.startswith(begins):
                     continue
                 path = os.path.join(inner, entry.name)
+                is_own = entry.name.endswith(".lock") or (entry.name.startswith(".") and entry.name.endswith(".tmp"))
                 if entry.is_dir(follow_symlinks=False):
                     yield from self._listed_in(path, "")
-                elif entry.is_file(follow_symlinks=False):
+                elif not is_own and entry.is_file(follow_symlinks=False):
                     with suppress(FileNotFoundError):  # removed just now
                         status = entry.stat(follow_symlinks=False)
                         modified = datetime.fromtimestamp(status.st_mtime, UTC)

@@ -230,7 +230,10 @@ class LakeStore(AbstractAsyncContextManager["LakeStore"]):
         file = self._folder.beside(name)
         content, etag = await _patiently(f"{name} of the lake could not be read", file.read)
         if etag is None:
-            raise self._lost([name])
+            raise StorageFatalError(
+                f"{name} of the lake {self.name} is gone: if a later run has replaced it, read the lake again; "
+                f"otherwise restore it {ELSE}"
+            )
         return content
 
     async def remove(self, names: Iterable[str]) -> None:
