@@ -316,9 +316,8 @@ class StoreCalls(Calls):
 
     async def _refresh(self) -> None:
         """Read the store into the mirror, if it may have changed."""
-        began = self.clock.monotonic()
         try:
-            found = await self._call(self._scan)
+            found, young_until = await self._call(self._scan)
         except BaseException:
             self._watch.failed()
             raise
@@ -334,19 +333,24 @@ class StoreCalls(Calls):
             if changed or gone:
                 self._poll_interval = SHORTEST_POLL
         self._watch.observed(draft, ended, self._shared_time())
-        self._young_until = ended + READ_INTERVALS * (ended - began)
+        self._young_until = young_until
         self._last_read = asyncio.get_running_loop().time()
 
-    def _scan(self) -> tuple[Sequence[StoredJob], Any, int] | None:
+    def _scan(self) -> tuple[tuple[Sequence[StoredJob], Any, int] | None, float]:
         """Return the jobs, the recently acked ones, and the number of this scan; None if nothing may have changed.
+
+        With them comes the time until which claims need no other read. It depends on the read alone, not on the time
+        that the read waited for its turn, or its result for a busy event loop.
 
         A cancelled caller never gets the result. The mirror is then behind `_scans`, and the next read scans again.
         """
-        if self._loaded == self._scans and not self.store.may_have_changed():
-            return None
-        self._scans += 1
-        jobs = self.store.scan(self.now())
-        return jobs, self.store.finished(), self._scans  # the acks last: a job missing above is known as finished
+        began, found = self.clock.monotonic(), None
+        if self._loaded != self._scans or self.store.may_have_changed():
+            self._scans += 1
+            jobs = self.store.scan(self.now())
+            found = jobs, self.store.finished(), self._scans  # the acks last: a job missing above is known as finished
+        ended = self.clock.monotonic()
+        return found, ended + READ_INTERVALS * (ended - began)
 
     def _shared_time(self) -> datetime | None:
         """Return the time, on which programs that share a store agree; None if the store says when claims expire."""
