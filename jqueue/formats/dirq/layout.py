@@ -57,7 +57,11 @@ class Simple:
         files = {entry.name: entry for entry in os.scandir(path) if entry.is_file(follow_symlinks=False)}
         for name in sorted(filter(ELEMENT.fullmatch, files)):
             with suppress(FileNotFoundError):
-                yield name, f"{name}.lck" in files, files[name].stat(follow_symlinks=False).st_mtime_ns
+                status = files[name].stat(follow_symlinks=False)
+                is_locked = f"{name}.lck" in files
+                if not is_locked and status.st_nlink > 1:  # the time may be that of a lock taken since the listing
+                    is_locked = os.path.lexists(f"{path}/{name}.lck")
+                yield name, is_locked, status.st_mtime_ns
 
     def contents(self, job: JobRecord) -> dict[str, bytes]:
         """Return the files of a new element: the ends of their paths, and their contents."""

@@ -171,6 +171,29 @@ async def test_a_scan_sees_each_claim_of_another_queue_object_also_after_its_end
         assert 5 == (await seen()).claim_timeout
 
 
+async def test_a_claim_made_between_the_listing_and_the_look_at_an_element_is_seen_after_its_end(
+    tmp_path, root, monkeypatch
+):
+    scandir, races = os.scandir, [START + 7]
+
+    async with open_queue("simple", tmp_path) as queue:
+        job = await queue.enqueue("work", b"1")
+
+        def listed(path):
+            entries = list(scandir(path))
+            if races:
+                lock("simple", root, job.id, races.pop())
+            return entries
+
+        monkeypatch.setattr(os, "scandir", listed)
+        await queue.find(job.id)
+        assert [] == races
+        Notes(str(root / ".jqueue-notes")).write(job.id.replace("/", "-"), {"attempt": 1}, str(root))
+        unlock("simple", root, job.id)
+        [seen] = (await queue.read_state()).jobs
+        assert 1 == seen.attempt
+
+
 @of_both_kinds
 @pytest.mark.parametrize("dead", [False, True])
 async def test_an_element_that_another_program_locks_while_it_moves_goes_back(kind, dead, root):
