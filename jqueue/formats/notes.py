@@ -57,6 +57,8 @@ class _Note(TypedDict, total=False):
 
 _decode = msgspec.json.Decoder(_Note).decode
 
+_NO_NOTE = (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError)
+
 
 class Notes:
     """The notes of one queue.
@@ -76,11 +78,15 @@ class Notes:
         return f"{self._folder}/{key}"
 
     def read(self, key: str) -> dict[str, Any]:
-        """Return the note of a job; empty if there is none, or if jqueue has not written it."""
+        """Return the note of a job; empty if there is none, or if jqueue has not written it.
+
+        Raises:
+            OSError: the disk failed, or too many files are open. A change made without the note would lose its fields.
+        """
         try:
             with open(self.path(key), "rb", buffering=0) as file:
                 return dict(_decode(file.readall()))
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (*_NO_NOTE, msgspec.MsgspecError, UnicodeDecodeError):
             return {}
 
     def write(self, key: str, note: Mapping[str, Any], job: str, *, sync: bool = False) -> None:

@@ -348,15 +348,15 @@ class DirqStore:
             place = self._hold(Place(name), now)
         except PermissionError:
             raise self._set_aside(name, now) from None
-        note = self._notes.read(_key(name))
-        note |= {
-            "attempt": max(job.attempt, note.get("attempt", 0) + 1),
-            "failures": note.get("failures", 0) + job.failures - old.failures,
-            "token": place.token,
-            "next": None,
-            "timeout": job.claim_timeout,
-        }
         try:
+            note = self._notes.read(_key(name))
+            note |= {
+                "attempt": max(job.attempt, note.get("attempt", 0) + 1),
+                "failures": note.get("failures", 0) + job.failures - old.failures,
+                "token": place.token,
+                "next": None,
+                "timeout": job.claim_timeout,
+            }
             self._notes.write(_key(name), note, path)
             content = self._layout.read(path)
         except (OSError, ValueError) as error:

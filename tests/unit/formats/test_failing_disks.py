@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import itertools
 import os
 import stat
 from collections import Counter
@@ -9,6 +10,7 @@ from collections import Counter
 import pytest
 
 from jqueue import JobNotFoundError, JobStateError, JobStatus, StorageError
+from jqueue.formats import notes
 from tests.unit.formats.places import clock_of, in_each_format, open_queue
 
 PAYLOAD = b"payload" * 100
@@ -149,6 +151,32 @@ async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job
         assert failed or allowed == {after}
         await check(form, folder, clock, allowed)
         if not failed:
+            break
+
+
+@pytest.mark.parametrize("form", ["vsqs", "simple", "elements"])
+async def test_a_note_that_cannot_be_read_for_a_moment_loses_no_field_of_its_job(form, tmp_path, monkeypatch):
+    """Each read of the note fails in turn, as too many files are open."""
+    for number in itertools.count(1):
+        folder, reads = tmp_path / str(number), list[str]()
+        folder.mkdir()
+        added = await open_queue(form, folder).enqueue("mail", b"payload", headers={"key": "value"}, max_attempts=7)
+
+        def opened(path, *arguments, number=number, reads=reads, **options):
+            reads.append(path)
+            if len(reads) == number:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return open(path, *arguments, **options)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(notes, "open", opened, raising=False)
+            async with open_queue(form, folder) as queue:
+                [job] = await queue.dequeue("mail")
+                await queue.nack(job, error="it failed")
+        [job] = (await open_queue(form, folder).read_state()).jobs
+        assert (added.id, "mail", {"key": "value"}, 7) == (job.id, job.entrypoint, job.headers, job.max_attempts)
+        assert (1, 1, "it failed") == (job.attempt, job.failures, job.error)
+        if len(reads) < number:
             break
 
 
