@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from jqueue import BrokerQueue, Limits, connect
-from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError
+from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, StorageFatalError
 from jqueue.operations import Enqueue
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source
 from tests.spark.step_stores import Fault, told
@@ -125,6 +125,33 @@ def test_a_snapshot_is_one_version_whatever_happens_between_its_tasks(url, steps
     assert before == seen(rows)
     assert ["read queue.json"] == [name for name in requests.names if name.endswith(" queue.json")]
     assert before != shown(jobs_of(url))
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        (Path.unlink, "does not exist. Load a table again that is older than an hour"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), "is damaged: its index was changed or cut off"),
+        (
+            lambda path: path.write_bytes(path.read_bytes().replace(b"MmQ", b"MmU", 1)),
+            "is damaged: rows of it were",
+        ),
+    ],
+)
+def test_a_segment_that_is_gone_or_damaged_when_its_task_reads_it_is_named(url, harm, words):
+    fill_segments(url, [b"2d"] * 300)
+    [path] = Path(f"{url}.segments").iterdir()
+    with pytest.raises(StorageFatalError, match=rf"^{url}: segment .segments/{path.name} {words}"):
+        snapshot(url, between=lambda number: harm(path))
+
+
+def test_a_segment_that_may_not_be_read_is_not_called_damaged(url, steps):
+    fill_segments(url, range(300))
+    with told(Fault("^read_object", "refused", times=9)), pytest.raises(StorageFatalError) as caught:
+        snapshot(steps)
+    assert "could not be read: " in str(caught.value)
+    assert "damaged" not in str(caught.value)
+    assert "restore" not in str(caught.value)
 
 
 def test_a_list_or_wildcards_read_several_queues_and_a_column_names_each(tmp_path):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from jqueue.connect import connect_storage
 from jqueue.core.blob.segment_object import decode_chunk
-from jqueue.core.blob.segment_reader import DAMAGED, Rows, SegmentReader
+from jqueue.core.blob.segment_reader import Rows, SegmentReader
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
@@ -98,13 +98,14 @@ class SegmentRows:
                 if len(jobs) >= BATCH_ROWS:
                     yield jobs
                     jobs = []
-        except (InvalidBlobError, *DAMAGED) as error:
+        except StorageFatalError as error:
             if self.note is None or not self.note(self.name):
-                reason = "does not exist" if isinstance(error, ObjectMissingError) else f"is damaged: {error}"
-                raise StorageFatalError(
-                    f"{self.queue}: segment {FOLDER}{self.name} {reason}. A table that was loaded more than an hour "
-                    "ago must be loaded again; otherwise restore the segment from a backup, or use `jqueue repair`"
-                ) from None
+                reason, repair = f"could not be read: {error}", "restore it from a backup, or use `jqueue repair`"
+                if isinstance(error, ObjectMissingError):
+                    reason = f"does not exist. Load a table again that is older than an hour; otherwise {repair}"
+                elif isinstance(error, InvalidBlobError):
+                    reason = f"is damaged: {error}; {repair}"
+                raise StorageFatalError(f"{self.queue}: segment {FOLDER}{self.name} {reason}") from None
         if jobs:
             yield jobs
 
