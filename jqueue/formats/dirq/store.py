@@ -582,6 +582,7 @@ class DirqStore:
 
     def _tidy(self, now: datetime) -> None:
         """Remove leftovers of programs that died, and empty folders except the last two if there are many."""
+        self._folders = sorted(filter(FOLDER.fullmatch, os.listdir(self._root)))  # a queue that only adds never scans
         unused = [name for name in self._folders[:-2] if not os.listdir(self._path(name))]
         for name in unused if len(unused) > EMPTY_FOLDERS else ():
             with suppress(OSError):

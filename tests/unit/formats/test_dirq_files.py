@@ -346,3 +346,20 @@ async def test_leftovers_of_killed_programs_are_removed_and_nothing_else(kind, t
     assert notes - {ids[2].replace("/", "-")} == set(os.listdir(root / ".jqueue-notes"))
     assert all((root / name).exists() for name in ours)
     assert {"acked"} >= {name for name in os.listdir(root / ".jqueue") if not name.startswith("dead-")}
+
+
+@of_both_kinds
+async def test_leftovers_are_removed_by_a_queue_that_only_adds_although_another_program_removed_a_folder(
+    kind, tmp_path, root
+):
+    clock = FakeClock(datetime.now(UTC))
+    async with open_queue(kind, tmp_path, clock) as queue:
+        await queue.enqueue("work", b"1")
+        for folder in range(3):
+            add(kind, root, f"{folder:08x}/{START:08x}00000{folder}", b"")
+        await queue.read_state()
+        shutil.rmtree(root / "00000000")
+        add(kind, root, ".jqueue/new-00000000-00000000000000", b"")
+        clock.advance(400)
+        await queue.enqueue("work", b"2")
+        assert [] == list(root.glob(".jqueue/new-*"))
