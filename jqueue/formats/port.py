@@ -60,7 +60,6 @@ _BETWEEN = {
     (JobStatus.IN_PROGRESS, JobStatus.IN_PROGRESS): Step.PROLONG,
     (JobStatus.IN_PROGRESS, JobStatus.QUEUED): Step.RELEASE,
     (JobStatus.IN_PROGRESS, JobStatus.DEAD): Step.BURY,
-    (JobStatus.QUEUED, JobStatus.DEAD): Step.BURY,
     (JobStatus.DEAD, JobStatus.QUEUED): Step.REVIVE,
 }
 

@@ -392,7 +392,7 @@ class DirqStore:
         if old.status is JobStatus.DEAD:
             self._layout.unlock(path)  # left by a program that died while it buried the job
         else:
-            place = self._hold(place, now)
+            self._check(place)
         note = _ended(note, job)
         if job.sequence != old.sequence or job.status is JobStatus.DEAD:
             return self._move(place, job, note, now)
