@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import time
 from collections import Counter
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,12 +61,18 @@ def interrupt():
     raise KeyboardInterrupt
 
 
+def write_to_parent():
+    process: Any = multiprocessing.current_process()
+    os.write(process._args[0].fileno(), b"\xff\n")  # noqa: SLF001
+
+
 ENDS = {
     "exits as if all was well": (lambda: os._exit(0), "ended with exit code 0"),
     "kills itself": (lambda: os.kill(os.getpid(), signal.SIGKILL), "was ended by SIGKILL"),
     "crashes": (lambda: ctypes.string_at(0), "was ended by SIGSEGV: it crashed"),
     "closes all files": (lambda: os.closerange(3, 4096), "ended"),
     "kills its group": (lambda: os.killpg(0, signal.SIGKILL), "was ended by SIGKILL"),
+    "writes to the pipe of its parent": (write_to_parent, "wrote to a pipe of jqueue"),
     "interrupts itself": (lambda: signal.raise_signal(signal.SIGINT), "was ended by SIGINT"),
     "raises KeyboardInterrupt": (interrupt, "ended with exit code 130"),
 }
@@ -90,7 +98,25 @@ def test_a_handler_that_ends_its_process_is_found_and_is_the_only_one_charged(ur
     assert (17, 15, 2, 2) == (report.claimed, report.done, report.retried, report.killed)
     left = left_in(url)
     assert ([b"bad"], 1) == ([*left], left[b"bad"].failures)
-    assert left[b"bad"].error.startswith(f"ProcessDied: the process of the handler {words}")
+    assert left[b"bad"].error.startswith("ProcessDied: the process of the handler")
+    assert words in left[b"bad"].error
+
+
+@pytest.mark.wide
+def test_a_message_of_many_megabytes_is_read_in_a_time_that_grows_with_its_size(url):
+    """Joining each part with all before it took more than a minute."""
+    jobs, big = 600, Worker()
+
+    @big.handler("work", batch=jobs, keep_result=60)
+    async def work(payloads: list[bytes]) -> list[str]:
+        return ["x" * 60_000] * len(payloads)
+
+    enqueue(url, [Enqueue("work", b"")] * jobs)
+    records = [record_of(job) for job in call(url, lambda queue: queue.dequeue(batch_size=jobs))]
+    began = time.monotonic()
+    outcomes, failure = children.do_jobs(child.BatchTask(pickled(big), Staging(url, 60.0), "a"), None, records)
+    assert ({60_000}, None) == ({len(each.result) for each in outcomes.values()}, failure)
+    assert (jobs, True) == (len(outcomes), time.monotonic() - began < 20)
 
 
 def test_executors_do_not_call_the_function_for_dead_jobs_as_the_driver_commits(url, diary):

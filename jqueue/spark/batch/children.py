@@ -169,13 +169,19 @@ def _run(task: BatchTask, claim: RangeClaim | None, jobs: Sequence[JobRecord], o
 
 def _listen(process: BaseProcess, reader: Connection, report: ChildReport) -> None:
     """Read the messages of a child until the last one has come, or the child has ended, by itself or by force."""
-    clock, part = SystemClock(), b""
+    clock, part = SystemClock(), bytearray()
     while not report.is_ended:
         is_gone = process.exitcode is not None  # and will send nothing more; what it has started may hold the pipe
         if reader.poll(0 if is_gone else CHECK_INTERVAL):
-            *lines, part = (part + (chunk := os.read(reader.fileno(), CHUNK))).split(b"\n")
-            for line in lines:
-                report.receive(MESSAGES.decode(line))
+            first, *lines = (chunk := os.read(reader.fileno(), CHUNK)).split(b"\n")
+            part += first
+            try:
+                for line in lines:
+                    report.receive(MESSAGES.decode(part))
+                    part = bytearray(line)
+            except (msgspec.MsgspecError, UnicodeError):
+                report.death = "the process of the handlers wrote to a pipe of jqueue"
+                return
             if not chunk:
                 return
             time.sleep(PAUSE)
