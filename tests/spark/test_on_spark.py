@@ -208,7 +208,7 @@ def test_rows_of_a_batch_fail_or_keep_results_as_end_batch_says(spark, tmp_path,
     def work(batch, number):
         rows = batch.withColumn("number", batch["payload"].cast("string").cast("int"))
         bad = rows.where("number IN (3, 300)").selectExpr(
-            "id", "concat('bad ', number) ERROR", "number = 3 dead", "600 delay", "payload"
+            "id", "concat('bad ', number) ERROR", "number = 3 dead", "INTERVAL '600' SECOND delay", "payload"
         )
         results = rows.where("number IN (5, 7000)").selectExpr("id", "struct(number) result")
         ended.append(end_batch(batch, url, failed=bad, results=results, keep_result=60))

@@ -4,16 +4,20 @@ import logging
 import random
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.domain.segments import RangeFailure
 from jqueue.operations import Enqueue
+from jqueue.spark import end_batch
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, sent, version_of
 from tests.spark.step_stores import Fault, told
-from tests.spark.streams import Stream, query_source
+from tests.spark.streams import KilledError, Stream, query_source
 
 ALL, TEN = ReadAllAvailable(), ReadMaxRows(10)
 
@@ -261,6 +265,73 @@ def test_claims_are_kept_alive_while_their_batch_runs_and_left_when_the_query_st
     version = version_of(url)
     reader.stop()
     assert (version, {30.0}, 301) == (version_of(url), {job.claim_timeout for job in jobs_of(url)}, len(first))
+
+
+# Outcomes of single rows
+
+
+def staged_beside(url):
+    return [each.name for each in Path(url).parent.glob(f"{Path(url).name}.staged-*")]
+
+
+def end_with(url, rows, **outcomes):
+    """Call `end_batch` with an imitation of the DataFrame of these rows."""
+    first = SimpleNamespace(id=rows[0]["id"], holder=rows[0]["holder"])
+    batch: Any = SimpleNamespace(columns=["id", "holder"], select=lambda *_: SimpleNamespace(first=lambda: first))
+    return end_batch(batch, url, **outcomes)
+
+
+@both
+def test_outcomes_of_rows_survive_a_kill_at_any_step_and_none_is_left_beside_the_queue(tmp_path, make):
+    for number in range(1, 60, 2):
+        (tmp_path / str(number)).mkdir()
+        stream = make(f"{tmp_path}/{number}/queue.json")
+
+        def fail_first(batch, rows, stream=stream):
+            assert not rows or (1, 0) == end_with(
+                stream.url, rows, failed={rows[0]["id"]: RangeFailure("x", dead=True)}
+            )
+
+        is_killed = not stream.run(kill_at=number, function=fail_first)
+        assert stream.run(function=fail_first)
+        firsts = {stream.batches[batch][0] for batch in stream.batches if stream.batches[batch]}
+        assert (firsts, []) == (set(stream.left), staged_beside(stream.url))
+        assert {("dead", "x")} == {(job.status, job.error) for job in jobs_of(stream.url) if job.id in firsts}
+        if not is_killed:
+            break
+
+
+def test_outcomes_of_claims_that_were_lost_before_a_late_restart_are_removed(url):
+    stream = single(url)
+
+    def kill(name):
+        if name == "done" and staged_beside(url):
+            raise KilledError(name)
+
+    assert not stream.run(on_step=kill, function=lambda _, rows: rows and end_with(url, rows, results={}))
+    call(url, lambda queue: queue.requeue_stale(0))
+    assert stream.run()
+    assert [] == staged_beside(url)
+
+
+def test_nothing_is_left_beside_the_queue_of_batches_whose_rows_all_succeed(url):
+    stream = single(url)
+    assert stream.run(function=lambda _, rows: rows and end_with(url, rows, failed={}))
+    assert ([], []) == (stream.left, staged_beside(url))
+
+
+@both
+def test_one_line_has_the_number_of_outcomes_whose_rows_a_batch_does_not_have(url, caplog, make):
+    stream = make(url)
+    other = enqueue(url, [Enqueue("work", b"", delay=3600)])[0]
+
+    def function(batch, rows):
+        if batch == 1:
+            end_with(url, rows, failed=dict.fromkeys([rows[0]["id"], other, "a typo"], RangeFailure("x", dead=True)))
+
+    stream.run(function=function)
+    assert ["outcomes of 2 rows are ignored: batch 1 has no such jobs, or has lost them"] == caplog.messages
+    assert {stream.batches[1][0]} == set(stream.left) - {other}
 
 
 # Segments that cannot be read

@@ -31,7 +31,7 @@ from jqueue.spark.stream.shipping import name_of_outcomes
 from jqueue.sync.background import wait_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 MOST_OUTCOMES = 10_000
 """Largest number of rows of a batch with an outcome of their own, by default. They are collected to the driver."""
@@ -96,9 +96,10 @@ def end_batch(
     Args:
         batch: the DataFrame that the function was given, with its columns `id` and `holder`.
         url: of the queue that the stream reads.
-        failed: the failed rows by their `id`, with columns `error`, `delay` (seconds), `dead` and `charge` as for
-            `nack`, as far as wanted. Or a mapping of ids to errors or `RangeFailure`s.
-        results: a column `result` of any type by `id`, kept as JSON, and `keep_result` (seconds). Or a mapping.
+        failed: the failed rows by their `id`, with columns `error`, `delay` (seconds, or an interval), `dead` and
+            `charge` as for `nack`, as far as wanted. Or a mapping of ids to errors or `RangeFailure`s.
+        results: a column `result` of any type by `id`, kept as JSON, and `keep_result` (seconds, or an
+            interval). Or a mapping.
         delay: time before which failed rows without a delay of their own are not tried again.
         keep_result: time for which results are kept, for rows that say nothing else. A job keeps its own time.
         most: largest number of failed rows and results together.
@@ -146,9 +147,14 @@ def _rows(given: DataFrame | Mapping[str, Any] | None, name: str, kind: type[Row
         rows = [kind.of(job_id, value) for job_id, value in given.items()]
     else:
         from pyspark.sql import functions
+        from pyspark.sql.types import DayTimeIntervalType
+
+        def plain(each: str) -> Column:  # as JSON, an interval would be a text in SQL
+            is_interval = each.lower() != "result" and isinstance(given.schema[each].dataType, DayTimeIntervalType)
+            return given[each].cast("interval second").cast("decimal(20, 6)") if is_interval else given[each]
 
         names = kind.__struct_fields__
-        columns = [given[each].alias(each.lower()) for each in given.columns if each.lower() in names]
+        columns = [plain(each).alias(each.lower()) for each in given.columns if each.lower() in names]
         if "id" not in map(str.lower, given.columns):
             raise InvalidJobError(f"{name} needs a column id")
         texts = given.select(functions.to_json(functions.struct(*columns)).alias("row")).limit(most + 1).collect()

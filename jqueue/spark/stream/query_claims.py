@@ -173,7 +173,10 @@ class ClaimsOfQuery:
             JQueueError: the store failed. The next call finds the claims again.
         """
         try:
+            is_new = self._source != start.source
             await self._find_claims(start.source)
+            if is_new and start.claim and start.claim not in self._held:
+                await self._remove_outcomes(start.claim)  # an earlier process has ended it, or it was lost
             end = await self._next(start, most)
         except BaseException:
             self._source = None  # it may have been done: look again
@@ -198,15 +201,15 @@ class ClaimsOfQuery:
     async def _next(self, start: Offset, most: int) -> Offset:
         """End a batch and claim the next, in one commit. Return the end of the next batch."""
         held = self._held.get(start.claim, Held())
-        staged = Staged()
+        content = None
         if held.number:
             [content] = await self._objects.read([name_of_outcomes(start.claim)])
-            staged = Staged.decode(content)
+        staged = Staged.decode(content)
         for name, why in staged.unread.items():
             self.queue.suspect_segment(name, InvalidBlobError(why))
             damage = SegmentDamagedError(FOLDER + name)
             logger.warning("ranges of batch %d are handed back, and all others go on: %s", start.batch, damage)
-        outcomes = await self._outcomes(held, staged)
+        outcomes = await self._outcomes(start, held, staged)
         waiting = next((claim for claim in self._held if claim != start.claim), None)
         next_claim = self.new_id()
         beside: list[Operation] = []
@@ -244,11 +247,8 @@ class ClaimsOfQuery:
             )
         self._held.pop(start.claim, None)
         self._without_outcomes.discard(start.claim)
-        if staged != Staged():
-            try:
-                await self._objects.remove(name_of_outcomes(start.claim))
-            except JQueueError as error:
-                logger.warning("the outcomes of a batch could not be removed; that is done later: %s", one_line(error))
+        if content is not None:
+            await self._remove_outcomes(start.claim)
         if waiting is None:
             if batch.number:
                 waiting, self._held[next_claim] = next_claim, batch
@@ -257,15 +257,27 @@ class ClaimsOfQuery:
             self._next_poll = self.queue.options.clock.monotonic() + pause
         return start if waiting is None else Offset(start.source, start.batch + 1, waiting)
 
-    async def _outcomes(self, held: Held, staged: Staged) -> dict[str, list[Outcome]]:
-        """Return the staged outcomes by the ids of single jobs and ranges, also of others. All other rows are done."""
+    async def _outcomes(self, start: Offset, held: Held, staged: Staged) -> dict[str, list[Outcome]]:
+        """Return the staged outcomes by the ids of single jobs and ranges. All other rows are done."""
         by_id = {outcome.job_id: outcome for outcome in staged.outcomes}
         outcomes = {job.id: [by_id.pop(job.id)] for job in held.jobs if job.id in by_id}
+        pairs: list[tuple[str, str]] = []
         if by_id and held.ranges:
             [pairs] = await self.queue.apply(JobsInRanges(tuple(by_id)))
-            for range_id, job_id in pairs:
-                outcomes.setdefault(range_id, []).append(by_id[job_id])
+            ours = {claim.id for claim in held.ranges}
+            pairs = [pair for pair in pairs if pair[0] in ours]
+        for range_id, job_id in pairs:
+            outcomes.setdefault(range_id, []).append(by_id[job_id])
+        if others := len(by_id) - len({job_id for _, job_id in pairs}):
+            rows = counted(others, "row")
+            logger.warning("outcomes of %s are ignored: batch %d has no such jobs, or has lost them", rows, start.batch)
         return outcomes
+
+    async def _remove_outcomes(self, claim: str) -> None:
+        try:
+            await self._objects.remove(name_of_outcomes(claim))
+        except JQueueError as error:
+            logger.warning("the outcomes of a batch could not be removed: %s", one_line(error))
 
     async def _find_claims(self, source: str) -> None:
         """Find the claims of a query and send a heartbeat for them, unless this process knows them already."""
