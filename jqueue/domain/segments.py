@@ -452,11 +452,11 @@ class HashTable:
             if last < len(hashes):
                 yield
         table = cls()
-        for bucket in filter(None, buckets):
+        for number, bucket in enumerate(buckets, 1):
             bucket.sort()
             table.hashes.extend([each >> 32 for each in bucket])
             table.rows.extend([each & 0xFFFF_FFFF for each in bucket])
-            if len(bucket) > ENTRIES_PER_SLICE // 16:
+            if number % 16 == 0 and len(hashes) > ENTRIES_PER_SLICE:
                 yield
         return table
 

@@ -7,6 +7,7 @@ import json
 from contextlib import nullcontext
 from datetime import timedelta, timezone
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -15,6 +16,7 @@ from jqueue.core.blob import codec
 from jqueue.core.blob.segment_object import decode_chunk, encoding_segment
 from jqueue.domain.errors import InvalidBlobError, JobsUnreadableError, SegmentDamagedError
 from jqueue.domain.job import JobRecord
+from jqueue.domain.segments import ENTRIES_PER_SLICE, HashTable
 from jqueue.domain.slices import exhaust
 from jqueue.testing.virtual_time import EPOCH
 from tests.tiny_segments import spilled, tiny_queue
@@ -169,3 +171,13 @@ async def test_a_range_of_a_segment_that_was_given_up_is_dropped_with_it():
     assert 1 == await queue.requeue_stale(0)
     assert ["new", "kept"] == [job.id for job in await queue.dequeue(batch_size=5)]
     assert {} == (await queue.read_state(hot=True)).ranges
+
+
+@pytest.mark.parametrize(("entries", "bits"), [(0, 64), (1, 64), (5000, 64), (5000, 1), (50_000, 64)])
+def test_a_hash_table_is_in_order_and_made_in_short_slices(entries, bits):
+    random = Random(entries)
+    hashes = [random.getrandbits(bits) << random.choice((0, 64 - bits)) for _ in range(entries)]
+    rows = random.sample(range(entries), entries)
+    table = exhaust(HashTable.making(hashes, rows))
+    assert sorted(zip(hashes, rows, strict=True)) == list(zip(table.hashes, table.rows, strict=True))
+    assert len(list(HashTable.making(hashes, rows))) >= 2 * (entries // ENTRIES_PER_SLICE) - 2
