@@ -49,7 +49,6 @@ _encode_rows: Callable[[Sequence[JobRecord]], bytes] = msgspec.json.Encoder().en
 _decode_rows: Callable[[bytes], list[JobRecord]] = msgspec.json.Decoder(JobRecord).decode_lines
 _encode_index = msgspec.json.Encoder(enc_hook=lambda table: table.data).encode
 _decode_index = msgspec.json.Decoder(SegmentIndex, dec_hook=lambda _, text: HashTable(a2b_base64(text))).decode
-_single, _NOT_SINGLE = attrgetter(*SINGLE), (None,) * len(SINGLE)
 _RARE = (*SINGLE, "payload_object", "result_object", "extra")
 _rare, _NOTHING = attrgetter(*_RARE), (None,) * len(_RARE)
 _KNOWN = frozenset(JobRecord.__struct_encode_fields__)
@@ -122,14 +121,14 @@ class SegmentBuilder:
         self._attempts = max(self._attempts, *[job.attempt for job in jobs])
         if spare := [job.max_attempts - job.failures for job in jobs if job.max_attempts is not None]:
             self._spare = [max(0, min([*spare, *self._spare]))]
-        self._single += [place for place, each in enumerate(map(_single, rare), first) if each != _NOT_SINGLE]
-        for place, job in enumerate(rare, first):
-            if job.payload_object is not None or job.result_object is not None:
-                self._objects += [(place, each.suffix) for each in objects_of(job)]
-        if any(job.payload_object is not None for job in rare):
-            self.features.add(OBJECTS)
-        if any(job.concurrency_key is not None for job in rare):
-            self.features.add(LIMITS)
+        for place, job, fact in zip(range(first, len(self._lines)), rare, facts, strict=False):
+            if any(option is not None for option in fact[: len(SINGLE)]):
+                self._single.append(place)
+            self._objects += [(place, each.suffix) for each in objects_of(job)]
+            if job.payload_object is not None:
+                self.features.add(OBJECTS)
+            if job.concurrency_key is not None:
+                self.features.add(LIMITS)
 
     def jobs(self) -> list[JobRecord]:
         """Return the jobs, in the order in which they were added."""
@@ -216,8 +215,7 @@ def encoding_segment(
         del jobs[-JOBS_PER_SLICE:]
         if jobs:
             yield
-    encoded = yield from builder.encoding(scheduled=scheduled, own_ids=own_ids, chunk_rows=chunk_rows)
-    return encoded
+    return (yield from builder.encoding(scheduled=scheduled, own_ids=own_ids, chunk_rows=chunk_rows))
 
 
 def decode_index(data: bytes, segment: Segment) -> SegmentIndex:
