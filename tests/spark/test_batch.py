@@ -234,12 +234,12 @@ def test_a_lifespan_that_fails_charges_no_job_and_one_that_fails_at_its_end_fail
         async def lifespan():
             if at_its_end:
                 yield
-            raise ConnectionError("the database is away")
+            raise ConnectionError("the database is away: caf\udce9")  # as in the name of a file that is not UTF-8
 
         return worker
 
     enqueue(url, works(1, 2))
-    with pytest.raises(BatchFailedError, match=r"^the worker failed: ConnectionError: the database is away.*$"):
+    with pytest.raises(BatchFailedError, match=r"^the worker failed: ConnectionError: the database is away: caf\?.*$"):
         run(url, worker_that_fails(at_its_end=False))
     assert [(JobStatus.QUEUED, 0)] * 2 == [(job.status, job.failures) for job in jobs_of(url)]
     assert 2 == run(url, worker_that_fails(at_its_end=True)).done

@@ -35,6 +35,7 @@ from jqueue.core.workers import Describe
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, JobCancelledError, JobNotFoundError, JQueueError
 from jqueue.domain.job import Claim, JobRecord, JobStatus
+from jqueue.domain.limits import cut_error
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import JobReference, Operation
 from jqueue.domain.operations.ends import Ack, Nack
@@ -278,7 +279,7 @@ def work(
         raise
     except BaseException as error:
         traceback.print_exc()
-        send(Message(failure=f"the worker cannot be loaded on the executor: {error_text(error)}"))
+        send(Message(failure=cut_error(f"the worker cannot be loaded on the executor: {error_text(error)}")))
         return
     handlers = {name: worker.wrap(handler) for name, handler in worker.handlers.items()}
     for handler in handlers.values():  # the driver declares the limits, and commits the ends of jobs
@@ -308,7 +309,7 @@ def work(
         except Exception as error:
             traceback.print_exc()
             why = str(error) if isinstance(error, JQueueError) else f"the worker failed: {error_text(error)}"
-            return Message(failure=why)
+            return Message(failure=cut_error(why))
         return Message(is_over=True, is_stuck=report.stuck > 0)
 
     send(run(run_worker()))
