@@ -164,7 +164,7 @@ class BatchClaims:
             StorageError: the queue could not be written.
         """
         several = list(several)
-        ranks = {"handed_back": 0, "done": 2}  # of several attempts, the one that has done more counts
+        ranks = {"handed_back": 0, "done": 2}  # the attempt that has done most of its job counts
         attempts = [each for staged in several for each in staged.outcomes]
         outcomes = {each.job_id: each for each in sorted(attempts, key=lambda each: ranks.get(each.kind, 1))}
         ranges = {staged.range_id: staged for staged in sorted(several, key=lambda staged: staged.all_done)}

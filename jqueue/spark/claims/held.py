@@ -179,7 +179,7 @@ async def end_claims(
     end_of: Callable[[Job | RangeClaim, JQueueError | None], Operation],
     commit: Callable[[Sequence[Operation]], Awaitable[Sequence[Any]]],
 ) -> Held:
-    """End the claims of a batch in one commit, and those that the queue has refused to end in a second one.
+    """End the claims of a batch in one commit, and in a second one the claims whose end the queue has refused.
 
     Args:
         held: the claims.

@@ -1,8 +1,8 @@
 """The files of a lake, in a folder or in an object store, and its marker, which says which files belong to it.
 
 A run first writes its files, each once, whole, and under a fresh name. Then it names them in the marker, by
-compare-and-set. A file that the marker does not name is no part of the lake. The names of files contain the number of
-their run. The marker has the number of the latest run, and how far the lake has the history of each queue. That run
+compare-and-set. Only files that the marker names belong to the lake. The name of a file contains the number of its
+run. The marker has the number of the latest run, and how far the lake has the history of each queue. That run
 alone can commit, until the next run writes the next number.
 """
 
