@@ -167,7 +167,7 @@ class BatchClaims:
         ranks = {"handed_back": 0, "done": 2}  # the attempt that has done most of its job counts
         attempts = [each for staged in several for each in staged.outcomes]
         outcomes = {each.job_id: each for each in sorted(attempts, key=lambda each: ranks.get(each.kind, 1))}
-        ranges = {staged.range_id: staged for staged in sorted(several, key=lambda staged: staged.all_done)}
+        ranges = {staged.range_id: staged for staged in sorted(several, key=lambda each: (each.all_done, -each.left))}
         for name, why in {pair for staged in ranges.values() for pair in staged.unread.items()}:
             logger.warning("jobs of a batch are handed back: %s", SegmentDamagedError(FOLDER + name, why))
         counts: dict[str, Mapping[str, int]] = {}
