@@ -606,7 +606,7 @@ class Engine:
         return True
 
     def _close(self, verdicts: Mapping[OpenWrite, Verdict], landed: Sequence[tuple[Request, Outcome]] = ()) -> None:
-        """Close open writes of known fate: deliver the outcomes of those that landed, and release other requests.
+        """Close open writes whose fate is known: settle the requests of landed ones, and release those of the others.
 
         Args:
             verdicts: the fate of the writes.

@@ -61,7 +61,7 @@ class EncodedSegment(NamedTuple):
     entry: Segment
     table: SegmentIndex
     order: Sequence[int]
-    """For each row, the place of its job among those that were given."""
+    """The index of the job of each row, counted in the order in which the jobs were added."""
 
 
 def since_of(job: JobRecord) -> float:
@@ -75,7 +75,7 @@ def key_of(job: JobRecord) -> RowKey:
 
 
 class SegmentBuilder:
-    """The lines of queued jobs of one entrypoint that become a segment. Their records are not needed any more.
+    """Collects queued jobs of one entrypoint for a segment: it keeps their lines, and not their records.
 
     Attributes:
         bytes: number of bytes of the lines.

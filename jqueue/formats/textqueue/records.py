@@ -105,6 +105,9 @@ class Records:
     """
 
     def __init__(self) -> None:
+        self._clear()
+
+    def _clear(self) -> None:
         self.data = bytearray()
         self.by_id: dict[str, Record] = {}
         self.last: Record | None = None
@@ -125,7 +128,7 @@ class Records:
             now: time of the change, in microseconds since 1970.
         """
         if not data.startswith(self.data):
-            self.__init__()  # type: ignore[misc]
+            self._clear()
         if len(data) == len(self.data):
             return
         if self.last is not None and self.by_id.get(self.last.id) is self.last:  # appended lines may belong to it

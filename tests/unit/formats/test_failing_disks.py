@@ -128,7 +128,7 @@ CASES = [(number, times) for number in range(1, 100) for times in (1, 10**6)]
 @in_each_format
 async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job(form, name, tmp_path, monkeypatch):
     if (form, name) == ("text", "enqueue"):
-        pytest.skip("see the test of a flush below")
+        pytest.skip("test_a_message_is_not_confirmed_before_it_is_on_the_disk covers it")
     before, after = STEPS[name]
     disk = Disk(monkeypatch)
     for number, times in CASES:
