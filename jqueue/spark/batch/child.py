@@ -127,7 +127,7 @@ class PartitionQueue(DirectQueue):
         self._range = claim
         self._limits = limits
         self._send = send
-        self._begun: set[Claim] = set()
+        self._begun: dict[str, int] = {}  # ids and attempts, which the garbage collector need not visit
         self._cancelled: set[str] = set()
 
     @property
@@ -157,7 +157,7 @@ class PartitionQueue(DirectQueue):
             (taken if names is None or job.entrypoint in names else passed).append(job)
         self._waiting.extendleft(reversed(passed))
         if taken:
-            self._begun.update(Claim(job.id, job.attempt) for job in taken)
+            self._begun.update((job.id, job.attempt) for job in taken)
             self._send(Message(begun={job.id: self._limits.get(job.entrypoint) for job in taken}))
         elif wait is not None and count:
             await asyncio.sleep(to_seconds("wait", wait))
@@ -219,7 +219,7 @@ class PartitionQueue(DirectQueue):
     def _claim_of(self, operation: Operation) -> Claim | None:
         """Return the claim that an operation ends; None if it ends none of a job that was handed out."""
         claim = self._claims.find(operation.job) if isinstance(operation, Ack | Nack) else None
-        return claim if claim in self._begun else None
+        return claim if claim is not None and self._begun.get(claim.job_id) == claim.attempt else None
 
 
 def run_as_child(
