@@ -12,18 +12,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "state-machine.md"
 BEGIN, END = "<!-- from the transition table -->\n", "<!-- end -->\n"
 
 
-def diagram() -> str:
-    """Return the table as a Mermaid state diagram."""
-    name: dict[JobStatus | None, str] = {None: "[*]"}
-    name.update({status: str(status) for status in JobStatus})
-    lines = ["stateDiagram-v2"]
-    for (before, verb), targets in TRANSITIONS.items():
-        lines += [f"    {name[before]} --> {name[after]}: {verb}" for after in targets]
-    return "\n".join([*lines, "    completed --> [*]: no result is kept"]) + "\n"
-
-
 def generated() -> str:
-    """The diagram and the table, as the page shows them."""
+    """The table, as the page shows it."""
 
     def name(status: JobStatus | None) -> str:
         return "not in the queue" if status is None else str(status)
@@ -33,7 +23,7 @@ def generated() -> str:
         for (before, verb), after in TRANSITIONS.items()
     ]
     table = "\n".join(["| from | verb | to |", "| --- | --- | --- |", *rows])
-    return f"\n```mermaid\n{diagram()}```\n\n{table}\n\n"
+    return f"\n{table}\n\n"
 
 
 def test_the_page_shows_the_transition_table():

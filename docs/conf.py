@@ -1,0 +1,99 @@
+"""How Sphinx builds the site from this folder: `make docs`."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import typer
+from sphinx.application import Sphinx
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+from jqueue import __version__
+from jqueue.cli.app import app as commands
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+REPOSITORY = "https://github.com/janbjorge/jqueue"
+STEPS_UP = re.compile(r"\]\(((?:\.\./)+[^)#\s]*)")
+"""The target of a link that begins with steps up."""
+
+PAGE = re.compile(r"^\| \[([^]]+)\]\(([^)#]+)\.md\) \| (.+) \|$", re.MULTILINE)
+"""A page in the tables of index.md: its title, its name, and what is in it."""
+
+SUMMARY = "A job queue for asyncio programs in Python whose whole state is one JSON object in a file or a bucket."
+
+project = "jqueue"
+copyright = "the jqueue authors"
+release = version = __version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+default_role = "code"
+myst_heading_anchors = 4
+copybutton_exclude = ".linenos, .gp, .go"
+autodoc_default_options = {"member-order": "bysource"}
+autodoc_typehints_format = "short"
+napoleon_numpy_docstring = False
+
+html_theme = "furo"
+html_title = f"jqueue {__version__}"
+html_baseurl = "https://janbjorge.github.io/jqueue/"
+html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
+html_show_sphinx = False
+
+
+def describe_commands(app: Sphinx) -> None:
+    """Write the page of all commands and their options, which the command line itself describes."""
+    command = get_command(commands)
+    context = typer.Context(command, info_name="jqueue")
+    text = get_docs_for_click(obj=command, ctx=context, name="jqueue", title="Commands")
+    (DOCS / "reference" / "api" / "commands.md").write_text(text, encoding="utf-8")
+
+
+def link_to_repository(app: Sphinx, name: str, source: list[str]) -> None:
+    """Let links to files outside of this folder lead to the repository."""
+
+    def target(match: re.Match[str]) -> str:
+        path = (DOCS / name).parent.joinpath(match[1]).resolve()
+        if path.is_relative_to(DOCS):
+            return match[0]
+        return f"]({REPOSITORY}/{'tree' if path.is_dir() else 'blob'}/main/{path.relative_to(ROOT).as_posix()}"
+
+    source[0] = STEPS_UP.sub(target, source[0])
+
+
+def show_code(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:
+    """Show indented lines after an empty line of a docstring as code."""
+    for number in range(len(lines) - 1, 1, -1):
+        before = next(line for line in reversed(["-", *lines[:number]]) if line)
+        if not lines[number - 1] and lines[number].startswith("    ") and not before.startswith(("    ", ".. ", ":")):
+            lines[number:number] = [".. code-block:: python", ""]
+
+
+def find_shown(app: Sphinx, environment: Any, node: Any, content: Any) -> Any:
+    """Let a name in a signature or docstring lead to the page that shows it, whichever its module is."""
+    last = node["reftarget"].rpartition(".")[2]
+    if node.get("refdomain") != "py" or not last[:1].isupper():
+        return None
+    python = environment.domains["py"]
+    shown = [name for name in python.objects if name.rpartition(".")[2] == last]
+    if not shown:
+        return None
+    return python.resolve_xref(environment, node["refdoc"], app.builder, "obj", min(shown, key=len), node, content)
+
+
+def list_for_programs(app: Sphinx, error: Exception | None) -> None:
+    """Write llms.txt: what each page is about, and where its Markdown is."""
+    if error is None and app.builder.name == "html":
+        pages = PAGE.findall((DOCS / "index.md").read_text(encoding="utf-8"))
+        lines = [f"- [{title}]({html_baseurl}_sources/{name}.md.txt): {what}\n" for title, name, what in pages]
+        Path(app.outdir, "llms.txt").write_text(f"# jqueue\n\n> {SUMMARY}\n\n{''.join(lines)}", encoding="utf-8")
+
+
+def setup(app: Sphinx) -> None:
+    """Register the steps above."""
+    app.connect("builder-inited", describe_commands)
+    app.connect("source-read", link_to_repository)
+    app.connect("autodoc-process-docstring", show_code)
+    app.connect("missing-reference", find_shown)
+    app.connect("build-finished", list_for_programs)
