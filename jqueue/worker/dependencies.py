@@ -64,14 +64,15 @@ class Step:
 
     def __call__(self, value: Any, ctx: Any, made: Mapping[Function, Any] = MappingProxyType({})) -> Any:
         """Call the function with its payload, the context, and dependencies that are made."""
-        arguments = {name: made[need] for name, need in self.needs.items()}
+        arguments = {name: made[need] for name, need in self.needs.items()} if self.needs else {}
         if self.context is not None:
             arguments[self.context] = ctx
         if len(self.names) == 1:
             arguments[self.names[0]] = value
         elif self.names:
             arguments.update(value)
-        return self.function(*[arguments.pop(each.name, each.default) for each in self.by_position], **arguments)
+        places = [arguments.pop(each.name, each.default) for each in self.by_position] if self.by_position else ()
+        return self.function(*places, **arguments)
 
 
 @dataclass(frozen=True, slots=True)
