@@ -1,10 +1,13 @@
-"""Spark jobs under a tag: if the driver gives them up, their tasks are stopped."""
+"""Spark jobs under a tag: if the driver gives them up, their tasks are stopped. And the context of such a task."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
+
+from pyspark import TaskContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,3 +32,15 @@ def tagged(spark: SparkSession, name: str) -> Iterator[None]:
     finally:
         with suppress(Exception):  # if Spark has ended, another error says so
             spark.removeTag(tag)
+
+
+def task_context() -> TaskContext | None:
+    """Return the context of a task; None if it is not called by Spark.
+
+    PySpark collects garbage after each task: 70 ms for modules that nothing will unload. So from the first task of a
+    process on, no collection visits what is loaded by then.
+    """
+    context = TaskContext.get()
+    if context is not None and not gc.get_freeze_count():
+        gc.freeze()
+    return context

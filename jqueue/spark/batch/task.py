@@ -6,14 +6,12 @@ Staged outcomes survive a failure of other partitions or of the Spark job: jobs 
 from __future__ import annotations
 
 import asyncio
-import gc
 import pickle
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark import TaskContext
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from jqueue.connect import connect
@@ -31,7 +29,7 @@ from jqueue.spark.batch.children import do_jobs
 from jqueue.spark.claims.held import Held, end_of_range
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.rows import json_text
-from jqueue.spark.tags import tagged
+from jqueue.spark.tags import tagged, task_context
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,9 +86,7 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
     )
     if not rows:
         return
-    context = TaskContext.get()
-    if context is not None and not gc.get_freeze_count():
-        gc.freeze()  # PySpark collects garbage after each task: 70 ms for modules that nothing will unload
+    context = task_context()
     number, line = rows[0][1:]
     claim: RangeClaim | None = pickle.loads(line) if line.startswith(PICKLE) else None
     jobs, unreadable = asyncio.run(_read(task, claim, [line for _, _, line in rows]))

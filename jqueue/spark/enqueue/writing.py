@@ -44,6 +44,7 @@ from jqueue.spark.enqueue.columns import EXPECTED, Columns, columns_of
 from jqueue.spark.errors import shows_one_line
 from jqueue.spark.option_parsing import INTEGER, ONE_OF, SECONDS, TEXT, OptionType, parse_options, url_of
 from jqueue.spark.staging import Staging, absolute
+from jqueue.spark.tags import task_context
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -136,7 +137,7 @@ class BulkEnqueue:
         """
         from jqueue.spark.enqueue.encoding import RowEncoder
 
-        context = TaskContext.get()  # None if it is not called by Spark
+        context = task_context()
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         entropy = SystemEntropy()
         created_at = SystemClock().now() if self.created_at is None else self.created_at
