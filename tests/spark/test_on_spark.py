@@ -108,6 +108,8 @@ def test_bad_rows_are_those_that_a_write_refuses_and_the_others_are_written_in_t
     assert [True] * len(wrong) == [reason.startswith(words) for reason, (*_, words) in zip(reasons, wrong, strict=True)]
     save(good.repartitionByRange("priority").sortWithinPartitions("priority"), url)
     assert [8, 9, 10] == [job.priority for job in jobs_of(url)]
+    late = split_bad_rows(rows(1, delay="cast(null as double)", run_at="timestamp_seconds(1000000000000)"))[1]
+    assert ["run_at must be in the years 1 to 9999"] == [row.reason for row in late.select("reason").collect()]
     refused = Write(url, frame.schema, entrypoint=None)
     for row in bad.drop("reason").collect():
         with pytest.raises(InvalidJobError):

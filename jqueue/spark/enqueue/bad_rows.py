@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sql
@@ -20,12 +20,15 @@ if TYPE_CHECKING:
 UNREADABLE = r"^$|[\p{C}\p{Z}&&[^ ]]"
 """A name that is not allowed: an empty one, or one with a character for which `str.isprintable` is false."""
 
+MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond of the years 1 to 9999 in UTC, since 1970. Timestamps of Spark go beyond."""
+
 
 def split_bad_rows(jobs: DataFrame, *, payload_bytes: int | None = None) -> tuple[DataFrame, DataFrame]:
     """Return the rows that can be jobs, and the others, which get a column `reason`.
 
-    The checks are on nulls, names, numbers, durations, headers and the size of a binary or text payload. The write
-    alone checks times, and values that become JSON.
+    The checks are on nulls, names, numbers, durations, times, headers and the size of a binary or text payload. The
+    write alone checks values that become JSON.
 
     Args:
         jobs: the rows, with the columns of a bulk enqueue.
@@ -66,6 +69,8 @@ def _checks(jobs: DataFrame, limits: Limits) -> Iterator[tuple[Column, str]]:
         elif option is not None and option.kind is timedelta:
             longest: Any = timedelta(seconds=LONGEST) if isinstance(kind, DayTimeIntervalType) else LONGEST
             yield ~column.between(longest * 0, longest), f"{name} must be from 0 seconds to 100 years"
+        elif option is not None and option.kind is datetime:
+            yield ~sql.unix_micros(column).between(*MICROS), f"{name} must be in the years 1 to 9999"
         if option is not None and option.needs is not None:
             missing = columns[option.needs].isNull() if option.needs in columns else sql.lit(True)
             yield column.isNotNull() & missing, f"{name} needs a {option.needs}"
