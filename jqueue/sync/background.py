@@ -173,7 +173,11 @@ class Background:
 
         Raises:
             CallEnded: the call was ended before it was done.
+            JQueueError: this is called on the event loop, which would wait for itself.
         """
+        with suppress(RuntimeError):  # no event loop runs in this thread
+            if asyncio.get_running_loop() is self.loop:
+                raise JQueueError("a blocking call of jqueue was made within another one: await its queue's own calls")
         try:
             self.post(begin, call)
             call.wait()

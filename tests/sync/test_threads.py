@@ -13,6 +13,7 @@ import pytest
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import JQueueError, QueueClosedError
 from jqueue.sync import SyncQueue
+from jqueue.sync.background import wait_for
 from tests.sync.programs import (
     PATIENCE,
     HeldStorage,
@@ -126,3 +127,13 @@ def test_in_a_program_patched_by_gevent_all_blocking_work_is_done_by_one_thread_
     done = run_program(tmp_path, PATCHED, tmp_path / "queue.json")
     assert_ended_well(done)
     assert ["work", "MainThread"] == done.stdout.split()
+
+
+def test_a_blocking_call_within_another_one_is_an_error_and_not_a_wait_for_itself():
+    async def inner() -> None: ...
+
+    async def outer() -> None:
+        wait_for(inner)
+
+    with pytest.raises(JQueueError, match="a blocking call of jqueue was made within another one"):
+        wait_for(outer)
