@@ -22,11 +22,11 @@ from jqueue.adapters.storage._lookups import LOOKUPS
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.operations.codec import Refused, error_of
 from jqueue.domain.printable import printable
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGEST_MESSAGE, Link, LinkError, LinkRefusedError
 from jqueue.runtime.threads import in_a_thread
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 SILENCE = 5.0
 """Seconds without a byte after which a client gives its broker up."""
@@ -142,7 +142,8 @@ class HTTPLink:
     def __init__(
         self, url: str, token: str | None = None, context: ssl.SSLContext | None = None, silence: float = SILENCE
     ) -> None:
-        self.closed, self._silence = False, silence
+        self.closed: bool = False
+        self._silence = silence
         self._url = url.rstrip("/")
         headers = {"Accept-Encoding": "identity", "User-Agent": f"jqueue/{__version__}"}
         if token is not None:
@@ -287,7 +288,8 @@ class BrokerStorage:
     """
 
     def __init__(self, url: str, dial: BrokerDialer) -> None:
-        self.url = self.name = url
+        self.url: str = url
+        self.name: str = url
         self._dial = dial
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import typer
 
@@ -19,7 +19,7 @@ class Commands(CommandGroup):
     """The commands. Errors about wrong arguments show no URL, which may hold a secret."""
 
     package = "jqueue.cli"
-    modules = {  # noqa: RUF012 - the base class says ClassVar
+    modules: ClassVar[dict[str, str]] = {
         "worker": "worker",
         "jobs": "ls show",
         "enqueue": "enqueue",
@@ -57,7 +57,7 @@ def _hidden_urls() -> Iterator[None]:
         raise
 
 
-app = group(Commands, add_completion=True)
+app: typer.Typer = group(Commands, add_completion=True)
 
 
 def _show_version(wanted: bool) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+from collections.abc import MutableMapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -35,6 +36,8 @@ class Command(TyperCommand):
 
     An argument whose environment variable is set is not taken from the command line.
     """
+
+    params: list[Any]
 
     def invoke(self, ctx: Any) -> Any:
         """As in typer."""
@@ -83,7 +86,7 @@ class CommandGroup(TyperGroup):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         places = {name: f"{self.package}.{module}" for module, names in self.modules.items() for name in names.split()}
-        self.commands = {name: _Listed(name, place) for name, place in places.items()}
+        self.commands: MutableMapping[str, Any] = {name: _Listed(name, place) for name, place in places.items()}
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As in typer; the command is imported."""

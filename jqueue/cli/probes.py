@@ -82,8 +82,8 @@ class ScratchObject:
     def __init__(self, storage: SupportsScratch, entropy: Entropy) -> None:
         self.storage = storage
         self.last_error: StorageError | None = None
-        self.may_exist = False
-        self.left = ""
+        self.may_exist: bool = False
+        self.left: str = ""
         self._entropy = entropy
         self._calls: list[asyncio.Task[Any]] = []
 
@@ -233,10 +233,10 @@ class ProbeContext:
         self.entropy = entropy
         self.quick = quick
         self.tell: Callable[[str], None] = lambda text: None
-        self.prefix = f".doctor-{''.join(char for char in entropy.new_id() if char.isalnum())[-12:]}-"
+        self.prefix: str = f".doctor-{''.join(char for char in entropy.new_id() if char.isalnum())[-12:]}-"
         self.objects: list[ScratchObject] = []
-        self.main = self.new_object()
-        self.matches = True
+        self.main: ScratchObject = self.new_object()
+        self.matches: bool = True
 
     def new_object(self) -> ScratchObject:
         """Return a new object, under a name of its own."""

@@ -24,12 +24,12 @@ import typer
 from jqueue.cli.help import RefusedError
 from jqueue.cli.printing import UNUSABLE, note
 from jqueue.domain.printable import counted, printable
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.worker.processes import signals_blocked
 from jqueue.worker.signals import SIGNALS
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 TICK = 0.25
 """Seconds between two looks at the processes and at signals."""

@@ -46,7 +46,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.stats import QueueStats
 from jqueue.formats.queue import StoreQueue
-from jqueue.ports.log import logger_of, printable_lines
+from jqueue.ports.log import Logger, logger_of, printable_lines
 from jqueue.ports.storage import describe
 from jqueue.runtime.system import process_name
 from jqueue.worker import Worker
@@ -94,7 +94,7 @@ def find_worker(target: str) -> Worker:
 NOT_THE_PROGRAM = (__file__, importlib.__file__, "<frozen importlib")
 """Beginnings of the file names of our frames and of the import system's, in a traceback of the program's import."""
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
 IN_COLOURS = "%(about)s%(message)s"

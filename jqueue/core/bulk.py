@@ -43,7 +43,7 @@ from jqueue.domain.operations.enqueue import Enqueue, stored_bytes
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, Segment, SegmentIndex, staged_name
 from jqueue.domain.slices import LINES_PER_SLICE
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 
 CHUNKS_AT_ONCE = 16
 """Number of chunks of a segment that are read at once."""
@@ -79,7 +79,7 @@ class SegmentCommit:
         self._seconds = seconds
         self._on_conflict = on_conflict
         self._modes: dict[int, OnConflict] = {}  # of jobs with another one, by their numbers in the call
-        self.until = math.inf
+        self.until: float = math.inf
 
     @property
     def seconds_left(self) -> float:
@@ -290,7 +290,7 @@ class BulkEnqueue(SegmentCommit):
         few = sorted(self._few, key=lambda pair: pair[0])
         number, features = len(self._given), frozenset(self._groups.features)
         if self.until == math.inf:
-            self.until = asyncio.get_running_loop().time() + self._seconds
+            self.until: float = asyncio.get_running_loop().time() + self._seconds
         return await self._first(EnqueueSegments(number, self._created_at, new, few, self._before, features))
 
     def answer(self, outcome: BulkAdded) -> list[Job] | EnqueuedJobs:
@@ -299,7 +299,7 @@ class BulkEnqueue(SegmentCommit):
         return jobs if self._given.whole is None else jobs[:]
 
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 KEPT_FREE = SEGMENTS_KEPT // 8
 """Number of entries of the manifest that a bulk enqueue leaves free, if it can."""
@@ -332,7 +332,7 @@ class StagedCommit(SegmentCommit):
         on_conflict: OnConflict,
     ) -> None:
         super().__init__(engine, objects, preparation, seconds, on_conflict)
-        self.jobs = sum(task.jobs for task in staged)
+        self.jobs: int = sum(task.jobs for task in staged)
         self.named_within = STAGED_NAMED_WITHIN
         self._staged = staged
         self._transaction = transaction

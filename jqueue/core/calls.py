@@ -29,13 +29,13 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import HandBack
 from jqueue.domain.operations.operator import Fence
 from jqueue.domain.printable import counted
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.file_events import FileEvents
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import forks
 from jqueue.runtime.threads import in_a_thread
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 FLOOR = 256
 """Number of heap entries up to which finished calls are not removed early."""
@@ -57,7 +57,7 @@ class Alarms:
         self._made = 0
         self._floor = FLOOR
         self._timer: asyncio.TimerHandle | None = None
-        self.first = math.inf
+        self.first: float = math.inf
 
     def set(self, request: Request, when: float, callback: Callable[[Request], None]) -> None:
         """Set a function to call with a request at any time: O(log n).
@@ -126,7 +126,7 @@ class FileWatch:
         self._wake = wake
         self._events: FileEvents | None = None
         self._ending: list[FileEvents] = []
-        self.noticed = False
+        self.noticed: bool = False
 
     @property
     def active(self) -> bool:
@@ -187,8 +187,8 @@ class Calls(ABC):
     """
 
     def __init__(self, options: QueueOptions, watched: Callable[[], Sequence[Path]] | None) -> None:
-        self.claims = ClaimRegistry(options.clock)
-        self.deadline = to_seconds("deadline", options.deadline)
+        self.claims: ClaimRegistry = ClaimRegistry(options.clock)
+        self.deadline: float = to_seconds("deadline", options.deadline)
         self._max_pending = options.max_pending
         self._longest_poll = to_seconds("poll_interval", options.poll_interval)
         self._watched = watched
@@ -206,7 +206,8 @@ class Calls(ABC):
         self._carried: list[Request] = []
         self.waiting: list[Request] = []
         self._alarms = Alarms(self._unfinished)
-        self.storing, self.loading = ObjectCalls(), ObjectCalls()
+        self.storing: ObjectCalls = ObjectCalls()
+        self.loading: ObjectCalls = ObjectCalls()
         self._task: asyncio.Task[None] | None = None
         self._running = False  # True if the task will look for pending calls again
         self._idle = False  # True while the task waits for a pending call

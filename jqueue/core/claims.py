@@ -74,7 +74,7 @@ class ClaimRegistry:
         self._clock = SystemClock() if clock is None else clock
         self._held: dict[str, Entry] = {}  # by the id of the job
         self._ended: dict[str, Entry] = {}
-        self.saw_objects = False
+        self.saw_objects: bool = False
 
     def note(self, operation: Operation, result: Any) -> None:
         """Note the result of an operation, or its error, which its caller is about to get."""

@@ -130,7 +130,8 @@ class OwnCall(Request):
     ) -> None:
         super().__init__([operation], callers)
         self._settled, self._failed = settled, failed
-        self.until = self.due = callers.loop.time() + OWN_SECONDS
+        self.until: float = callers.loop.time() + OWN_SECONDS
+        self.due: float = self.until
 
     def settle(self, outcome: Any) -> None:
         """Tell the outcome."""
@@ -170,12 +171,12 @@ class Courier:
         self._beat = BEAT if isinstance(store, SupportsSharing) else SHARED_BEAT
         self._engine, self._clock, self._entropy, self._wake = engine, clock, entropy, wake
         self._discovery = Discovery(store, engine, clock)
-        self.only = self._discovery.only
+        self.only: bool = self._discovery.only
         self.reset()
 
     def reset(self) -> None:
         """Begin anew, as another client: in another event loop, or after a fork."""
-        self.client = self._entropy.new_id()[:18]
+        self.client: str = self._entropy.new_id()[:18]
         self.serving = False
         self._sequence = self._calls = 0
         self._discovery.reset()

@@ -13,10 +13,10 @@ from jqueue.core.messages import Answer, decode_answer
 from jqueue.core.tasks import TRANSIENT
 from jqueue.domain.errors import StorageError
 from jqueue.ports.clock import Clock
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 """Seconds without a broker before one is looked for again: the first time, and after many silent ones."""
@@ -46,7 +46,7 @@ class Discovery:
 
     def __init__(self, store: SupportsDialing | DialURL, engine: Engine, clock: Clock) -> None:
         self._store, self._engine, self._clock = store, engine, clock
-        self.only = isinstance(store, SupportsDialing) and not isinstance(store, SupportsSharing)
+        self.only: bool = isinstance(store, SupportsDialing) and not isinstance(store, SupportsSharing)
         self._warned = ""
         self.current: Link | None = None
         self._under_way: list[Link] = []
@@ -60,13 +60,14 @@ class Discovery:
         """Begin anew: in another event loop, or after a fork."""
         _LEFT_TO_PARENT.extend(link for link in self._links if not link.closed)
         self.current, self._under_way = None, []
-        self.next_dial, self._pause = 0.0, FIRST_PAUSE
+        self.next_dial: float = 0.0
+        self._pause = FIRST_PAUSE
         self._epoch: object = None
         self._moves: list[float] = []
         self._moved, self._alone_until = False, 0.0
         self._failing = False  # True if the only way to the queue has failed
         self.why: Exception | None = None
-        self.version = 0
+        self.version: int = 0
 
     async def connect(self) -> Link | None:
         """Return the connection to the broker, perhaps a new one; None if there is none.

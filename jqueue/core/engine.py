@@ -13,9 +13,10 @@ One engine runs one `commit` at a time; `jqueue.core.writer` ensures that.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from enum import Enum, auto
+from pathlib import Path
 from string import ascii_letters, digits
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, 
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
+from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
@@ -52,7 +54,7 @@ from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import RETENTION, SEGMENTS
 from jqueue.domain.transitions import claims_of
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import (
     ObjectStoragePort,
     SupportsObjects,
@@ -64,7 +66,7 @@ from jqueue.ports.storage import (
 
 Answer = TypeVar("Answer")
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 SUFFIX_LETTERS = frozenset(f"{ascii_letters}{digits}-_")
 """Letters that the names of objects may have."""
@@ -156,7 +158,7 @@ class Engine:
         unread: True if the last commit has left calls that wait for jobs without a read, which must follow.
     """
 
-    unread = False
+    unread: bool = False
 
     def __init__(
         self,
@@ -169,28 +171,33 @@ class Engine:
         max_conflicts: int | None = None,
         hot_bytes: int | None = None,
     ) -> None:
-        self.storage = self.place = storage
+        self.storage: ObjectStoragePort = storage
+        self.place: ObjectStoragePort = storage
         self.clock = clock
         self.entropy = entropy
         self.claim_timeout = claim_timeout
         self.max_conflicts = max_conflicts
-        self.workers = Workers()
+        self.workers: Workers = Workers()
         self.call_timeout = call_timeout
         self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
         self.retention = RETENTION  # the simulation shortens it, too
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
         self._keeps_objects = isinstance(storage, SupportsObjects)
-        self.store_time = storage.store_time if isinstance(storage, SupportsStoreTime) else _no_time
+        self.store_time: Callable[[], datetime | None] = (
+            storage.store_time if isinstance(storage, SupportsStoreTime) else _no_time
+        )
         self._take_turn = storage.take_turn if isinstance(storage, SupportsTurns) else None
-        self.watched = storage.watched if isinstance(storage, SupportsWatching) else None
-        self.commits = 0
-        self.recognised = 0
-        self.observers = Observers(clock)
+        self.watched: Callable[[], Sequence[Path]] | None = (
+            storage.watched if isinstance(storage, SupportsWatching) else None
+        )
+        self.commits: int = 0
+        self.recognised: int = 0
+        self.observers: Observers = Observers(clock)
         self._spare = SpareTurns()
-        self.queue_id = ""
-        self.existed = False
+        self.queue_id: str = ""
+        self.existed: bool = False
         self._first_id = ""
-        self.history = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
+        self.history: HistoryMover = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
         self.segments: Segments | None = None
         if isinstance(storage, SupportsObjects):
             self.segments = Segments(
@@ -212,23 +219,23 @@ class Engine:
 
         The id of the queue, and the fact that it existed, are kept.
         """
-        self.generation = object()
-        self.watch = StaleWatch(self.claim_timeout)
+        self.generation: object = object()
+        self.watch: StaleWatch = StaleWatch(self.claim_timeout)
         self._forget_content()
         self.open_writes: list[OpenWrite] = []
-        self.pacing = Pacing(self.clock, self.entropy, self._take_turn)
-        self.writer_id = self.entropy.new_id()[:18]
-        self.sequence = 0
+        self.pacing: Pacing = Pacing(self.clock, self.entropy, self._take_turn)
+        self.writer_id: str = self.entropy.new_id()[:18]
+        self.sequence: int = 0
         self.history.forget()
         self._spare.forget()
         if self.segments is not None:
             self.segments.forget()
 
     def _forget_content(self) -> None:
-        self.blob = Blob()
-        self.draft = self.blob.draft
+        self.blob: Blob = Blob()
+        self.draft: Draft = self.blob.draft
         self.etag: str | None = None
-        self.loaded = False
+        self.loaded: bool = False
         self.watch.missed_changes()
 
     async def finish(self, seconds: float) -> None:

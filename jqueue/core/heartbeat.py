@@ -23,9 +23,9 @@ from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 LONGEST_INTERVAL = 60.0
 BEATS_PER_TIMEOUT = 3
@@ -87,9 +87,11 @@ class HeartbeatManager:
         single = isinstance(job_id, Job | Claim | RangeClaim | str)
         self.queue = queue
         self.job_id = job_id
-        self.interval = None if interval is None else timedelta(seconds=to_seconds("interval", interval))
+        self.interval: timedelta | None = (
+            None if interval is None else timedelta(seconds=to_seconds("interval", interval))
+        )
         self.on_lost = on_lost
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = asyncio.Event()
         self.error: ClaimLostError | None = None
         self.cancelled: frozenset[str] = frozenset()
         jobs: list[JobReference | RangeClaim] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any
 
@@ -98,7 +99,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 encode: Any = msgspec.json.Encoder().encode
-decode_answer = msgspec.json.Decoder(Answer).decode
+decode_answer: Callable[[bytes], Answer] = msgspec.json.Decoder(Answer).decode
 
 
 @cache

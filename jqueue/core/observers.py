@@ -14,10 +14,10 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import AllOrNothing, Carried
 from jqueue.domain.transitions import Move, Verb
 from jqueue.ports.clock import Clock
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import AppliedCall, AppliedCalls, CallOutcome, LandedCommit, Observer, SentCall, SentName
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 Answer = TypeVar("Answer")
 Arguments = ParamSpec("Arguments")

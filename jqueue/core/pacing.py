@@ -307,8 +307,8 @@ class WritePace:
     """
 
     def __init__(self, clock: Clock, entropy: Entropy) -> None:
-        self.interval = 0.0
-        self.sent = 0.0
+        self.interval: float = 0.0
+        self.sent: float = 0.0
         self._clock = clock
         self._entropy = entropy
         self._last_landed = self._last_change = -math.inf
@@ -433,7 +433,7 @@ class CycleTime:
 
     def __init__(self) -> None:
         self._first = self._read = self._write = self._rows = 0.0
-        self.rows_of_try = 0.0
+        self.rows_of_try: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -475,9 +475,9 @@ class Pacing:
     """
 
     def __init__(self, clock: Clock, entropy: Entropy, take_turn: TakeTurn | None = None) -> None:
-        self.cycle = CycleTime()
-        self.pace = WritePace(clock, entropy)
-        self.line = Line(clock, take_turn)
+        self.cycle: CycleTime = CycleTime()
+        self.pace: WritePace = WritePace(clock, entropy)
+        self.line: Line = Line(clock, take_turn)
         self.turns: Turns | Line = Turns(clock) if take_turn is None else self.line
 
     def pause(self) -> float:

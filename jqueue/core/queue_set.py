@@ -30,11 +30,11 @@ from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.domain.stats import QueueStats, sum_of
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers, payload_of
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 IDS_KEPT = 100_000
 """Maximum number of ids that are remembered with their queues; the oldest are dropped first."""
@@ -47,13 +47,6 @@ PENALTY = 30.0
 
 OF_ONE_QUEUE = dict.fromkeys(("limits", "retention", "schedules", "staged", "history", "ranges"), False)
 """Capabilities for calls to one queue, which a set lacks."""
-
-
-ONE_QUEUE = (
-    ("enqueue", "enqueue_many", "result", "cancel", "reschedule", "reprioritise", "redrive", "purge", "requeue_stale"),
-    ("pause", "resume", "limit", "configure", "schedule", "unschedule", "schedules", "read_state", "stop_worker"),
-)
-"""Verbs that concern one queue, which a set refuses."""
 
 
 def _refusal_of(verb: str) -> Any:
@@ -100,7 +93,7 @@ class QueueSet(JobQueue):
 
     @takes_queue_options
     def __init__(self, *queues: JobQueue, **options: Any) -> None:
-        self.options = QueueOptions(**options)
+        self.options: QueueOptions = QueueOptions(**options)
         self.options.check()
         self._members: list[_Member] = []
         self._owners: OrderedDict[str, list[tuple[JobQueue, Job]]] = OrderedDict()
@@ -419,10 +412,26 @@ class QueueSet(JobQueue):
         absent = QueueStats(warnings=tuple(map(str, missing)))
         return sum_of(QueueStats, [each for each in found if isinstance(each, QueueStats)] + [absent])
 
-    (
-        (enqueue, enqueue_many, result, cancel, reschedule, reprioritise, redrive, purge, requeue_stale),
-        (pause, resume, limit, configure, schedule, unschedule, schedules, read_state, stop_worker),
-    ) = (map(_refusal_of, verbs) for verbs in ONE_QUEUE)
+    # Verbs that concern one queue, which a set refuses
+
+    enqueue: Any = _refusal_of("enqueue")
+    enqueue_many: Any = _refusal_of("enqueue_many")
+    result: Any = _refusal_of("result")
+    cancel: Any = _refusal_of("cancel")
+    reschedule: Any = _refusal_of("reschedule")
+    reprioritise: Any = _refusal_of("reprioritise")
+    redrive: Any = _refusal_of("redrive")
+    purge: Any = _refusal_of("purge")
+    requeue_stale: Any = _refusal_of("requeue_stale")
+    pause: Any = _refusal_of("pause")
+    resume: Any = _refusal_of("resume")
+    limit: Any = _refusal_of("limit")
+    configure: Any = _refusal_of("configure")
+    schedule: Any = _refusal_of("schedule")
+    unschedule: Any = _refusal_of("unschedule")
+    schedules: Any = _refusal_of("schedules")
+    read_state: Any = _refusal_of("read_state")
+    stop_worker: Any = _refusal_of("stop_worker")
 
     def iterate_jobs(self, *statuses: Any, **which: Any) -> NoReturn:
         raise _one_queue_error("iterate_jobs")

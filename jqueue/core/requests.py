@@ -62,7 +62,7 @@ class Callers:
         self.resolve = resolve
         self.answered: deque[Request] = deque()
         self.waking = waking
-        self.woken = asyncio.Event()
+        self.woken: asyncio.Event = asyncio.Event()
 
     def wake(self) -> None:
         """Wake the callers of the answered calls."""
@@ -115,15 +115,20 @@ class Request:
     """
 
     context: contextvars.Context
-    awaited = True
-    waits_for_jobs = seen_empty = in_flight = doubtful = _asyncio_future_blocking = False
+    awaited: bool = True
+    waits_for_jobs: bool = False
+    seen_empty: bool = False
+    in_flight: bool = False
+    doubtful = _asyncio_future_blocking = False
     outcome: Outcome | None = None
     error: BaseException | None = None
     last_error: BaseException | None = None
     verdict: Verdict | None = None
     callback: Callback | None = None
     failing: Callback | None = None
-    due = until = wait_until = math.inf
+    due: float = math.inf
+    until: float = math.inf
+    wait_until: float = math.inf
     poll: float | None = None
     open_writes = 0
 
@@ -139,7 +144,7 @@ class Request:
         self._convert = convert
         self.callers = callers
         self._loop = callers.loop  # where a task looks for the loop of a future
-        self.claims_jobs = (
+        self.claims_jobs: bool = (
             operations[0].claims_jobs if len(operations) == 1 else any(each.claims_jobs for each in operations)
         )
 

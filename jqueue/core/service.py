@@ -37,10 +37,10 @@ from jqueue.domain.operations.lookups import LastSequence
 from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
 from jqueue.domain.stats import crowd_warning
 from jqueue.ports.clock import Entropy
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import DialURL, LinkError, LinkRefusedError, Seat, SupportsSharing
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 PATIENCE = 10.0
 """Seconds that a broker tries a batch. Then its client tries elsewhere, as the broker may be cut off from the store."""

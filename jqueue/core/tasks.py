@@ -17,10 +17,10 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.slices import Result, Slices
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 
 Answer = TypeVar("Answer")
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 LONGEST_WAIT = 0.005
 """Seconds for which a slice of work that can wait is put off at most. A commit on a file is mostly faster."""
@@ -60,7 +60,7 @@ class SpareTurns:
 
     def forget(self) -> None:
         """Forget the write under way: it belongs to another event loop, or to the process before a fork."""
-        self.writing = False
+        self.writing: bool = False
         self._end: asyncio.Future[None] | None = None  # awaited by work that stands back
 
     def written(self) -> None:
@@ -196,7 +196,7 @@ class Background:
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop. The task under way has no effect any longer."""
         self.task: asyncio.Task[None] | None = None
-        self.pause = 0.0
+        self.pause: float = 0.0
         self._not_before = -float("inf")
 
     @property

@@ -46,7 +46,7 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
 from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, RangeClaim, awaits_commit
 from jqueue.ports.clock import Entropy
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import Listed, SupportsObjects
 from jqueue.runtime.threads import in_a_thread
 
@@ -84,7 +84,7 @@ class ObjectCalls:
         await asyncio.sleep(0)  # lets the calls end
 
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 LEAST = 0.1
 """Seconds for loading payloads and for ending jobs, even if the deadline of the call is closer."""
@@ -565,7 +565,9 @@ class Collector:
         fence: Callable[[], Awaitable[object]],
         monotonic: Callable[[], float],
     ) -> None:
-        self.kept_for, self.staged_kept, self.interval = KEPT_FOR, STAGED_KEPT, INTERVAL  # simulations shorten them
+        self.kept_for: timedelta = KEPT_FOR  # simulations shorten these three
+        self.staged_kept: timedelta = STAGED_KEPT
+        self.interval: float = INTERVAL
         self._monotonic = monotonic
         self._objects = objects
         self._look = look

@@ -137,7 +137,7 @@ class Writer(Calls):
             self._rows_are_late = await engine.commit(own, read_first=read_first, read_later=read_later)
             engine.check_generation(generation)
         self._committed(requests)
-        self.waiting = [request for request in requests if request.awaited]
+        self.waiting: list[Request] = [request for request in requests if request.awaited]
         self._carried = []
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch

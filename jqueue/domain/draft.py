@@ -73,14 +73,14 @@ class IndexedJobs(dict[str, JobRecord]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.rows = SegmentRows(self)
-        self.order = Order(self, self.rows)
+        self.rows: SegmentRows = SegmentRows(self)
+        self.order: Order = Order(self, self.rows)
         self.claimed: dict[str, None] = {}
         self.called: dict[str, dict[str, None]] = {}
         self.keys_held: dict[str, str] = {}
         self.dirty: dict[str, None] = {}
         self.claims_moved: dict[str, None] = {}
-        self.last_sequence = 0
+        self.last_sequence: int = 0
 
     def put(self, job: JobRecord) -> None:
         """Add a job or replace it, in the table and in the indexes. Heaps drop its old entries by themselves."""
@@ -212,15 +212,15 @@ class Draft:
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
-        self.changed = False
+        self.changed: bool = False
         self.moves: list[Move] = []
         self.bulk_moves: list[BulkMove] = []
         self._changes: list[Change] = []
-        self.jobs = IndexedJobs()
+        self.jobs: IndexedJobs = IndexedJobs()
         self.take_header(header_of(state))
         self.set_lines_aside(state.set_aside)
-        self.taken_bytes = 0
-        self.uncounted_bytes = 0
+        self.taken_bytes: int = 0
+        self.uncounted_bytes: int = 0
         self.load(record_of(job) for job in state.jobs)
 
     # Reading, for operations
@@ -552,7 +552,8 @@ class Draft:
 
     def set_lines_aside(self, lines: tuple[SetAside, ...]) -> None:
         """Take over the lines that could not be read as jobs. Cannot be undone."""
-        self.set_aside, self.aside_keys = lines, frozenset(line.key for line in lines)
+        self.set_aside: tuple[SetAside, ...] = lines
+        self.aside_keys: frozenset[str] = frozenset(line.key for line in lines)
 
     def load(self, changed: Iterable[JobRecord], removed: Iterable[str] = ()) -> None:
         """Take over the changes of another writer: jobs changed and removed. Cannot be undone."""

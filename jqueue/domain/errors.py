@@ -170,7 +170,7 @@ class JobCancelledError(ClaimLostError):
             else "go on with the other jobs of its range, keep the range alive with heartbeat_many, and end it with "
             f"end_range(claim, failed={{{job_id!r}: None}})"
         )
-        self.args = (f"Job {job_id!r} was cancelled: {advice}",)
+        self.args: tuple[Any, ...] = (f"Job {job_id!r} was cancelled: {advice}",)
 
 
 class JobFailedError(JQueueError):
@@ -342,7 +342,7 @@ class JobsUnreadableError(StorageError):
             f"not all jobs could be read, and all others were: {said}. Make {them} readable, restore {them} from a "
             "backup, or keep what can be read with `jqueue repair`"
         )
-        self.segments = dict(segments)
+        self.segments: dict[str, str] = dict(segments)
 
 
 class HistoryDamagedError(StorageError):
@@ -361,8 +361,8 @@ class HistoryDamagedError(StorageError):
         if lost:
             said.append(f"{counted(lost, 'event was', 'events were')} dropped, as no writer could move them")
         super().__init__(f"the history is not complete, and all other events were read: {'; '.join(said)}")
-        self.objects = tuple(objects)
-        self.gaps = tuple(gaps)
+        self.objects: tuple[str, ...] = tuple(objects)
+        self.gaps: tuple[tuple[int, int], ...] = tuple(gaps)
         self.lost = lost
 
 

@@ -68,8 +68,14 @@ class FrozenHeaders(dict[str, str]):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("a job's headers cannot be changed; pass new ones to enqueue")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse
-    clear = pop = popitem = setdefault = update = _refuse
+    __setitem__: Any = _refuse
+    __delitem__: Any = _refuse
+    __ior__: Any = _refuse
+    clear: Any = _refuse
+    pop: Any = _refuse
+    popitem: Any = _refuse
+    setdefault: Any = _refuse
+    update: Any = _refuse
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))

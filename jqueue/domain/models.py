@@ -11,7 +11,7 @@ import binascii
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
 from msgspec.structs import asdict
@@ -209,7 +209,7 @@ class Job(JobFacts, BaseModel):
         claim_call: the call of another process for which a broker made the claim; None unless in progress.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     id: Annotated[str, Field(min_length=1)] = Field(default_factory=_new_id)
     entrypoint: str
@@ -324,7 +324,7 @@ class QueueState(BaseModel):
     The other fields are those of `jqueue.domain.header.Header`.
     """
 
-    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     jobs: tuple[Job, ...] = ()
     version: _Count = 0

@@ -53,8 +53,8 @@ class LazyHeap:
 
     def __init__(self, is_valid: Callable[[Entry], bool], entries: Iterable[Entry] = ()) -> None:
         self._is_valid = is_valid
-        self.live = 0
-        self.entries = list(entries)
+        self.live: int = 0
+        self.entries: list[Entry] = list(entries)
         heapq.heapify(self.entries)
         self._floor = max(64, 2 * len(self.entries))
 
@@ -117,19 +117,19 @@ class Order:
     def __init__(self, jobs: Mapping[str, JobRecord], rows: SegmentRows) -> None:
         self.jobs = jobs
         self._rows = rows
-        self.settings = QueueSettings()
+        self.settings: QueueSettings = QueueSettings()
         self.rules: Mapping[str, EntrypointRules] = {}
         self.recent: Mapping[str, tuple[Usage, ...]] = {}
         self.schedules: Mapping[str, Schedule] = {}
         self.running: dict[str, int] = {}
         self.running_keys: dict[str, int] = {}
         self._now = datetime.min.replace(tzinfo=UTC)
-        self.queued = 0
+        self.queued: int = 0
         self._keyed = 0
         self._ready: dict[str, LazyHeap] = {}
         self._ready_all: LazyHeap | None = None
         self._scheduled = LazyHeap(self._is_scheduled)
-        self.leaving = LazyHeap(self._is_leaving)
+        self.leaving: LazyHeap = LazyHeap(self._is_leaving)
         self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
         self._parked_ids: set[str] = set()
         self._postponed_keys: list[str] = []

@@ -47,7 +47,7 @@ class RowsMissingError(Exception):
     """
 
     def __init__(self, wanted: Iterable[Wanted]) -> None:
-        self.wanted = frozenset(wanted)
+        self.wanted: frozenset[Wanted] = frozenset(wanted)
         super().__init__(f"{len(self.wanted)} parts of segments are not loaded")
 
 

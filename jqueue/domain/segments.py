@@ -438,8 +438,8 @@ class HashTable:
 
     def __init__(self, data: bytes = b"") -> None:
         hashes = 8 * (len(data) // 12)
-        self.hashes = _little_endian(array("Q", data[:hashes]))
-        self.rows = _little_endian(array("I", data[hashes:]))
+        self.hashes: array[int] = _little_endian(array("Q", data[:hashes]))
+        self.rows: array[int] = _little_endian(array("I", data[hashes:]))
 
     @classmethod
     def making(cls, hashes: Sequence[int], rows: Sequence[int]) -> Slices[HashTable]:

@@ -180,7 +180,7 @@ class FirstItems(Generic[Item]):
     """
 
     def __init__(self, limit: int | None, key: Callable[[Item], Any], *, reverse: bool = False) -> None:
-        self.number = 0
+        self.number: int = 0
         self._limit = limit
         self._key = key
         self._reverse = reverse

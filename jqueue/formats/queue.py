@@ -36,6 +36,7 @@ from jqueue.domain.operations.ends import Ack, Nack, Sweep
 from jqueue.domain.operations.enqueue import Arrive, Depart, Enqueue
 from jqueue.domain.transitions import Move
 from jqueue.formats.port import Change, JobChangedError, JobStorePort, Outcome, StoredJob
+from jqueue.ports.clock import Clock
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.runtime.system import forks
@@ -78,7 +79,7 @@ class StoreCalls(Calls):
 
     def __init__(self, store: JobStorePort, options: QueueOptions) -> None:
         self.store = store
-        self.clock = options.clock
+        self.clock: Clock = options.clock
         self.now: Callable[[], datetime] = getattr(store, "store_time", options.clock.now)
         self._entropy = options.entropy
         self._claim_timeout = to_seconds("stale_timeout", options.stale_timeout)
@@ -153,7 +154,8 @@ class StoreCalls(Calls):
                 batch, read = self._take_batch(BATCH_LIMIT), True  # a call that keeps failing holds up no other one
                 requests += batch
                 parts = [*parts, *_parts_of(batch)]
-        self._carried, self.waiting = [], [request for request in requests if request.awaited]
+        self._carried = []
+        self.waiting: list[Request] = [request for request in requests if request.awaited]
         life = self._life
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         self._check_life(life)

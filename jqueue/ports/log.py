@@ -12,6 +12,8 @@ from typing import Any
 
 from jqueue.domain.printable import printable
 
+Logger = logging.Logger
+
 
 class Lines(str):
     """A text whose line breaks are intended, such as a traceback. Each of its lines is escaped separately."""

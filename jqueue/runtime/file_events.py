@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 STEP_MILLISECONDS = 5
 """Milliseconds for which events are gathered, and between two checks of the stop flag."""
@@ -52,7 +52,7 @@ class FileEvents(threading.Thread):
         self._folders = folders
         self._changed = changed
         self._over = threading.Event()
-        self.active = False
+        self.active: bool = False
 
     @staticmethod
     def available() -> bool:

@@ -266,7 +266,7 @@ class HeldLock:
         _open[self] = self._descriptor = descriptor
         self._path = path
         self._status = status  # while the file is open, no other file can have its inode
-        self.token = ""
+        self.token: str = ""
 
     def __enter__(self) -> HeldLock:
         return self

@@ -7,6 +7,7 @@ import random
 import socket
 import time
 from datetime import UTC, datetime
+from typing import Final
 
 IDS_DRAWN = 256
 """Number of ids drawn from the operating system at a time."""
@@ -72,7 +73,7 @@ class SystemClock:
         """Return the machine's wall clock time, UTC."""
         return datetime.now(UTC)  # noqa: TID251 - this is the adapter
 
-    monotonic = staticmethod(time.monotonic)  # noqa: TID251 - this is the adapter
+    monotonic: Final = staticmethod(time.monotonic)  # noqa: TID251 - this is the adapter
     """Returns the machine's monotonic clock, in seconds."""
 
 

@@ -12,12 +12,12 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.server.access import Caller, Role, TokenFile
 from jqueue.server.problems import Problem, problem_of
 from jqueue.server.shield import foreign_origin, is_ours
 
-logger = logger_of("jqueue.server")
+logger: Logger = logger_of("jqueue.server")
 
 MOST_BYTES = 128 << 20
 """Bytes of all bodies that are read or worked on."""

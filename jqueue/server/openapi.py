@@ -41,7 +41,7 @@ PROBLEMS = {
 SOME = (404, 409)
 """The statuses that only some endpoints have."""
 
-PROBLEM = {
+PROBLEM: dict[str, Any] = {
     "title": "Problem",
     "type": "object",
     "description": "A problem document (RFC 9457). More members are the attributes of the error, such as `job_id`.",

@@ -70,10 +70,10 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.headers = dict(headers or {})
+        self.headers: dict[str, str] = dict(headers or {})
         if retry_after is not None:
             self.headers["Retry-After"] = str(retry_after)
-        self.document = {
+        self.document: dict[str, Any] = {
             **(about or {}),
             "type": f"urn:jqueue:{title}",
             "title": title,

@@ -33,7 +33,7 @@ class JQueueDataSource(DataSource):
         ImportError: PySpark is too old. The message says which one is needed.
     """
 
-    pyspark_version = pyspark.__version__
+    pyspark_version: str = pyspark.__version__
 
     def __init__(self, options: Mapping[str, str]) -> None:
         require_spark(self.pyspark_version)

@@ -36,7 +36,7 @@ from jqueue.spark.fleet import addresses_of, names_several
 QUEUE = "queue"
 """Name of the column that says which queue a row comes from, if several are read."""
 
-json_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+json_text: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 """Return a result as JSON text."""
 
 _ORDER = (

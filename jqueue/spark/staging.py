@@ -20,11 +20,11 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.connect import connect_storage
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import CASConflictError, InvalidURLError, JQueueError, StorageFatalError
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsListing, SupportsObjects, SupportsRelease, SupportsScratch, SupportsStoreTime
 from jqueue.runtime.system import SystemClock, SystemEntropy
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 Answer = TypeVar("Answer")
 

@@ -25,10 +25,10 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from jqueue.domain.errors import JQueueError, QueueClosedError
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import forks
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 END_MARGIN = 5.0
 """Seconds that the end may take beyond the deadlines of the queues, whatever a store does."""
@@ -282,7 +282,7 @@ def _gevent() -> Any:
     return gevent if gevent is not None and gevent.is_module_patched("threading") else None
 
 
-starting = threading.RLock()
+starting: threading.RLock = threading.RLock()
 """Held while the thread is made or a queue is opened on it, so that only one of several first callers makes it."""
 
 _current: Background | None = None

@@ -25,7 +25,7 @@ from collections.abc import (
 from contextlib import suppress
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
@@ -204,69 +204,69 @@ class SyncQueue:
 
     # Jobs in and out
 
-    enqueue = blocking(BrokerQueue.enqueue)
-    enqueue_many = streaming(BrokerQueue.enqueue_many)
-    staging_time = blocking(BrokerQueue.staging_time)
-    enqueue_staged = blocking(BrokerQueue.enqueue_staged)
-    dequeue = blocking(BrokerQueue.dequeue, claims=list)
+    enqueue: Final = blocking(BrokerQueue.enqueue)
+    enqueue_many: Final = streaming(BrokerQueue.enqueue_many)
+    staging_time: Final = blocking(BrokerQueue.staging_time)
+    enqueue_staged: Final = blocking(BrokerQueue.enqueue_staged)
+    dequeue: Final = blocking(BrokerQueue.dequeue, claims=list)
 
     # Claims
 
-    ack = blocking(BrokerQueue.ack)
-    ack_many = blocking(BrokerQueue.ack_many, takes_many=True)
-    nack = blocking(BrokerQueue.nack)
-    nack_many = blocking(BrokerQueue.nack_many, takes_many=True)
-    claim_range = blocking(BrokerQueue.claim_range)
-    read_range = iterating(BrokerQueue.read_range)
-    end_range = blocking(BrokerQueue.end_range)
-    heartbeat = blocking(BrokerQueue.heartbeat)
-    heartbeat_many = blocking(BrokerQueue.heartbeat_many, takes_many=True)
+    ack: Final = blocking(BrokerQueue.ack)
+    ack_many: Final = blocking(BrokerQueue.ack_many, takes_many=True)
+    nack: Final = blocking(BrokerQueue.nack)
+    nack_many: Final = blocking(BrokerQueue.nack_many, takes_many=True)
+    claim_range: Final = blocking(BrokerQueue.claim_range)
+    read_range: Final = iterating(BrokerQueue.read_range)
+    end_range: Final = blocking(BrokerQueue.end_range)
+    heartbeat: Final = blocking(BrokerQueue.heartbeat)
+    heartbeat_many: Final = blocking(BrokerQueue.heartbeat_many, takes_many=True)
 
     # Several things at once
 
-    apply = blocking(BrokerQueue.apply, claims=_claimed_among)
-    apply_each = blocking(BrokerQueue.apply_each, claims=_claimed_among)
+    apply: Final = blocking(BrokerQueue.apply, claims=_claimed_among)
+    apply_each: Final = blocking(BrokerQueue.apply_each, claims=_claimed_among)
 
     # Operators
 
-    cancel = blocking(BrokerQueue.cancel)
-    reschedule = blocking(BrokerQueue.reschedule)
-    reprioritise = blocking(BrokerQueue.reprioritise)
-    redrive = blocking(BrokerQueue.redrive)
-    purge = blocking(BrokerQueue.purge)
-    requeue_stale = blocking(BrokerQueue.requeue_stale)
+    cancel: Final = blocking(BrokerQueue.cancel)
+    reschedule: Final = blocking(BrokerQueue.reschedule)
+    reprioritise: Final = blocking(BrokerQueue.reprioritise)
+    redrive: Final = blocking(BrokerQueue.redrive)
+    purge: Final = blocking(BrokerQueue.purge)
+    requeue_stale: Final = blocking(BrokerQueue.requeue_stale)
 
     # Pauses and limits
 
-    pause = blocking(BrokerQueue.pause)
-    resume = blocking(BrokerQueue.resume)
-    limit = blocking(BrokerQueue.limit)
-    configure = blocking(BrokerQueue.configure)
+    pause: Final = blocking(BrokerQueue.pause)
+    resume: Final = blocking(BrokerQueue.resume)
+    limit: Final = blocking(BrokerQueue.limit)
+    configure: Final = blocking(BrokerQueue.configure)
 
     # Cron
 
-    schedule = blocking(BrokerQueue.schedule)
-    unschedule = blocking(BrokerQueue.unschedule)
-    schedules = blocking(BrokerQueue.schedules)
-    stop_worker = blocking(BrokerQueue.stop_worker)
+    schedule: Final = blocking(BrokerQueue.schedule)
+    unschedule: Final = blocking(BrokerQueue.unschedule)
+    schedules: Final = blocking(BrokerQueue.schedules)
+    stop_worker: Final = blocking(BrokerQueue.stop_worker)
 
     # Looking
 
-    result = blocking(BrokerQueue.result, endless=True)
-    peek = blocking(BrokerQueue.peek)
-    until_ready = blocking(BrokerQueue.until_ready)
-    find = blocking(BrokerQueue.find)
-    read_state = blocking(BrokerQueue.read_state)
-    iterate_jobs = iterating(BrokerQueue.iterate_jobs)
-    history = iterating(BrokerQueue.history)
-    view = blocking(BrokerQueue.view)
-    stats = blocking(BrokerQueue.stats)
+    result: Final = blocking(BrokerQueue.result, endless=True)
+    peek: Final = blocking(BrokerQueue.peek)
+    until_ready: Final = blocking(BrokerQueue.until_ready)
+    find: Final = blocking(BrokerQueue.find)
+    read_state: Final = blocking(BrokerQueue.read_state)
+    iterate_jobs: Final = iterating(BrokerQueue.iterate_jobs)
+    history: Final = iterating(BrokerQueue.history)
+    view: Final = blocking(BrokerQueue.view)
+    stats: Final = blocking(BrokerQueue.stats)
 
     # Large payloads and results
 
-    payload_url = blocking(BrokerQueue.payload_url)
-    result_url = blocking(BrokerQueue.result_url)
-    collect = blocking(BrokerQueue.collect, endless=True)
+    payload_url: Final = blocking(BrokerQueue.payload_url)
+    result_url: Final = blocking(BrokerQueue.result_url)
+    collect: Final = blocking(BrokerQueue.collect, endless=True)
 
     def open_payload(self, job: Job) -> Iterator[bytes]:
         """Yield the payload of a job in pieces, as `SupportsLargeValues.open_payload` does."""

@@ -16,10 +16,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from jqueue.domain.errors import InvalidJobError
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.telemetry.exporters import address_of
 
-logger = logger_of("jqueue.telemetry")
+logger: Logger = logger_of("jqueue.telemetry")
 
 LOOP_TIMEOUT = 10.0
 """Seconds for the event loop to make a page."""

@@ -32,8 +32,8 @@ try:
         get_tracer,
         set_span_in_context,
     )
-except ImportError as error:  # pragma: no cover
-    raise ImportError('traces need the API of OpenTelemetry: pip install "jqueue[otel]"') from error
+except ImportError as _error:  # pragma: no cover
+    raise ImportError('traces need the API of OpenTelemetry: pip install "jqueue[otel]"') from _error
 
 from jqueue._version import __version__
 from jqueue.domain.errors import InvalidJobError

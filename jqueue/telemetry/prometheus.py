@@ -17,21 +17,21 @@ try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString
-except ImportError as error:  # pragma: no cover
-    raise ImportError('metrics for Prometheus need its client: pip install "jqueue[metrics]"') from error
+except ImportError as _error:  # pragma: no cover
+    raise ImportError('metrics for Prometheus need its client: pip install "jqueue[metrics]"') from _error
 
 from jqueue._version import __version__
 from jqueue.domain.counters import KINDS, Histogram, Totals
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.printable import printable
 from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import Operator
 from jqueue.telemetry.catalog import METRICS
 from jqueue.telemetry.exporters import kind_of, observed, place_name
 
-logger = logger_of("jqueue.telemetry")
+logger: Logger = logger_of("jqueue.telemetry")
 
 DEADLINE = 10.0
 """Seconds for one look at a queue."""
@@ -51,7 +51,11 @@ SECONDS = tuple(2.0**power / 1000 for power in range(27))
 CALLS = tuple(float(2**power) for power in range(13))
 """Bounds of the histogram of calls in a commit: 1 to 4,096."""
 
-FAMILIES = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+FAMILIES: dict[str, Any] = {
+    "counter": CounterMetricFamily,
+    "gauge": GaugeMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
 
 Samples = dict[tuple[str, tuple[str, ...]], Any]
 """The values of metrics, numbers or histograms, by the name of the metric and the values of its labels."""
@@ -218,7 +222,7 @@ class PrometheusMetrics(Collector):
     def __init__(
         self, registry: CollectorRegistry | None = None, every: float | None = EVERY, *, commits: bool = True
     ) -> None:
-        self.registry = CollectorRegistry() if registry is None else registry
+        self.registry: CollectorRegistry = CollectorRegistry() if registry is None else registry
         self._every, self._commits = every, commits
         self._present: tuple[WatchedQueue, ...] = ()
         self.registry.register(self)

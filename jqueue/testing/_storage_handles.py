@@ -21,7 +21,7 @@ class StorageHandles:
         patience: seconds after which a test counts as hung.
     """
 
-    patience = 120.0
+    patience: float = 120.0
 
     @pytest.fixture
     def make_storage(self) -> StorageFactory:

@@ -91,10 +91,10 @@ VERBS: dict[str, Callable[[JobQueue, Job | Claim | str], Awaitable[None]]] = {
 }
 
 
-by_every_reference = pytest.mark.parametrize("refer", REFERENCES.values(), ids=REFERENCES)
+by_every_reference: pytest.MarkDecorator = pytest.mark.parametrize("refer", REFERENCES.values(), ids=REFERENCES)
 
 
-by_every_verb = pytest.mark.parametrize("verb", VERBS)
+by_every_verb: pytest.MarkDecorator = pytest.mark.parametrize("verb", VERBS)
 
 
 HOURLY = "0 * * * *"
@@ -170,8 +170,8 @@ class QueueContractBase:
     """
 
     kind: Callable[..., Any] = DirectQueue
-    moment = 0.25
-    patience = 60.0
+    moment: float = 0.25
+    patience: float = 60.0
     cancellations = 30
     in_order = 12
 

@@ -145,7 +145,7 @@ class Callback:
         self._loop = loop
         self._callback = callback
         self._args = args
-        self.context = contextvars.copy_context() if context is None else context
+        self.context: contextvars.Context = contextvars.copy_context() if context is None else context
         self._when = when
         self._cancelled = False
 

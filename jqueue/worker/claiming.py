@@ -16,14 +16,14 @@ from contextlib import suppress
 
 from jqueue.domain.errors import CASConflictError, NotLoadedError, StorageFatalError
 from jqueue.domain.models import Job
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claims import Claims
 from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 LONG_POLL, LONGEST_POLL = 30.0, 900.0
 """Seconds that a long poll waits: the first one, and the last of many in a row that found nothing. Each begins with a

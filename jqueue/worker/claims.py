@@ -27,14 +27,14 @@ from jqueue.domain.operations.ends import Nack
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import SupportsRanges
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
 from jqueue.worker.executions import HeldJob
 from jqueue.worker.run_state import RunState
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 LEAST, MOST = CHUNK_ROWS, 4096
 """Smallest and largest number of jobs of a range."""
@@ -62,7 +62,7 @@ class Claims:
 
     def __init__(self, state: RunState) -> None:
         queue, timeout = state.queue, state.claim_timeout
-        self.limit = options_of(queue).limits.batch_size
+        self.limit: int = options_of(queue).limits.batch_size
         self.due: list[Range] = []
         self._state = state
         self._queue = queue

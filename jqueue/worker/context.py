@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Protocol, TypedDict, Unpack, cast, overload
@@ -18,11 +18,11 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, payload_of
 from jqueue.worker.job_log import about
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 
 class Untyped:
@@ -46,7 +46,7 @@ class Pieces:
     def __init__(self, pieces: AsyncGenerator[bytes, None], loop: asyncio.AbstractEventLoop | None) -> None:
         self._pieces = pieces
         self._loop = loop
-        self.aclose = pieces.aclose
+        self.aclose: Callable[[], Awaitable[None]] = pieces.aclose
 
     def __aiter__(self) -> AsyncGenerator[bytes, None]:
         return self._pieces
@@ -91,8 +91,8 @@ class Surroundings(Generic[R_co]):
     def __init__(
         self, *, queue: JobQueue | None = None, resources: Any = None, deadline: datetime | None = None
     ) -> None:
-        self.deadline = deadline
-        self.is_cancelled = False
+        self.deadline: datetime | None = deadline
+        self.is_cancelled: bool = False
         self.loop: asyncio.AbstractEventLoop | None = None
         self._queue = queue
         self._resources = resources
@@ -123,7 +123,7 @@ class Surroundings(Generic[R_co]):
             )
         return self._resources
 
-    resources = cast(_Resources, property(_opened))
+    resources: _Resources = cast(_Resources, property(_opened))
 
     @property
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -179,7 +179,7 @@ class Context(Surroundings[R_co]):
 
     def __init__(self, job: Job, **around: Unpack[Around]) -> None:
         super().__init__(**around)
-        self.job = job
+        self.job: Job = job
         self.companions: list[Operation] = []
 
     @property
@@ -264,7 +264,7 @@ class BatchContext(Surroundings[R_co], Sequence[Context[R_co]]):
 
     def __init__(self, entrypoint: str, contexts: Sequence[Context[R_co]], **around: Unpack[Around]) -> None:
         super().__init__(**around)
-        self.entrypoint = entrypoint
+        self.entrypoint: str = entrypoint
         self._contexts: Sequence[Context[R_co]] = tuple(contexts)
 
     @property

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job, job_of
-from jqueue.ports.log import Lines, logger_of
+from jqueue.ports.log import Lines, Logger, logger_of
 from jqueue.ports.observer import LandedCommit, Observer
 from jqueue.worker.executions import HeldJob
 from jqueue.worker.handler_errors import place_of, stack_of, traceback_of
@@ -17,7 +17,7 @@ from jqueue.worker.job_log import about
 from jqueue.worker.signatures import is_async
 from jqueue.worker.threads import Threads
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 AT_ONCE = 10
 """Number of calls of the hook at a time: many jobs may die with one worker."""

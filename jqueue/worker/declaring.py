@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from jqueue.domain.errors import StorageFatalError
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Operator
 from jqueue.worker.handlers import Handler
 from jqueue.worker.queue_health import RETRIED_ERRORS, QueueHealth
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 CALLS = "setting limits and schedules"
 

@@ -12,13 +12,13 @@ from typing import Any, Literal
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.printable import counted
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import log_about
 from jqueue.worker.retries import OutcomeKind
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 Reason = Literal["timeout", "cancelled", "lost", "stop"]
 """The reason for which a handler was told to stop."""

@@ -21,6 +21,7 @@ from jqueue.worker.payloads import MISSING, parse_result
 from jqueue.worker.signatures import (
     AddsJobs,
     BatchVerb,
+    Signature,
     enqueue_by_payload,
     is_async,
     name_of,
@@ -66,7 +67,7 @@ class Handler(Generic[P, R_co]):
     ) -> None:
         if isinstance(function, Handler):
             function = function.function
-        self.signature = read_signature(function, local_names, takes_batch=options.batch is not None)
+        self.signature: Signature = read_signature(function, local_names, takes_batch=options.batch is not None)
         self.function: Callable[P, R_co] = function
         self.entrypoint = entrypoint
         self.options = options

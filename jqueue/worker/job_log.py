@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from jqueue.domain.models import Job
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 
 def about(job: Job) -> dict[str, Any]:

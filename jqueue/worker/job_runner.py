@@ -19,7 +19,7 @@ from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
-from jqueue.ports.log import Lines, logger_of
+from jqueue.ports.log import Lines, Logger, logger_of
 from jqueue.runtime.queue_options import options_of
 from jqueue.worker.calls import around, call_of
 from jqueue.worker.claims import Claims
@@ -55,7 +55,7 @@ from jqueue.worker.retries import (
 from jqueue.worker.run_state import RunState
 from jqueue.worker.threads import Threads
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, ResultError)
 """Errors whose text says everything: their traceback would add nothing."""

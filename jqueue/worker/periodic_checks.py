@@ -6,10 +6,10 @@ import asyncio
 
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations.lookups import CountQueued
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.worker.run_state import RunState
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 CHECK_EVERY = 60.0
 """Seconds between two checks."""

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from jqueue.domain.errors import CASConflictError
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer
 from jqueue.telemetry.exporters import kind_of, observed, place_name
 from jqueue.telemetry.listener import Page, listening
@@ -23,7 +23,7 @@ from jqueue.worker.run_state import RunState
 if TYPE_CHECKING:
     from jqueue.telemetry.prometheus import PrometheusMetrics
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 
 class Probes(Observer):

@@ -55,7 +55,7 @@ class Processes:
     """
 
     def __init__(self, max_processes: int) -> None:
-        self.turn = asyncio.Semaphore(min(max_processes, os.cpu_count() or 1))
+        self.turn: asyncio.Semaphore = asyncio.Semaphore(min(max_processes, os.cpu_count() or 1))
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
 

@@ -17,11 +17,11 @@ from jqueue.domain.durations import exponential_bound
 from jqueue.domain.errors import QueueClosedError, QueueFullError, StorageError, StorageFatalError
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Consumer
 from jqueue.ports.storage import SupportsWriteCheck, describe
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 RETRIED_ERRORS = (StorageError, QueueFullError)
 """Errors that may pass: errors of the store, missed deadlines, and a full buffer."""
@@ -71,8 +71,8 @@ class QueueHealth:
         self._since = self._logged_at = 0.0
         self._give_up_timers: dict[str, asyncio.TimerHandle] = {}
         self._silence: asyncio.TimerHandle | None = None
-        self.given_up = False
-        self.has_answered = False
+        self.given_up: bool = False
+        self.has_answered: bool = False
 
     @property
     def trouble(self) -> list[str]:

@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from jqueue.domain.durations import Duration, exponential_bound, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.models import Job
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.worker.job_log import about
 from jqueue.worker.payloads import PayloadError, ResultError, describe
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 CALLS_FAIL = (Exception, SystemExit, asyncio.CancelledError)
 """The errors of a function of a user that is called without a job's own task around it."""
@@ -40,7 +40,7 @@ class Retry(Exception):
 
     def __init__(self, after: Duration | None = None, reason: str | None = None) -> None:
         super().__init__(after, reason)
-        self.after = None if after is None else to_seconds("after", after)
+        self.after: float | None = None if after is None else to_seconds("after", after)
         self.reason = reason
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ class Snooze(Exception):
 
     def __init__(self, duration: Duration) -> None:
         super().__init__(duration)
-        self.duration = to_seconds("duration", duration)
+        self.duration: float = to_seconds("duration", duration)
 
     def __str__(self) -> str:
         return f"for {self.duration:g} s"

@@ -18,7 +18,7 @@ from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, WorkerRecord
 from jqueue.domain.printable import counted
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
@@ -39,7 +39,7 @@ from jqueue.worker.run_state import RunReport, RunState
 from jqueue.worker.signals import handle_signals
 from jqueue.worker.threads import Threads
 
-logger = logger_of("jqueue.worker")
+logger: Logger = logger_of("jqueue.worker")
 
 SETTLE = 30.0
 """Seconds that a worker that ends tries to send the outcomes of its last jobs."""

@@ -74,28 +74,29 @@ class RunState:
         self.handlers = handlers
         self.queue = queue
         self.drain = drain
-        self.name = settings.name
-        self.concurrency = self.free = settings.concurrency
-        self.cancel_grace = to_seconds("cancel_grace", settings.cancel_grace)
-        self.claim_timeout = seconds_of("claim_timeout", settings.claim_timeout)
-        self.loop = asyncio.get_running_loop()
+        self.name: str = settings.name
+        self.concurrency: int = settings.concurrency
+        self.free: int = settings.concurrency
+        self.cancel_grace: float = to_seconds("cancel_grace", settings.cancel_grace)
+        self.claim_timeout: float | None = seconds_of("claim_timeout", settings.claim_timeout)
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         give_up_after = seconds_of("give_up_after", settings.give_up_after)
-        self.health = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, self.fail)
+        self.health: QueueHealth = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, self.fail)
         self.held: set[HeldJob] = set()
         self.executions: set[Execution] = set()
         self.filling: dict[str, Execution] = {}
         self.open_claims = 0
         self.counts: Counter[OutcomeKind] = Counter()
         self.unsent: list[HeldJob] = []
-        self.sending = 0
+        self.sending: int = 0
         self.stuck: dict[Execution, float] = {}
-        self.has_outcomes = Signal()
-        self.must_end = asyncio.Event()
+        self.has_outcomes: Signal = Signal()
+        self.must_end: asyncio.Event = asyncio.Event()
         self.failure: Exception | None = None
         self.died: Callable[[HeldJob], None] = lambda held: None
-        self.claimed = Signal()
-        self.progress = Signal()
-        self.more = Signal()
+        self.claimed: Signal = Signal()
+        self.progress: Signal = Signal()
+        self.more: Signal = Signal()
 
     @property
     def running(self) -> int:

@@ -58,7 +58,7 @@ class Worker(Router):
     @_takes(WorkerSettings)
     def __init__(self, **settings: Any) -> None:
         super().__init__()
-        self.settings = WorkerSettings(**settings)
+        self.settings: WorkerSettings = WorkerSettings(**settings)
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._run: Run | None = None
         self._queue: Any = None
@@ -106,7 +106,7 @@ class Worker(Router):
         for name, handler in router.handlers.items():
             self.handlers[name] = wrapped = router.wrap(handler)
             wrapped.queues = self.queues
-        self.crons += router.crons
+        self.crons.extend(router.crons)
         router.workers.append(self)
 
     def bind(self, queue: AddsJobs[Any]) -> None:

@@ -164,7 +164,7 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     def __init__(self, url: str, timeout: Duration) -> None:
         self.url = url
-        self.timeout = to_seconds("timeout", timeout)
+        self.timeout: float = to_seconds("timeout", timeout)
         self._client = SharedClient(self._open)
         self._clock = StoreClock()
 

@@ -33,8 +33,8 @@ try:
     from azure.storage.blob.aio import ContainerClient
 
     from jqueue.adapters.storage._lookups import LOOKUPS
-except ImportError as error:
-    raise ImportError('AzureBlobStorage needs azure-storage-blob: pip install "jqueue[azure]"') from error
+except ImportError as _error:
+    raise ImportError('AzureBlobStorage needs azure-storage-blob: pip install "jqueue[azure]"') from _error
 
 CONNECTION_STRING = "AZURE_STORAGE_CONNECTION_STRING"
 
@@ -74,7 +74,7 @@ PERMISSIONS = {
 }
 
 
-class Transport(AioHttpTransport):  # type: ignore[misc]
+class _Transport(AioHttpTransport):  # type: ignore[misc]
     """Sends requests without waiting for the event loop's own threads, all of which job handlers may occupy.
 
     aiohttp looks up the environment's proxies in such a thread, at each request. Here they are looked up once a host.
@@ -133,9 +133,11 @@ class AzureBlobStorage(RemoteStorage[Any]):
         ValueError: the name of the container or of the blob is empty, or no account is named.
     """
 
-    statuses = STATUSES | {409: ErrorMeaning.FATAL}
-    meanings, hints, permissions = MEANINGS, HINTS, PERMISSIONS
-    malformed = (*RemoteStorage.malformed, ValueError, ClientResponseError)
+    statuses: dict[int, ErrorMeaning] = STATUSES | {409: ErrorMeaning.FATAL}
+    meanings: Mapping[str, ErrorMeaning] = MEANINGS
+    hints: Mapping[str, str] = HINTS
+    permissions: Mapping[str, str] = PERMISSIONS
+    malformed: tuple[type[Exception], ...] = (*RemoteStorage.malformed, ValueError, ClientResponseError)
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
     async def _open(self) -> AsyncIterator[ContainerClient]:
         timeouts = dict.fromkeys(("connection_timeout", "read_timeout"), self.timeout)
         options: dict[str, Any] = {
-            "transport": Transport(self._clock.note_date, **timeouts),
+            "transport": _Transport(self._clock.note_date, **timeouts),
             **timeouts,
             **dict.fromkeys(("retry_total", "retry_connect", "retry_read", "retry_status"), 0),
             "max_single_put_size": LARGEST_PUT,
@@ -209,7 +211,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
         except ImportError:
             what = "no credential was given, and azure-identity, which would look for one, is not installed"
             raise StorageFatalError(f"{self.url}: {what}: pip install azure-identity") from None
-        return DefaultAzureCredential(transport=Transport()), True
+        return DefaultAzureCredential(transport=_Transport()), True
 
     async def _get(self, client: ContainerClient, unless: str | None, span: Span = WHOLE) -> Found | None:
         options: dict[str, Any] = {}

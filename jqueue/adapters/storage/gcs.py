@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import partial
@@ -39,8 +39,8 @@ try:
     from google.cloud import storage
     from requests import exceptions as requests_errors
     from urllib3.exceptions import LocationValueError
-except ImportError as error:
-    raise ImportError('GCSStorage needs google-cloud-storage: pip install "jqueue[gcs]"') from error
+except ImportError as _error:
+    raise ImportError('GCSStorage needs google-cloud-storage: pip install "jqueue[gcs]"') from _error
 
 UNUSABLE = (
     LocationValueError,
@@ -84,7 +84,9 @@ class GCSStorage(RemoteStorage[Any]):
     """
 
     authority_variable = "REQUESTS_CA_BUNDLE"
-    meanings, hints, permissions = {"absent": ErrorMeaning.MISSING}, HINTS, PERMISSIONS
+    meanings: Mapping[str, ErrorMeaning] = {"absent": ErrorMeaning.MISSING}
+    hints: Mapping[str, str] = HINTS
+    permissions: Mapping[str, str] = PERMISSIONS
 
     def __init__(
         self,

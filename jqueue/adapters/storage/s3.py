@@ -16,7 +16,7 @@ from __future__ import annotations
 import copy
 import json
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -41,8 +41,8 @@ try:
     from botocore.parsers import ResponseParserError
 
     from jqueue.adapters.storage._lookups import LOOKUPS
-except ImportError as error:
-    raise ImportError('S3Storage needs aiobotocore: pip install "jqueue[s3]"') from error
+except ImportError as _error:
+    raise ImportError('S3Storage needs aiobotocore: pip install "jqueue[s3]"') from _error
 
 MEANINGS: dict[str, ErrorMeaning] = {
     "PreconditionFailed": ErrorMeaning.CONFLICT,
@@ -87,7 +87,7 @@ HINTS: dict[str, str] = {
 OUT_OF_DATE = {"ExpiredToken", "ExpiredTokenException", "InvalidAccessKeyId", "InvalidToken", "TokenRefreshRequired"}
 """Codes for credentials that were valid once, and may have been renewed in the place where they come from."""
 
-TRANSPORT = (
+TRANSPORT: tuple[type[Exception], ...] = (
     botocore_errors.ConnectionError,
     botocore_errors.HTTPClientError,
     botocore_errors.IncompleteReadError,
@@ -118,7 +118,7 @@ class EtagStyle:
             self.next, self.known = style, known
 
 
-class Connections(AIOHTTPSession):  # type: ignore[misc]
+class _Connections(AIOHTTPSession):  # type: ignore[misc]
     """Reads certificates in our own threads. aiobotocore 3 reads them in those of the event loop."""
 
     async def _create_connector(self, proxy_url: str | None) -> Any:
@@ -132,13 +132,13 @@ class Connections(AIOHTTPSession):  # type: ignore[misc]
 OWN_THREADS: dict[str, Any] = {"connector_args": {"resolver": LOOKUPS}}
 """Options of a client that waits for none of the event loop's own threads, all of which job handlers may occupy."""
 if hasattr(AIOHTTPSession, "_build_ssl_contexts"):
-    OWN_THREADS["http_session_cls"] = Connections
+    OWN_THREADS["http_session_cls"] = _Connections
 
 MODELS = ("endpoints", "partitions", "sdk-default-configuration", "_retry")
 MODELS_OF_S3 = ("service-2", "endpoint-rule-set-1")
 
 
-class InterruptibleModelLoader(JSONFileLoader):  # type: ignore[misc]
+class _InterruptibleModelLoader(JSONFileLoader):  # type: ignore[misc]
     """Reads the models of botocore into plain dicts, object by object, so that other threads can run in between."""
 
     def _load_file(self, full_path: str, open_method: Callable[[str, str], Any]) -> Any:
@@ -152,7 +152,7 @@ class InterruptibleModelLoader(JSONFileLoader):  # type: ignore[misc]
 def _models(data_path: str | None) -> Loader:
     """Return the models of botocore that a client of S3 needs. All sessions made here share them."""
     models = create_loader(data_path)
-    models.file_loader = InterruptibleModelLoader()
+    models.file_loader = _InterruptibleModelLoader()
     with suppress(Exception):  # the client will raise the error
         models.list_available_services("service-2")
         for name in MODELS:
@@ -202,8 +202,11 @@ class S3Storage(RemoteStorage[Any]):
 
     name_field = "key"
     authority_variable = "AWS_CA_BUNDLE"
-    meanings, statuses, hints, permissions = MEANINGS, STATUSES | {501: ErrorMeaning.FATAL}, HINTS, PERMISSIONS
-    malformed = (*RemoteStorage.malformed, ResponseParserError, ClientResponseError)
+    meanings: Mapping[str, ErrorMeaning] = MEANINGS
+    statuses: Mapping[int, ErrorMeaning] = STATUSES | {501: ErrorMeaning.FATAL}
+    hints: Mapping[str, str] = HINTS
+    permissions: Mapping[str, str] = PERMISSIONS
+    malformed: tuple[type[Exception], ...] = (*RemoteStorage.malformed, ResponseParserError, ClientResponseError)
 
     def __init__(
         self,

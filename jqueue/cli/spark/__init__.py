@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+import typer
+
 from jqueue.cli.help import CommandGroup, group
 
 
@@ -9,12 +13,12 @@ class SparkCommands(CommandGroup):
     """The commands of `jqueue spark`."""
 
     package = "jqueue.cli.spark"
-    modules = {  # noqa: RUF012 - the base class says ClassVar
+    modules: ClassVar[dict[str, str]] = {
         "commands": "enqueue run snapshot archive report",
     }
 
 
-spark = group(SparkCommands, name="spark")
+spark: typer.Typer = group(SparkCommands, name="spark")
 
 
 @spark.callback()

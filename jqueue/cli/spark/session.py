@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -134,7 +134,7 @@ def _read(given: Mapping[str, Any]) -> OnSpark:
     return OnSpark(given["master"] or "local[*]", chosen, given["spark_log"] or "OFF", bool(given["as_json"]))
 
 
-on_spark = expanding("spark", OPTIONS, _read)
+on_spark: Callable[[Callable[..., None]], Callable[..., None]] = expanding("spark", OPTIONS, _read)
 """Give a command the options of Spark. Its parameter `spark` receives the `OnSpark`."""
 
 

@@ -49,7 +49,7 @@ from jqueue.domain.printable import counted
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.segments import SEGMENTS, Range, Segment
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 
 KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
 """The critical features that this version knows. It refuses a blob that names another."""
@@ -461,7 +461,7 @@ def _unreadable(data: bytes, what: str) -> str:
     return f"the queue's object ({len(data)} bytes) is not a queue: {what}. It was left as it is"
 
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 WARNINGS = 5
 """Maximum number of unreadable lines that are named in the log; the others are counted."""
@@ -480,10 +480,10 @@ class Blob:
     """
 
     def __init__(self) -> None:
-        self.draft = Draft()
+        self.draft: Draft = Draft()
         self.lines: dict[str, bytes] = {}
-        self.lines_parsed = 0
-        self.lines_encoded = 0
+        self.lines_parsed: int = 0
+        self.lines_encoded: int = 0
         self._header_bytes = 0
 
     def adopt(self, parsed: ParsedBlob, size: int) -> None:

@@ -26,7 +26,7 @@ from jqueue.domain.header import Header
 from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of, surplus_of
 from jqueue.domain.rules import QueueSettings
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects
 
 FORMAT = 1
@@ -103,7 +103,7 @@ def decode_object(content: bytes, queue: str, first: int) -> list[Raw]:
     return batches
 
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 MOVES_PER_LISTING = 8
 """Number of moves of one queue object for which the objects are listed once."""

@@ -38,8 +38,8 @@ SEVERAL = "the line holds more than one job"
 TOO_DEEP = "it is nested too deep"
 TWICE = "the id stood twice, and this was the second: give it an id of its own and take the brackets away"
 _MEMBER = re.compile(rb'"\s*:')
-dump_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-dump_ascii = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
+dump_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+dump_ascii: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 _dump_anything = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _encode: Callable[[JobRecord], bytes] = msgspec.json.Encoder().encode

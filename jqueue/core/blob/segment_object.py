@@ -83,7 +83,7 @@ class SegmentBuilder:
     """
 
     def __init__(self) -> None:
-        self.bytes = 0
+        self.bytes: int = 0
         self.features: set[str] = set()
         self._lines: list[bytes] = []  # this and the next four have an item for each job, in the order of `add`
         self._sequences, self._priorities = array("q"), array("q")

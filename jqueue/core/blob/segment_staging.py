@@ -159,7 +159,7 @@ class SegmentStager:
         size: int = STAGED_BYTES,
         chunk_rows: int = CHUNK_ROWS,
     ) -> None:
-        self.jobs = 0
+        self.jobs: int = 0
         self.created_at = created_at
         self._chunk_rows, self._limits, self._rest = chunk_rows, limits, bulk_rest(new_id)
         self._groups = JobGroups(rows, size, size)

@@ -31,10 +31,10 @@ from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment, SegmentIndex, sorting, with_tries
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.ports.clock import Clock
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsObjects
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 UNREADABLE_FOR = 600.0
 """Seconds for which a segment that could not be read for a merge is left out of all merges."""
@@ -160,14 +160,14 @@ class SegmentWriter:
         self._observers = observers
         self._turn = spare.next
         self._call_timeout = call_timeout
-        self.sizes = SegmentSizes()
+        self.sizes: SegmentSizes = SegmentSizes()
         self.named_within = NAMED_WITHIN
         self.forget()
 
     def forget(self) -> None:
         """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
         self._spills, self._merges = _Storing(self._clock), _Storing(self._clock)
-        self.under_way = False
+        self.under_way: bool = False
         self._waiting = 0, 0.0
         self._unreadable: dict[str, float] = {}  # segments that could not be read for a merge, and until when
         self._due_at: dict[str, float] = {}  # scheduled segments that were read, and when the last of their rows is due

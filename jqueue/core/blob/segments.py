@@ -25,10 +25,10 @@ from jqueue.domain.header import Header
 from jqueue.domain.segment_rows import SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, Segment, SegmentIndex
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsObjects
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 Part = TypeVar("Part")
 
 ROWS_KEPT = 16_384
@@ -127,7 +127,9 @@ class SegmentLoader:
         self._reader = reader
         self._clock = clock
         self._entropy = entropy
-        self.rows_kept, self.rows_ahead, self.commits_ahead = ROWS_KEPT, ROWS_AHEAD, COMMITS_AHEAD
+        self.rows_kept: int = ROWS_KEPT
+        self.rows_ahead: int = ROWS_AHEAD
+        self.commits_ahead: int = COMMITS_AHEAD
         self.damage_kept = DAMAGE_KEPT
         self.reported: set[str] = set()
         self.forget()
@@ -441,10 +443,10 @@ class Segments:
         *,
         call_timeout: float,
     ) -> None:
-        self.reader = SegmentReader(objects, observers, call_timeout=call_timeout)
-        self.parts = SegmentParts(self.reader, entropy)
-        self.loader = SegmentLoader(self.reader, clock, entropy, ask)
-        self.writer = SegmentWriter(
+        self.reader: SegmentReader = SegmentReader(objects, observers, call_timeout=call_timeout)
+        self.parts: SegmentParts = SegmentParts(self.reader, entropy)
+        self.loader: SegmentLoader = SegmentLoader(self.reader, clock, entropy, ask)
+        self.writer: SegmentWriter = SegmentWriter(
             objects, self.reader, clock, now, new_name, observers, spare, call_timeout=call_timeout
         )
 

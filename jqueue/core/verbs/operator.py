@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -39,11 +39,11 @@ from jqueue.domain.operations.rules import (
 from jqueue.domain.rules import Schedule, as_shown
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.domain.stats import QueueStats
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Operator, SupportsHistory, SupportsPeek
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 
 Parameters = ParamSpec("Parameters")
@@ -84,20 +84,20 @@ def _verb(
 class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 
-    cancel = _verb(Operator.cancel, Cancel)
-    reschedule = _verb(Operator.reschedule, Reschedule)
-    reprioritise = _verb(Operator.reprioritise, Reprioritise)
-    redrive = _verb(Operator.redrive, Redrive)
-    purge = _verb(Operator.purge, Purge)
-    requeue_stale = _verb(Operator.requeue_stale, RequeueStale)
+    cancel: Final = _verb(Operator.cancel, Cancel)
+    reschedule: Final = _verb(Operator.reschedule, Reschedule)
+    reprioritise: Final = _verb(Operator.reprioritise, Reprioritise)
+    redrive: Final = _verb(Operator.redrive, Redrive)
+    purge: Final = _verb(Operator.purge, Purge)
+    requeue_stale: Final = _verb(Operator.requeue_stale, RequeueStale)
 
     # Limits
 
-    pause = _verb(Operator.pause, Pause)
-    resume = _verb(Operator.resume, Resume)
-    limit = _verb(Operator.limit, SetLimits)
+    pause: Final = _verb(Operator.pause, Pause)
+    resume: Final = _verb(Operator.resume, Resume)
+    limit: Final = _verb(Operator.limit, SetLimits)
 
-    configure = _verb(Operator.configure, Configure, look=Configure())
+    configure: Final = _verb(Operator.configure, Configure, look=Configure())
 
     # Cron
 
@@ -118,7 +118,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         result: Schedule = await self._done(operation, deadline)
         return result
 
-    unschedule = _verb(Operator.unschedule, Unschedule)
+    unschedule: Final = _verb(Operator.unschedule, Unschedule)
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")
@@ -126,7 +126,7 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         now = self._now()
         return [as_shown(schedule, now) for _, schedule in sorted(header.schedules.items())]
 
-    stop_worker = _verb(Operator.stop_worker, StopWorker)
+    stop_worker: Final = _verb(Operator.stop_worker, StopWorker)
 
     # Looking
 

@@ -187,7 +187,7 @@ HIDDEN = frozenset({"payload", "headers", "result", "results", "apart", "enqueue
 class OnJob(Operation, frozen=True):
     """Base of the operations on one job that the caller does not hold."""
 
-    checked_names = ("job_id",)
+    checked_names: ClassVar[tuple[str, ...]] = ("job_id",)
 
     job_id: str
 

@@ -482,7 +482,7 @@ class EnqueuedJobs(Sequence[Job]):
     def __init__(self, given: GivenJobs, outcome: BulkAdded) -> None:
         self._given = given
         self._outcome = outcome
-        self.existing = outcome.existing
+        self.existing: int = outcome.existing
 
     def __len__(self) -> int:
         return len(self._given)

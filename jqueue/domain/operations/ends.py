@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
@@ -334,7 +334,7 @@ class Heartbeat(Operation, frozen=True):
     """
 
     needs_space = False
-    always_needs = ("heartbeat",)
+    always_needs: ClassVar[tuple[str, ...]] = ("heartbeat",)
 
     jobs: tuple[GivenClaim, ...]
     tolerant: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
@@ -124,7 +124,7 @@ class AwaitResult(OnJob, frozen=True):
 
     claims_jobs = True
     needs_space = False
-    always_needs = ("results",)
+    always_needs: ClassVar[tuple[str, ...]] = ("results",)
 
     def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the finished job in a list; an empty list while it has not finished.
@@ -156,7 +156,7 @@ class HeldBy(Operation, frozen=True):
         prefix: the prefix of the name.
     """
 
-    always_needs = ("holders",)
+    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
     hands_out_jobs = True
 
     prefix: str
@@ -175,7 +175,7 @@ class RangesHeldBy(Operation, frozen=True):
         prefix: the prefix of the name.
     """
 
-    always_needs = ("holders", "ranges")
+    always_needs: ClassVar[tuple[str, ...]] = ("holders", "ranges")
 
     prefix: str
 
@@ -199,7 +199,7 @@ class JobsInRanges(Operation, frozen=True):
         ids: the ids.
     """
 
-    always_needs = ("ranges",)
+    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
 
     ids: tuple[str, ...]
 
@@ -230,7 +230,7 @@ class JobsInRanges(Operation, frozen=True):
 class LastSequence(Operation, frozen=True):
     """Look up the last sequence number that was given to a job. Jobs that come later get higher numbers."""
 
-    always_needs = ("holders",)
+    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Return the number, and change nothing."""
@@ -240,7 +240,7 @@ class LastSequence(Operation, frozen=True):
 class LastTransaction(Operation, frozen=True):
     """Look up the version of an application's last write. Its result is that version, or None."""
 
-    always_needs = ("staged",)
+    always_needs: ClassVar[tuple[str, ...]] = ("staged",)
 
     app_id: str
 

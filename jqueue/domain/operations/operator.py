@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from msgspec.structs import replace
 
@@ -116,8 +116,8 @@ class Redrive(Operation, frozen=True):
         entrypoint: redrive the jobs of this entrypoint only.
     """
 
-    always_needs = ("dead_letters",)
-    optional_names = ("job_id", "entrypoint")
+    always_needs: ClassVar[tuple[str, ...]] = ("dead_letters",)
+    optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint")
 
     job_id: str | None = None
     entrypoint: str | None = None
@@ -183,7 +183,7 @@ class Purge(Operation, frozen=True):
         before: the same as `older_than`, as a moment of the queue's clock. A commit that comes later removes no more.
     """
 
-    optional_names = ("job_id", "entrypoint")
+    optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint")
 
     status: JobStatus = JobStatus.DEAD
     entrypoint: str | None = None
@@ -243,7 +243,7 @@ class Purge(Operation, frozen=True):
 class CreateQueue(Operation, frozen=True):
     """Create the empty queue, if there is none."""
 
-    always_needs = ("size_limit",)
+    always_needs: ClassVar[tuple[str, ...]] = ("size_limit",)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Ask for the first commit.
@@ -292,8 +292,8 @@ class StopWorker(Operation, frozen=True):
         worker: name of the worker: all workers of this name stop; or `name@host:pid` of one, or the id of its run.
     """
 
-    always_needs = ("holders",)
-    checked_names = ("worker",)
+    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
+    checked_names: ClassVar[tuple[str, ...]] = ("worker",)
 
     worker: str
 
@@ -387,7 +387,7 @@ class Reschedule(OnJob, frozen=True):
         run_at: time before which the job is not claimed.
     """
 
-    always_needs = ("reschedule",)
+    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
 
     delay: Duration | None = None
     run_at: Moment | None = None
@@ -426,7 +426,7 @@ class Reprioritise(OnJob, frozen=True):
     Its result is the job.
     """
 
-    always_needs = ("reschedule",)
+    always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
 
     priority: Priority
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -51,7 +51,7 @@ class ClaimRange(Claims, frozen=True):
         range_id: id of the range; set when the operation is prepared.
     """
 
-    always_needs = ("ranges",)
+    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
 
     entrypoint: str
     rows: Positive
@@ -212,7 +212,7 @@ class EndRange(Operation, frozen=True):
 
     needs_space = False
     ends_claims = True
-    always_needs = ("ranges",)
+    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
 
     claim: GivenRange
     failed: Mapping[str, GivenFailure] = {}
@@ -316,7 +316,7 @@ class ClaimBatch(Claims, frozen=True):
     """
 
     hands_out_jobs = True
-    always_needs = ("ranges", "holders", "claim_timeout")
+    always_needs: ClassVar[tuple[str, ...]] = ("ranges", "holders", "claim_timeout")
 
     entrypoints: GivenNames | None
     jobs: Count

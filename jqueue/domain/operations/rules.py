@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -60,8 +60,8 @@ UNCHANGED: Final = msgspec.UNSET
 class _OnEntrypoint(Operation, frozen=True):
     """Base of the operations on the rules of an entrypoint."""
 
-    always_needs = ("limits",)
-    checked_names = ("entrypoint",)
+    always_needs: ClassVar[tuple[str, ...]] = ("limits",)
+    checked_names: ClassVar[tuple[str, ...]] = ("entrypoint",)
 
     entrypoint: Name
 
@@ -242,7 +242,7 @@ class SetSchedule(AddsJobs, frozen=True):
         priority: of the jobs.
     """
 
-    always_needs = ("schedules",)
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
 
     name: Name
     cron: str
@@ -301,8 +301,8 @@ class RunSchedule(Operation, frozen=True):
         enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
     """
 
-    always_needs = ("schedules",)
-    checked_names = ("name",)
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+    checked_names: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str
     job_id: str = ""
@@ -334,8 +334,8 @@ class RunSchedule(Operation, frozen=True):
 class Unschedule(Operation, frozen=True):
     """Remove a cron entry; jobs that it has enqueued stay. Its result is True if the entry existed."""
 
-    always_needs = ("schedules",)
-    checked_names = ("name",)
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+    checked_names: ClassVar[tuple[str, ...]] = ("name",)
 
     name: str
 

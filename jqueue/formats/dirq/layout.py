@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from jqueue.domain.job import JobRecord
 from jqueue.formats.dirq.schema import Schema
@@ -39,7 +39,7 @@ class Simple:
     """
 
     granularity: int = 60
-    folders = ()
+    folders: ClassVar[tuple[str, ...]] = ()
     has_headers = True
     headers_in_note = True
 
@@ -124,7 +124,7 @@ class Elements:
 
     schema: Schema = field(default_factory=Schema)
     maxelts: int = 16_000
-    folders = (TEMPORARY, OBSOLETE)
+    folders: ClassVar[tuple[str, ...]] = (TEMPORARY, OBSOLETE)
     headers_in_note = False
 
     @property

@@ -115,10 +115,10 @@ class DirqStore:
     ) -> None:
         settings: dict[str, Any] = {"entrypoint": entrypoint, "umask": umask, "maxtemp": maxtemp, "maxlock": maxlock}
         self._layout = layout = Simple() if layout is None else layout
-        self.path = Path(path).absolute()
+        self.path: Path = Path(path).absolute()
         self._rebuilt = partial(type(self), self.path, layout, **settings)
         self._root = str(self.path)
-        self.entrypoint = entrypoint or self.path.name
+        self.entrypoint: str = entrypoint or self.path.name
         self.capabilities: Capabilities = replace(OF_ALL, headers=layout.has_headers)
         self._umask, self._maxtemp, self._maxlock = umask, maxtemp, maxlock
         self._notes = Notes(self._path(NOTES), umask)

@@ -83,7 +83,7 @@ class Journal:
     def __init__(self, path: str) -> None:
         self.path = path
         self.states: dict[str, MessageState] = {}
-        self.last_order = 0
+        self.last_order: int = 0
         self._content: bytearray | None = bytearray()  # None: the file is gone
         self._lines = 0
 

@@ -108,10 +108,10 @@ class Records:
         self._clear()
 
     def _clear(self) -> None:
-        self.data = bytearray()
+        self.data: bytearray = bytearray()
         self.by_id: dict[str, Record] = {}
         self.last: Record | None = None
-        self.ends_with_note = False
+        self.ends_with_note: bool = False
         self._counts = Counter[str]()
         self._tail = self._end = 0  # the begin of the last record with its note, and the end of that record
 

@@ -34,6 +34,7 @@ from jqueue.formats.notes import flush as flush_names
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.formats.textqueue.journal import KEPT_FINISHED, NO_STATE, Journal, MessageState, read_file
 from jqueue.formats.textqueue.records import COMMENT, FAILED, NOTE, PROCESSED, QUEUED, Note, Record, Records, written
+from jqueue.ports.queue import Capabilities
 from jqueue.runtime.file_lock import FileLock, has_file_locks
 from jqueue.runtime.posix_files import (
     as_storage_error,
@@ -80,7 +81,7 @@ class TextQueueFile:
         StorageFatalError: this system has no POSIX file locks (Windows).
     """
 
-    capabilities = replace(OF_ALL, job_ids=True)
+    capabilities: Capabilities = replace(OF_ALL, job_ids=True)
     claims_expire_by_clock = False
 
     def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
@@ -88,9 +89,9 @@ class TextQueueFile:
             raise StorageFatalError(
                 "a TextQueue needs POSIX file locks, which this system (Windows?) does not have: use WSL"
             )
-        self.path = Path(path).absolute()
-        self.entrypoint = entrypoint or self.path.stem
-        self.name = str(self.path)
+        self.path: Path = Path(path).absolute()
+        self.entrypoint: str = entrypoint or self.path.stem
+        self.name: str = str(self.path)
         self._folder, name = os.path.split(self.name)
         self._journal_path = os.path.join(self._folder, f".{name}.jq")
         self._lock = FileLock(f"{self._journal_path}.lock", LOCK_TIMEOUT, SystemEntropy())

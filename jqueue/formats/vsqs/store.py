@@ -42,6 +42,7 @@ from jqueue.formats.vsqs.messages import (
     note_of,
     parse,
 )
+from jqueue.ports.queue import Capabilities
 from jqueue.runtime.posix_files import write_all
 from jqueue.runtime.system import forks
 
@@ -66,13 +67,13 @@ class VsqsFolder:
         entrypoint: entrypoint of messages that vsqs itself has published; by default the name of the folder.
     """
 
-    capabilities = replace(OF_ALL, delay=True)
+    capabilities: Capabilities = replace(OF_ALL, delay=True)
     claims_expire_by_clock = True
 
     def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
-        self.path = Path(path).absolute()
-        self.entrypoint = entrypoint or self.path.name
-        self.name = str(self.path)
+        self.path: Path = Path(path).absolute()
+        self.entrypoint: str = entrypoint or self.path.name
+        self.name: str = str(self.path)
         self._notes = Notes(self._path(NOTES))
         self._acked = AckedJobs(self.path / ".jqueue-acked")
         self._last_number = 0

@@ -26,12 +26,12 @@ import msgspec
 from jqueue.domain.job import JobRecord
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import RangeClaim
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.batch.child import INTERRUPTED, BatchTask, Message, run_as_child, work
 from jqueue.spark.claims.outcomes import Outcome, OutcomeKind
 
-logger = logger_of("jqueue.spark")
+logger: Logger = logger_of("jqueue.spark")
 
 LATE = 10.0
 """Seconds that a worker may take to stop a handler after its timeout and its grace."""

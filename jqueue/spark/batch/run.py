@@ -20,7 +20,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.limits import check_integer
 from jqueue.domain.printable import counted
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy, process_name
 from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims
@@ -36,7 +36,7 @@ from jqueue.worker import Worker
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logger_of("jqueue.spark")
+logger: Logger = logger_of("jqueue.spark")
 
 TIMEOUT = 3600.0
 """Seconds that a handler may take that has no timeout of its own, by default."""

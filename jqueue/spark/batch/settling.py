@@ -16,7 +16,7 @@ from jqueue.domain.operations.lookups import LookAtBacklog
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.claims.held import (
     LEAST_ROWS,
@@ -35,7 +35,7 @@ from jqueue.worker.processes import ProcessDied
 from jqueue.worker.queue_health import QueueHealth
 from jqueue.worker.retries import HandlerTimeout, decide
 
-logger = logger_of("jqueue.spark")
+logger: Logger = logger_of("jqueue.spark")
 
 PATIENCE = 300.0
 """Seconds for which the end of a batch is tried, unless the claims last longer."""

@@ -23,7 +23,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, in_progress
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.batch.children import do_jobs
 from jqueue.spark.claims.held import Held, end_of_range
@@ -34,7 +34,7 @@ from jqueue.spark.tags import tagged, task_context
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logger_of("jqueue.spark")
+logger: Logger = logger_of("jqueue.spark")
 
 JOBS = pa.schema([("partition", pa.int32()), ("place", pa.int32()), ("line", pa.binary())])
 """Columns of the jobs sent to tasks: `place` is among all jobs of the batch, `line` as in the blob.

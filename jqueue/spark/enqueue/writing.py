@@ -38,7 +38,7 @@ from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.operations.operator import Fence
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, staged_name
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.enqueue.columns import EXPECTED, Columns, columns_of
 from jqueue.spark.errors import shows_one_line
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
     from jqueue.core.direct import DirectQueue
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 DEADLINE = 120.0
 """Seconds that a call of the queue may take: a Spark job that has run for long can wait for a store."""
@@ -278,15 +278,16 @@ class BulkWriter(DataSourceArrowWriter):
         if ("txnAppId" in given) != ("txnVersion" in given):
             raise InvalidJobError("give txnAppId and txnVersion together: the application, and the number of its write")
         enqueue = bulk_enqueue(options, given, schema)
-        self.receipt_path = os.path.abspath(given["receiptPath"]) if "receiptPath" in given else None
-        self.is_named = "txnAppId" in given
+        self.receipt_path: str | None = os.path.abspath(given["receiptPath"]) if "receiptPath" in given else None
+        self.is_named: bool = "txnAppId" in given
         if self.is_named:
             keep = given.get("txnRetention", TRANSACTION_KEPT)
-            self.transaction = Transaction(given["txnAppId"], given["txnVersion"], keep)
+            self.transaction: Transaction = Transaction(given["txnAppId"], given["txnVersion"], keep)
         else:
             self.transaction = Transaction(f"spark-write:{SystemEntropy().new_id()}", 1, OWN_TRANSACTION_KEPT)
+        self.last: int | None
         self.last, created_at = asyncio.run(enqueue.look(given.get("txnAppId")))
-        self.enqueue = replace(enqueue, created_at=created_at)
+        self.enqueue: BulkEnqueue = replace(enqueue, created_at=created_at)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Stage the rows of a task, or nothing if the write was done before."""
@@ -341,9 +342,9 @@ class StreamSink(DataSourceStreamArrowWriter):
                 'a queue cannot be overwritten with every batch: use outputMode("append"), or "update" for aggregates'
             )
         given = parse_options(options, STREAM_OPTIONS)
-        self.enqueue = bulk_enqueue(options, given, schema)
+        self.enqueue: BulkEnqueue = bulk_enqueue(options, given, schema)
         self.app_id: str | None = given.get("txnAppId")
-        self.keep = given.get("txnRetention", TRANSACTION_KEPT)
+        self.keep: Any = given.get("txnRetention", TRANSACTION_KEPT)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Stage the rows of a task."""

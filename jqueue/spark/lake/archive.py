@@ -24,7 +24,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from jqueue.domain.printable import counted
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.fleet import split
 from jqueue.spark.lake.planning import Unit, in_lots, plans_of, rewrites_of
@@ -37,7 +37,7 @@ from jqueue.sync.background import wait_for
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 BYTES_EACH = 8 << 20
 """Bytes that a task reads, about."""

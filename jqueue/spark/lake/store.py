@@ -205,7 +205,7 @@ class LakeStore(AbstractAsyncContextManager["LakeStore"]):
 
     def __init__(self, url: str) -> None:
         self._folder, self._marker = open_lake(url)
-        self.name = lake_name(url)
+        self.name: str = lake_name(url)
 
     async def __aexit__(self, *_: object) -> None:
         for storage in (self._folder, self._marker):

@@ -35,7 +35,7 @@ MARKS = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, *(86400.0 * days for 
 WIDTH, ROW, BAR, TIME_HEIGHT = 280.0, 34.0, 12.0, 140.0
 """Width of a plot, height of a row, of a bar in it, and of a plot over time, in points of 1/72 inch."""
 
-SETTINGS = {
+SETTINGS: dict[str, Any] = {
     **{"svg.fonttype": "none", "svg.hashsalt": "jqueue", "font.size": 10.5, "font.sans-serif": "DejaVu Sans"},
     **{"axes.grid": True, "axes.grid.axis": "y", "axes.axisbelow": True, "grid.color": COLOURS["line"]},
     **{"xtick.color": COLOURS["quiet"], "xtick.major.size": 0, "xtick.major.pad": 6},

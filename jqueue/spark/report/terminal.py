@@ -12,8 +12,8 @@ try:
     from rich import table as rich_table
     from rich.console import Console
     from rich.text import Text
-except ImportError as error:
-    raise ImportError('the tables of a report need rich: pip install "jqueue[report]"') from error
+except ImportError as _error:
+    raise ImportError('the tables of a report need rich: pip install "jqueue[report]"') from _error
 
 STYLES = {"stale": "yellow", "failed": "yellow", "dead": "red"}
 """Styles of counts that are not zero, by heading."""

@@ -23,7 +23,7 @@ from jqueue.domain.errors import BlobMissingError, StorageError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.printable import counted
 from jqueue.domain.selection import Selection, phases_of
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.errors import shows_one_line
 from jqueue.spark.fleet import FleetQueue, addresses_of, find_all, names_several, release_all
@@ -35,7 +35,7 @@ from jqueue.spark.staging import absolute
 if TYPE_CHECKING:
     import pyarrow as pa
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 DEADLINE = 30.0
 """Seconds to read a queue, as for any call of a queue."""
@@ -109,8 +109,10 @@ class SnapshotReader(DataSourceReader):
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         taken = parse_options(options, KNOWN)
-        self.addresses = addresses_of(options)
-        self.selection = Selection(phases_of(taken.get("status", ())), frozenset(taken.get("entrypoint", ())))
+        self.addresses: list[str] = addresses_of(options)
+        self.selection: Selection = Selection(
+            phases_of(taken.get("status", ())), frozenset(taken.get("entrypoint", ()))
+        )
         self.count: int | None = taken.get("numPartitions")
         self.schema = schema
         check_schema(schema, fleet=names_several(self.addresses))

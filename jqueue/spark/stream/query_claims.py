@@ -33,7 +33,7 @@ from jqueue.domain.operations.lookups import Backlog, JobsInRanges, LastSequence
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
-from jqueue.ports.log import logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.claims.held import (
     Heartbeats,
@@ -49,7 +49,7 @@ from jqueue.spark.errors import one_line
 from jqueue.spark.staging import StagedObjects, Staging
 from jqueue.spark.stream.shipping import name_of_outcomes
 
-logger = logger_of("jqueue")
+logger: Logger = logger_of("jqueue")
 
 BEATS_PER_TIMEOUT = 3
 MAX_HEARTBEAT_DEADLINE = 30.0
