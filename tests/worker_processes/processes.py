@@ -39,22 +39,22 @@ class WorkerProcess:
     Args:
         folder: the working directory.
         name: name of its log.
-        program: the module below `programs` that defines the worker.
+        program: the module below `programs` that defines the worker, or the module and name of another one.
         options: further options of the command.
     """
 
     def __init__(self, folder: Path, name: str, program: str, *options: str) -> None:
-        self.log = folder / f"{name}.log"
+        self.log, self.output = folder / f"{name}.log", folder / f"{name}.out"
         self.killed = False
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-        command = ["worker", f"tests.worker_processes.programs.{program}:worker", "queue.json", *options]
-        with self.log.open("wb") as log:
+        worker = program if ":" in program else f"tests.worker_processes.programs.{program}:worker"
+        with self.log.open("wb") as log, self.output.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "jqueue", *command],
+                [sys.executable, "-m", "jqueue", "worker", worker, "queue.json", *options],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdout=output,
                 stderr=log,
             )
 

@@ -1,13 +1,17 @@
-"""A web application with several processes enqueues for workers on the same file, of which one commits for all."""
+"""Web applications enqueue for workers on the same file, of which one commits for all."""
 
 import asyncio
 import json
 import os
+import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
+from collections import Counter
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
@@ -20,29 +24,29 @@ pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("worker processes")]
 APP = "tests.worker_processes.programs.web:app"
 PROCESSES, REQUESTS, AT_ONCE, RECYCLED_AFTER = 4, 600, 12, 60
 SERVERS = {
-    "uvicorn": ["uvicorn", APP, "--workers", str(PROCESSES), "--limit-max-requests", str(RECYCLED_AFTER), "--port"],
-    "gunicorn": [
-        *("gunicorn", APP, "--preload", "--worker-class", "asgi", "--workers", str(PROCESSES)),
-        *("--max-requests", str(RECYCLED_AFTER), "--control-socket", "gunicorn.ctl", "--bind"),
-    ],
+    "uvicorn": f"uvicorn {APP} --port 8000 --workers {PROCESSES} --limit-max-requests {RECYCLED_AFTER}",
+    "gunicorn": f"gunicorn {APP} --bind 127.0.0.1:8000 --workers {PROCESSES} --max-requests {RECYCLED_AFTER} "
+    "--preload --worker-class asgi",
 }
 
 
 @asynccontextmanager
-async def serving(name, folder):
-    """A web server, its address, and its log."""
+async def serving(command, folder, **environment):
+    """Run the command of a web server in a folder, on a free port in place of 8000. Yield its process and address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    address = f"127.0.0.1:{port}"
-    command = [sys.executable, "-m", *SERVERS[name], address if name == "gunicorn" else str(port)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    if name == "gunicorn":
-        environment["USE_BEFORE_FORK"] = "1"
+        port = str(free.getsockname()[1])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        "GUNICORN_CMD_ARGS": "--control-socket gunicorn.ctl",
+        **environment,
+    }
+    words = [sys.executable, "-m", *shlex.split(command.replace("8000", port))]
     with (folder / "web.log").open("wb") as log:
-        server = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
+        server = subprocess.Popen(words, cwd=folder, env=environment, stdout=log, stderr=log, start_new_session=True)
         try:
-            yield server, f"http://{address}"
+            yield server, f"http://127.0.0.1:{port}"
         finally:
             server.terminate()
             try:
@@ -55,13 +59,17 @@ async def serving(name, folder):
 class Callers:
     """Callers of the application, each with one request at a time and a connection for each.
 
+    Args:
+        url: the address of all requests, without the id of the job at its end.
+        status: the status of each answer.
+
     Attributes:
-        accepted: the ids of the jobs whose requests were answered, each with the process that answered.
+        accepted: the ids of the jobs whose requests were answered, each with its answer.
     """
 
-    def __init__(self, url):
-        self.url = url
-        self.accepted: dict[str, int] = {}
+    def __init__(self, url, status=200):
+        self.url, self.status = url, status
+        self.accepted: dict[str, Any] = {}
 
     async def run(self, first, last):
         """Make the requests with these numbers."""
@@ -80,8 +88,8 @@ class Callers:
         async with asyncio.timeout(LONGEST / 2):
             while True:
                 try:
-                    async with session.post(f"{self.url}/{job_id}") as response:
-                        assert (200, job_id) == (response.status, job_id), await response.text()
+                    async with session.post(self.url + job_id) as response:
+                        assert (self.status, job_id) == (response.status, job_id), await response.text()
                         self.accepted[job_id] = await response.json()
                         return
                 except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError):
@@ -94,8 +102,9 @@ async def test_each_request_is_answered_and_each_job_done_once_while_processes_c
     async with Scene(tmp_path).open() as scene:
         first = scene.start("load")
         await scene.until((tmp_path / "queue.json.broker").exists, "a worker serves the others")
-        async with serving(name, tmp_path) as (server, url):
-            callers = Callers(url)
+        environment = {"USE_BEFORE_FORK": "1"} if name == "gunicorn" else {}
+        async with serving(SERVERS[name], tmp_path, **environment) as (server, url):
+            callers = Callers(f"{url}/")
             await callers.run(0, AT_ONCE)
             second = scene.start("load")
             await scene.until(lambda: second.has_started, "another worker waits to serve")
@@ -118,3 +127,39 @@ async def test_each_request_is_answered_and_each_job_done_once_while_processes_c
     assert len(set(callers.accepted.values())) > PROCESSES, "processes were recycled or reloaded"
     assert len(header["clients"]) > PROCESSES, "a worker has committed for processes of the application"
     assert b"Traceback" not in (tmp_path / "web.log").read_bytes()
+
+
+# The pages on frameworks
+
+PAGES = sorted((ROOT / "docs/guide/frameworks").glob("*.md"))
+OF_A_PAGE = 80
+FENCE = re.compile(r"^```(?:python|console)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+async def test_the_commands_of_a_page_on_a_framework_serve_it_and_run_each_job_once(tmp_path, page):
+    text = page.read_text(encoding="utf-8")
+    program, session = FENCE.findall(text)
+    serve, work, call = [line.removeprefix("$ ") for line in session.splitlines()]
+    assert "jqueue worker app:worker queue.json" == work
+    (tmp_path / "app.py").write_text(program, encoding="utf-8")
+    request = re.fullmatch(r"curl -X POST 'http://127.0.0.1:8000(\S+=)ada@example.org'", call)
+    shown = re.search(r"^The worker prints `(.+)`\.$", text, re.MULTILINE)
+    assert request is not None
+    assert shown is not None
+    async with (
+        Scene(tmp_path).open() as scene,
+        serving(serve.replace("--max-requests 1000", "--max-requests 20"), tmp_path) as (_, url),
+    ):
+        worker = scene.start("app:worker")
+        callers = Callers(url + request[1], status=202)
+        await callers.run(0, OF_A_PAGE)
+        await scene.until_only(lambda left: not left, "all jobs are acked")
+        worker.stop()
+        assert 0 == worker.end()
+    assert OF_A_PAGE == len(callers.accepted)
+    line = re.escape(shown[1]).replace("ada@example\\.org", r"(job-\d+)")
+    assert dict.fromkeys(callers.accepted, 1) == Counter(re.findall(line, worker.output.read_text()))
+    log = (tmp_path / "web.log").read_text()
+    assert "Traceback" not in log
+    assert page.stem != "gunicorn" or log.count("Autorestarting worker") >= 3, "processes were recycled"
