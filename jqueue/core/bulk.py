@@ -152,8 +152,8 @@ class SegmentCommit:
         index = new.index or await self._index_of(name, segment)
         for first in range(0, len(numbers), CHUNKS_AT_ONCE):
             read = partial(reader.chunks, name, segment, index, numbers[first : first + CHUNKS_AT_ONCE])
-            for _, rows in await self._objects.retried(read, self.seconds_left, reads=True):
-                yield rows
+            for number, rows in await self._objects.retried(read, self.seconds_left, reads=True):
+                yield list(enumerate(rows, number * segment.chunk_rows))
 
     async def _index_of(self, name: str, segment: Segment) -> SegmentIndex:
         read = partial(self._segments.reader.index, name, segment)

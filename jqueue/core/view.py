@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, Rows, pieces_of, reason_of
+from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, pieces_of, reason_of
 from jqueue.core.blob.segments import SegmentParts
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import JobsUnreadableError, JQueueError
@@ -47,6 +47,7 @@ LIST_DEADLINE = 10.0
 """Seconds for a listing of the segments."""
 
 Answer = TypeVar("Answer")
+Rows = list[tuple[int, JobRecord]]
 Piece = tuple[str, Sequence[Range], Rows]
 """The name of a segment, its claimed ranges, and a chunk of it."""
 
@@ -622,11 +623,11 @@ class QueueView:
     async def _chunks(
         self, name: str, segment: Segment, index: SegmentIndex, numbers: Sequence[int], prefix: str = ""
     ) -> list[Rows]:
-        """Return the rows of some chunks."""
+        """Return the number and the job of each row of some chunks."""
         read = partial(self._parts.reader.chunks, name, segment, index, numbers, prefix)
         found = await self._patiently(name, read)
         self._tell(segment, numbers)
-        return [rows for _, rows in found]
+        return [list(enumerate(rows, number * segment.chunk_rows)) for number, rows in found]
 
     def _tell(self, segment: Segment, numbers: Sequence[int]) -> None:
         if self.looked is not None:

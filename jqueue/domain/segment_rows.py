@@ -197,13 +197,13 @@ class SegmentRows:
 
     # Loading
 
-    def load(self, name: str, chunk: int, rows: Collection[tuple[int, JobRecord]]) -> None:
+    def load(self, name: str, chunk: int, rows: Sequence[JobRecord]) -> None:
         """Add the rows of a chunk to the table of jobs. The draft must have no changes.
 
         Args:
             name: the segment.
             chunk: the number of the chunk.
-            rows: the number and the job of each row.
+            rows: the job of each row.
         """
         segment = self.segments.get(name)
         if segment is None:
@@ -213,7 +213,7 @@ class SegmentRows:
         has_holes = len(segment.taken) > (first > 0)  # a row is looked up among the spans only behind others
         in_ranges = ((range_id, each) for range_id, each in self.ranges.items() if each.segment == name)
         claims = [pair for pair in in_ranges if pair[1].meets(chunk, segment.chunk_rows)]
-        for row, entry in rows:
+        for row, entry in enumerate(rows, chunk * segment.chunk_rows):
             job_id = entry.id
             for range_id, claim in claims:
                 if claim.has(row):

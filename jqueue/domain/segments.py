@@ -26,7 +26,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, Self, TypeVar
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import force_setattr
+from msgspec.structs import force_setattr, replace
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.fields import Count, Entry, JobId, Positive, Priority, Seconds, to_utc
@@ -522,12 +522,13 @@ class SegmentIndex(msgspec.Struct, dict=True):
 
     def without_tables(self) -> SegmentIndex:
         """Return the index without the tables, which take most of its memory."""
-        return msgspec.structs.replace(self, ids=HashTable(), keys=HashTable())
+        return replace(self, ids=HashTable(), keys=HashTable())
 
 
 def in_progress(job: JobRecord, claim: Range) -> JobRecord:
     """Return the job of a row as it is in progress under the claim of its range."""
-    return job.evolve(
+    return replace(  # as `evolve`, which takes three times as long
+        job,
         status=JobStatus.IN_PROGRESS,
         attempt=job.attempt + claim.claims,
         failures=job.failures + claim.failures,

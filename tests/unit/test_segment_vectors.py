@@ -22,6 +22,7 @@ from jqueue.testing.virtual_time import EPOCH
 from tests.tiny_segments import spilled, tiny_queue
 
 VECTORS = Path(__file__).parents[1] / "vectors"
+ELSEWHERE = EPOCH.astimezone(timezone(timedelta(hours=2)))
 SPILLED = [("deep", "ready"), ("deep", "later")]
 FIELDS = ("rows", "bytes", "index", "crc", "chunk_rows", "scheduled", "oldest", "keys", "objects")
 """What a manifest says of a segment whoever has named it, and whatever was taken since."""
@@ -132,7 +133,14 @@ async def test_a_damaged_segment_is_refused_and_all_other_jobs_go_on(damaged):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"status": JobStatus.DEAD}, {"id": ""}, {"created_at": EPOCH.astimezone(timezone(timedelta(hours=2)))}]
+    "wrong",
+    [
+        {"status": JobStatus.DEAD},
+        {"id": ""},
+        {"created_at": ELSEWHERE, "run_at": EPOCH},
+        {"run_at": ELSEWHERE},
+        {"expires_at": ELSEWHERE},
+    ],
 )
 def test_a_row_that_is_no_queued_job_is_refused_although_its_checksum_is_right(wrong):
     right = JobRecord("a", "mail", b"", JobStatus.QUEUED, 1, EPOCH)
@@ -142,7 +150,10 @@ def test_a_row_that_is_no_queued_job_is_refused_although_its_checksum_is_right(w
     ):
         content, entry, index, _ = exhaust(encoding_segment([job], scheduled=False))
         with expected:
-            assert [(0, job)] == decode_chunk(content[: entry.index], 0, entry, index)
+            assert [job] == decode_chunk(content[: entry.index], 0, entry, index)
+            named = entry.evolve(offset=16, floor=2)
+            added = job.evolve(sequence=17, attempt=2, attempts_before=2)
+            assert [added] == decode_chunk(content[: entry.index], 0, named, index)
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,8 @@ _dump_anything = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).enco
 encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _encode: Callable[[JobRecord], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], JobRecord] = msgspec.json.Decoder(JobRecord).decode
-_times = attrgetter(*(name for name in JobRecord.__struct_fields__ if name.endswith("_at")))
+_LATER = [name for name in JobRecord.__struct_fields__ if name.endswith("_at") and name not in ("created_at", "run_at")]
+_later, _NOTHING = attrgetter("errors", *_LATER), ((), *[None] * len(_LATER))
 
 
 def encode_record(job: JobRecord) -> bytes:
@@ -89,11 +90,12 @@ def read_line(line: bytes, undated: datetime | None = None) -> JobRecord | SetAs
 
 def is_sound(job: JobRecord) -> bool:
     """Return True if the values of a job fit together, and all of its times are in UTC."""
-    for moment in _times(job):
-        if moment is not None and moment.tzinfo is not UTC:
-            return False
-    if not job.id or (job.errors and any(error.at.tzinfo is not UTC for error in job.errors)):
+    if not job.id or job.created_at.tzinfo is not UTC or (job.run_at or job.created_at).tzinfo is not UTC:
         return False
+    if (later := _later(job)) != _NOTHING:
+        errors, *moments = later
+        if any(each is not None and each.tzinfo is not UTC for each in [*moments, *[error.at for error in errors]]):
+            return False
     if job.status is JobStatus.IN_PROGRESS:
         return job.attempt > 0
     return job.status is not JobStatus.COMPLETED or (job.keep_result is not None and job.finished_at is not None)

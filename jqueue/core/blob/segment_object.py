@@ -21,6 +21,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from jqueue.core.blob.lines import encode_record, is_sound
 from jqueue.domain.errors import InvalidBlobError
@@ -255,10 +256,8 @@ def _is_sound(index: SegmentIndex, segment: Segment) -> bool:
     )
 
 
-def decode_chunk(
-    data: bytes, number: int, segment: Segment, index: SegmentIndex, prefix: str = ""
-) -> list[tuple[int, JobRecord]]:
-    """Decode one chunk: return the number and the job of each row.
+def decode_chunk(data: bytes, number: int, segment: Segment, index: SegmentIndex, prefix: str = "") -> list[JobRecord]:
+    """Decode one chunk: return the job of each row, with what the manifest adds to all jobs of the segment.
 
     Args:
         data: the bytes of the chunk.
@@ -287,23 +286,18 @@ def decode_chunk(
     for row, job in enumerate(jobs, first):
         if job.status is not JobStatus.QUEUED or not is_sound(job):
             raise InvalidBlobError(f"row {row} of it is not a queued job")
-    if segment.offset or segment.floor:
-        jobs = [_as_named(job, segment) for job in jobs]
-    return list(enumerate(jobs, first))
+    offset, floor = segment.offset, segment.floor
+    for job in jobs if offset or floor else ():  # nothing else has these records yet: a copy takes ten times as long
+        force_setattr(job, "sequence", job.sequence + offset)
+        if floor:
+            force_setattr(job, "attempt", job.attempt + floor)
+            force_setattr(job, "attempts_before", job.attempts_before + floor)
+    return jobs
 
 
 def _with_unknown(job: JobRecord, line: bytes) -> JobRecord:
     fields: dict[str, Any] = msgspec.json.decode(line)
     return job.evolve(extra={name: value for name, value in fields.items() if name not in _KNOWN} or None)
-
-
-def _as_named(job: JobRecord, segment: Segment) -> JobRecord:
-    """Return the job of a line with what the manifest adds to all jobs of the segment."""
-    return job.evolve(
-        sequence=job.sequence + segment.offset,
-        attempt=job.attempt + segment.floor,
-        attempts_before=job.attempts_before + segment.floor,
-    )
 
 
 SAME_TIME = 0.001
@@ -335,12 +329,12 @@ class SegmentCheck:
         """
         size, rows = self._segment.chunk_rows, self._segment.rows
         first, last = number * size, min((number + 1) * size, rows)
-        found = decode_chunk(data, number, self._segment, self._index)
-        if len(found) != last - first:
-            return f"chunk {number} has {len(found)} rows, and not {last - first}"
-        keys = [key_of(job) for _, job in found]
+        jobs = decode_chunk(data, number, self._segment, self._index)
+        if len(jobs) != last - first:
+            return f"chunk {number} has {len(jobs)} rows, and not {last - first}"
+        keys = list(map(key_of, jobs))
         wrong = "" if self._begins_like(number, keys[0]) else "its first row is not the one that the index names"
-        for (row, job), key in zip(found, keys, strict=True):
+        for row, job, key in zip(range(first, last), jobs, keys, strict=True):
             wrong = wrong or self._fault_of(row, job, key)
             self._before = key
         return wrong and f"chunk {number}: {wrong}"

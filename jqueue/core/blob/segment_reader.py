@@ -23,8 +23,8 @@ def reason_of(error: JQueueError) -> str:
     return MISSING if isinstance(error, ObjectMissingError) else str(error)
 
 
-Rows = list[tuple[int, JobRecord]]
-"""The number and the job of each row of a chunk."""
+Rows = list[JobRecord]
+"""The job of each row of a chunk."""
 
 PIECE_BYTES = 1 << 20
 """Number of bytes of rows that are read at once. A chunk is never cut."""

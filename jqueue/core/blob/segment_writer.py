@@ -291,8 +291,8 @@ class SegmentWriter:
         known = index if index is not None else await self._reader.index(name, segment)
         chunks, numbers = [chunk for chunk in range(segment.chunks) if not segment.is_chunk_taken(chunk)], array("q")
         async with aclosing(self._reader.rows(name, segment, known, chunks, self._turn)) as several:
-            async for _, rows in several:
-                for number, job in rows:
+            async for chunk, rows in several:
+                for number, job in enumerate(rows, chunk * segment.chunk_rows):
                     if not segment.is_taken(number):
                         numbers.append(number)
                         jobs.append(with_tries(job, segment.tries_of(number)))

@@ -172,7 +172,7 @@ class RangeVerbs(BlobBase, SupportsRanges):
                 read = partial(reader.chunks, name, entry, index, numbers)
                 for number, rows in await retried(seconds, read, entropy, what):
                     begin, end = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
-                    yield [job for _, job in rows[begin:end]]
+                    yield rows[begin:end]
         except (*DAMAGED, DeadlineExceededError) as error:
             self.suspect_segment(name, error)
             raise SegmentDamagedError(FOLDER + name, reason_of(error), lasts=isinstance(error, DAMAGED)) from error

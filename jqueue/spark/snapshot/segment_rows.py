@@ -30,7 +30,7 @@ DEADLINE = 120.0
 READ_FOR_ONE = 2
 """Number of bytes that a task reads for one byte of the `size` of its rows: partitions with segments are larger."""
 
-BATCH_ROWS = 8192
+BATCH_ROWS = 4096
 """Number of jobs that become one batch of rows, about."""
 
 Run = tuple[int, int, Range | tuple[int, int]]
@@ -90,7 +90,7 @@ class SegmentRows:
             for number, rows in self._chunks(sorted(runs)):
                 low = number * self.segment.chunk_rows
                 for first, end, state in runs[number]:
-                    some = [job for _, job in rows[max(0, first - low) : max(0, end - low)]]
+                    some = rows[max(0, first - low) : max(0, end - low)]
                     if isinstance(state, Range):
                         jobs += [in_progress(job, state) for job in some]
                     else:
