@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from jqueue import BrokerQueue, Limits, connect
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, StorageFatalError
+from jqueue.domain.models import Job
 from jqueue.operations import Enqueue
+from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source
 from tests.spark.step_stores import Fault, told
 
@@ -83,6 +86,18 @@ def test_every_field_of_every_job_is_in_its_column(url, deep, tasks):
         result = by_id[job.id]["result"]
         assert job.result == (None if result is None else json.loads(result))
     assert {"queued", "in_progress", "dead", "completed"} == {row["status"] for row in rows}
+
+
+def test_a_cell_is_exact_whether_its_column_has_one_value_or_several():
+    job, first, last = Job.new("add"), datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    for times in [(None, None, None), (last, last, last), (first, None, first), (first, last, None)]:
+        rows = arrow_of([job.evolve(run_at=each, headers={"n": "1"}) for each in times], SNAPSHOT_SCHEMA)
+        since = [None if each is None else (each - first) // timedelta(microseconds=1) for each in times]
+        start = (first - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        numbers = rows.column("run_at").cast("int64").to_pylist()
+        assert since == [None if each is None else each - start for each in numbers]
+        assert [[("n", "1")]] * 3 == rows.column("headers").to_pylist()
+        assert [job.id] * 3 == rows.column("id").to_pylist()
 
 
 @pytest.mark.parametrize(
