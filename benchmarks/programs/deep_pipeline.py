@@ -6,7 +6,7 @@ Arguments: part, with rows, payload_bytes, warm_rows, and those of the part; and
 - options: pairs
 - first_write, first_table
 - commit: writers, commits
-- batch, stream (batch), snapshot
+- batch, sleep, stream (batch), snapshot
 - archive: rows is the number of events
 """
 
@@ -47,7 +47,7 @@ FIVE_OPTIONS = (
     "5 max_attempts",
 )
 
-worker = Worker(concurrency=50)
+worker, sleeper = Worker(concurrency=50), Worker(concurrency=1)
 
 
 @worker.handler(ENTRYPOINT)
@@ -55,12 +55,18 @@ async def do_nothing(payload: bytes) -> None:
     """The smallest handler there is."""
 
 
-def handle(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+@sleeper.handler(ENTRYPOINT)
+async def sleep(payload: bytes) -> None:
+    """A handler that waits, as most do."""
+    await asyncio.sleep(0.001)
+
+
+def handle(handler: Any, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Call the same handler for each row of a partition of Spark, without a queue."""
 
     async def all_of(payloads: list[bytes]) -> None:
         for payload in payloads:
-            await do_nothing(payload)
+            await handler(payload)
 
     for batch in batches:
         asyncio.run(all_of(batch.column("payload").to_pylist()))
@@ -144,7 +150,15 @@ class DeepPipeline(Queues):
         return {"commit_ms": median(seconds) * 1e3, "slowest_commit_ms": max(seconds) * 1e3}
 
     def batch_part(self) -> dict[str, float]:
-        """`run_batch` of jobs that do nothing, and the same handler over the same rows in a Parquet table."""
+        """`run_batch` of jobs that do nothing, beside mapInArrow."""
+        return self.beside_arrow(worker, do_nothing)
+
+    def sleep_part(self) -> dict[str, float]:
+        """`run_batch` of jobs that sleep one after the other, beside mapInArrow."""
+        return self.beside_arrow(sleeper, sleep)
+
+    def beside_arrow(self, worker: Worker, handler: Any) -> dict[str, float]:
+        """Return the rates of `run_batch`, and of the same handler over the same rows in a Parquet table."""
         for rows in (self.given["warm_rows"], self.count):
             self.enqueue(url := self.new_queue(), self.computed(rows))
             start = time.perf_counter()
@@ -154,7 +168,7 @@ class DeepPipeline(Queues):
             self.parquet(self.computed(rows))
             start = time.perf_counter()
             table = self.spark.read.parquet(str(self.folder / "table"))
-            table.mapInArrow(handle, "done boolean").write.format("noop").mode("overwrite").save()
+            table.mapInArrow(partial(handle, handler), "done boolean").write.format("noop").mode("overwrite").save()
             without = time.perf_counter() - start
         return {"run_per_second": self.count / seconds, "in_arrow_per_second": self.count / without}
 
