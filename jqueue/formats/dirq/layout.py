@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from jqueue.domain.job import JobRecord
 from jqueue.formats.dirq.schema import Schema
-from jqueue.formats.notes import rename_exclusively
+from jqueue.formats.files import rename_exclusively
 
 FOLDER = re.compile(r"[0-9a-f]{8}")
 ELEMENT = re.compile(r"[0-9a-f]{14}")
@@ -32,7 +32,7 @@ TEMPORARY, OBSOLETE = "temporary", "obsolete"
 
 @dataclass(frozen=True)
 class Simple:
-    """The layout of `QueueSimple` and `Directory::Queue::Simple`. Headers are in the note of a job.
+    """The layout of `QueueSimple` and `Directory::Queue::Simple`. Headers are in the journal.
 
     Attributes:
         granularity: length in seconds of the period whose elements share a folder.
@@ -41,7 +41,7 @@ class Simple:
     granularity: int = 60
     folders: ClassVar[tuple[str, ...]] = ()
     has_headers = True
-    headers_in_note = True
+    headers_in_journal = True
 
     def wrong_kind(self, names: Iterable[str]) -> str | None:
         """Return the name of the other kind if these names show that a folder is of that kind."""
@@ -125,7 +125,7 @@ class Elements:
     schema: Schema = field(default_factory=Schema)
     maxelts: int = 16_000
     folders: ClassVar[tuple[str, ...]] = (TEMPORARY, OBSOLETE)
-    headers_in_note = False
+    headers_in_journal = False
 
     @property
     def has_headers(self) -> bool:

@@ -3,15 +3,15 @@
 Programs of dirq and of jqueue can work on one folder at the same time. They take locks in the same way. Two promises:
 
 - **No job is done by two programs.** dirq does not record the holder of a lock. So each claim of jqueue gives its
-  element a time that no other lock has, the token, and writes the token into the job's note. Each later step checks the
-  lock and its token first. A lock whose token is not in the note belongs to another program.
+  element a time that no other lock has, the token, and writes the token into the journal. Each later step checks the
+  lock and its token first. A lock whose token is not in the journal belongs to another program.
 - **No job is lost or doubled if a program dies.** An element gets each of its names by one rename, which replaces
-  nothing. An element that moves takes its lock along, and the note for its new name is written before. Under the new
+  nothing. An element that moves takes its lock along, and the state for its new name is written before. Under the new
   name no other program can lock it, so the token is checked again there. If another program has locked it by then, the
   element is renamed back.
 
-Fields of a job that the format cannot hold are in notes (`jqueue.formats.notes`). Dead jobs, and elements that are
-being added or removed, are in a folder that programs of dirq do not look into.
+Fields of a job that the format cannot hold are in a journal (`jqueue.formats.journal`), by the name of the element.
+Dead jobs, and elements that are being added or removed, are in a folder that programs of dirq do not look into.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
-from jqueue.formats.notes import AckedJobs, Notes, flush, rename_exclusively
+from jqueue.formats.files import flush_names, rename_exclusively
+from jqueue.formats.journal import NO_STATE, Journal, State
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.posix_files import write_all
@@ -42,8 +43,8 @@ MAXTEMP, MAXLOCK = 300.0, 600.0
 
 NEVER = 100 * 365 * 86_400.0
 
-HIDDEN, NOTES = ".jqueue", ".jqueue-notes"
-"""Names of jqueue's own folders in the queue, which programs of dirq do not look into."""
+HIDDEN = ".jqueue"
+"""Name of jqueue's own folder in the queue, which programs of dirq do not look into."""
 
 NEW, DEAD, GONE = f"{HIDDEN}/new-", f"{HIDDEN}/dead-", f"{HIDDEN}/gone-"
 """Beginnings of the names of elements that are being added, are dead jobs, and are being removed."""
@@ -64,9 +65,6 @@ WRITE_BATCH = 32
 """Number of new elements to keep open at a time."""
 
 TRIES = 100
-
-NOTED = ("id", "entrypoint", "attempt", "failures", "max_attempts", "error", "headers")
-"""Fields of a job that its note stores unchanged."""
 
 Result = TypeVar("Result")
 
@@ -121,11 +119,11 @@ class DirqStore:
         self.entrypoint: str = entrypoint or self.path.name
         self.capabilities: Capabilities = replace(OF_ALL, headers=layout.has_headers)
         self._umask, self._maxtemp, self._maxlock = umask, maxtemp, maxlock
-        self._notes = Notes(self._path(NOTES), umask)
-        self._acked = AckedJobs(self.path / HIDDEN / "acked")
+        self._journal = Journal(self._path(f"{HIDDEN}/journal"), self._root, lambda: {name for name, _ in self._look()})
+        self._removed: dict[str, State] = {}  # the last states of names that are gone
         self._known = False  # True if the folder was there at the last look
         self._folders: list[str] = []
-        self._seen: dict[str, tuple[Stamp, StoredJob]] = {}
+        self._seen: dict[str, tuple[Stamp, State, StoredJob]] = {}
         self._aside: dict[str, float] = {}  # elements that cannot be read, and since when
         self._last_number = self._last_token = 0
         self._unsynced: list[int] = []
@@ -153,7 +151,7 @@ class DirqStore:
 
     def finished(self) -> dict[str, int]:
         """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
-        return self._acked.read()
+        return self._journal.finished()
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -165,19 +163,21 @@ class DirqStore:
         return True
 
     def scan(self, now: datetime) -> list[StoredJob]:
-        """Return every element and every dead job. Only those whose stamp has changed are read.
+        """Return every element and every dead job. Payloads are not read.
 
-        The note of a lock may be written after the lock was seen: until then, it looks like another program's.
+        The state of a lock may be written after the lock was seen: until then, it looks like another program's.
         """
         seconds, before = now.timestamp(), self._seen
         self._aside = {name: since for name, since in self._aside.items() if 0 <= seconds - since < ASIDE_SECONDS}
         self._seen, last = {}, 0
         jobs: dict[str, StoredJob] = {}
-        for name, stamp in self._look():
-            known, stored = before.get(name, (None, None))
-            if stored is None or known != stamp or not stored.place.is_claim:
-                stored = self._stored_job(name, stamp[0], self._notes.read(_key(name)))
-            self._seen[name] = stamp, stored
+        listing = list(self._look())
+        self._journal.read()
+        for name, stamp in listing:
+            state = self._journal.known(name)
+            known = before.get(name)
+            stored = known[2] if known and known[:2] == (stamp, state) else self._stored_job(name, stamp[0], state)
+            self._seen[name] = stamp, state, stored
             if name in self._aside or stored.job.id in jobs:  # its element was renamed between two listings
                 continue
             if not name.startswith(DEAD):
@@ -190,10 +190,7 @@ class DirqStore:
         return list(jobs.values())
 
     def _look(self) -> Iterator[tuple[str, Stamp]]:
-        """Yield the elements in order, then the dead jobs, each with its stamp.
-
-        The note of an element changes only while the element is locked, and each lock of jqueue changes its time.
-        """
+        """Yield the elements in order, then the dead jobs, each with its stamp."""
         try:
             names = os.listdir(self._root)
         except FileNotFoundError:
@@ -214,25 +211,24 @@ class DirqStore:
                 if f"{HIDDEN}/{name}".startswith(DEAD) and ELEMENT.fullmatch(name.rpartition("-")[2]):
                     yield f"{HIDDEN}/{name}", (0, 0)
 
-    def _stored_job(self, name: str, token: int, note: dict[str, Any]) -> StoredJob:
-        number, is_claim = number_of(name), not token or token in (note.get("token"), note.get("next"))
+    def _stored_job(self, name: str, token: int, state: State) -> StoredJob:
+        number, is_claim = number_of(name), not token or state.is_claim(token)
         job: dict[str, Any] = {
             "id": name,
             "payload": b"",
             "status": JobStatus.QUEUED,
-            "created_at": moment(note.get("created", number)),
+            "created_at": moment(number if state.created is None else state.created),
             "sequence": min(number, LARGEST_SEQUENCE),
             "entrypoint": self.entrypoint,
+            **state.job_fields(),
         }
-        job |= {field: note[field] for field in NOTED if field in note}
         if name.startswith(DEAD):
-            job |= {"status": JobStatus.DEAD, "dead_at": moment(note.get("dead_at", number))}
+            job |= {"status": JobStatus.DEAD, "dead_at": moment(number if state.dead_at is None else state.dead_at)}
         elif token:
-            attempt = note.get("attempt", 0)
             job |= {
                 "status": JobStatus.IN_PROGRESS,
-                "attempt": max(1, attempt) if is_claim else attempt + 1,
-                "claim_timeout": note.get("timeout") if is_claim else self._maxlock or NEVER,
+                "attempt": max(1, state.attempt) if is_claim else state.attempt + 1,
+                "claim_timeout": state.timeout if is_claim else self._maxlock or NEVER,
                 "heartbeat_at": moment(token // 1000),
             }
         return StoredJob(JobRecord(**job), Place(name, token, is_claim))
@@ -250,15 +246,19 @@ class DirqStore:
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Make each change by itself."""
         outcomes: list[Outcome] = []
+        if self._known:
+            with suppress(FileExistsError, FileNotFoundError):
+                self._mkdir(self._path(HIDDEN))  # for the journal: a file in the queue's own folder disturbs `count`
+                flush_names(self._root)
         for adds, run in groupby(changes, lambda change: change.step is Step.ADD):
             together = list(run)
             if adds:
                 outcomes += self._add(together, now)
             else:
                 outcomes += [_result_or_error(getattr(self, f"_{each.step}"), each, now) for each in together]
-        made = [pair for pair in zip(changes, outcomes, strict=True) if not isinstance(pair[1], Exception)]
-        with suppress(OSError):  # the jobs are acked all the same
-            self._acked.remember(change.old.claim for change, _ in made if change.acked)
+        removed, self._removed = self._removed, {}
+        with suppress(OSError, StorageError):  # the jobs are removed all the same
+            self._journal.write(removed, now)
         if self._tidied is None or not 0 <= now.timestamp() - self._tidied < TIDY_SECONDS:
             self._tidied = now.timestamp()
             with suppress(OSError, StorageError):
@@ -275,7 +275,7 @@ class DirqStore:
         for first in range(0, len(changes), WRITE_BATCH):
             batch = changes[first : first + WRITE_BATCH]
             names = [_result_or_error(self._write, change, now) for change in batch]
-            failure = _result_or_error(self._sync)
+            failure = _result_or_error(self._sync) or _result_or_error(self._note_new, names, batch, now)
             written = zip(names, batch, strict=True)
             outcomes += [_result_or_error(self._publish, name, failure, change) for name, change in written]
         if (failure := _result_or_error(self._flush)) is not None:
@@ -287,19 +287,27 @@ class DirqStore:
         return outcomes
 
     def _write(self, change: Change, now: datetime) -> str:
-        """Write a new element, as a part, and its note. Returns the name reserved for it."""
-        contents, note = self._layout.contents(change.new), self._note_of_new(change)
-        name = self._reserve(partial(self._create, contents), now)
-        if note:
-            key, part = _key(_dead(name) if change.new.status is JobStatus.DEAD else name), _part(name)
-            try:
-                self._notes.write(key, note, self._path(part))
-                self._unsynced.append(os.open(self._notes.path(key), os.O_RDONLY))
-            except OSError:
-                _remove_tree(self._path(part))
-                raise
-            self._changed_folders.add(self._path(NOTES))
-        return name
+        """Write a new element as a part. Returns the name reserved for it."""
+        return self._reserve(partial(self._create, self._layout.contents(change.new)), now)
+
+    def _note_new(self, names: Sequence[str | Exception], changes: Sequence[Change], now: datetime) -> None:
+        """Write the states of new jobs: none if a program of dirq could have added the same job.
+
+        A job from another queue keeps its id and its history.
+        """
+        states = {}
+        for name, change in zip(names, changes, strict=True):
+            job = change.new
+            state = State(
+                entrypoint=None if job.entrypoint == self.entrypoint else job.entrypoint,
+                headers=job.headers or None if self._layout.headers_in_journal else None,
+                max_attempts=job.max_attempts,
+            )
+            if change.is_transfer:
+                state = _ended(replace(state, attempt=job.attempt), job)
+            if isinstance(name, str):
+                states[_place_of(name, job)] = state
+        self._journal.write(states, now, durable=True)
 
     def _publish(self, name: str | Exception, failure: Exception | None, change: Change) -> StoredJob:
         """Give a part its name, which becomes the id of the job, unless the job comes from another queue.
@@ -312,34 +320,19 @@ class DirqStore:
         if isinstance(name, Exception):
             raise name
         job, number = change.new, number_of(name)
-        place = Place(_dead(name) if job.status is JobStatus.DEAD else name)
+        place = Place(_place_of(name, job))
         try:
             if failure is not None:
                 raise failure
             self._rename(rename_exclusively, Place(_part(name)), place.name)
         except OSError:
             _remove_tree(self._path(_part(name)))
-            self._notes.remove(_key(place.name))
+            self._removed[place.name] = NO_STATE
             raise
         self._changed_folders.add(os.path.dirname(self._path(place.name)))
         if not change.is_transfer:
             job = job.evolve(id=name, created_at=moment(number))
         return StoredJob(job.evolve(sequence=number), place)
-
-    def _note_of_new(self, change: Change) -> dict[str, Any]:
-        """Return the note of a new job; empty if a program of dirq could have added the same job.
-
-        A job from another queue keeps its id and its history.
-        """
-        job = change.new
-        note: dict[str, Any] = {
-            "entrypoint": None if job.entrypoint == self.entrypoint else job.entrypoint,
-            "headers": dict(job.headers) if self._layout.headers_in_note and job.headers else None,
-            "max_attempts": job.max_attempts,
-        }
-        if change.is_transfer:
-            note |= {"attempt": job.attempt, **_ended({}, job)}
-        return {field: value for field, value in note.items() if value}
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
         old, job, name = change.old, change.new, change.place.name
@@ -349,23 +342,24 @@ class DirqStore:
         except PermissionError:
             raise self._set_aside(name, now) from None
         try:
-            note = self._notes.read(_key(name))
-            note |= {
-                "attempt": max(job.attempt, note.get("attempt", 0) + 1),
-                "failures": note.get("failures", 0) + job.failures - old.failures,
-                "token": place.token,
-                "next": None,
-                "timeout": job.claim_timeout,
-            }
-            self._notes.write(_key(name), note, path)
+            state = self._journal.state(name)
+            state = replace(
+                state,
+                attempt=max(job.attempt, state.attempt + 1),
+                failures=state.failures + job.failures - old.failures,
+                token=place.token,
+                next=None,
+                timeout=job.claim_timeout,
+            )
+            self._journal.write({name: state}, now, job=path)
             content = self._layout.read(path)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, StorageError) as error:
             self._layout.unlock(path)
             if isinstance(error, FileNotFoundError | PermissionError | ValueError):
                 raise self._set_aside(name, now) from None
             raise
         self._check(place)  # another program may have taken our lock for an old one, before it got its time
-        return StoredJob(self._stored_job(name, place.token, note).job.evolve(**content), place)
+        return StoredJob(self._stored_job(name, place.token, state).job.evolve(**content), place)
 
     def _set_aside(self, name: str, now: datetime) -> JobChangedError:
         """Ignore an element that cannot be read, or not locked, for a while."""
@@ -373,30 +367,30 @@ class DirqStore:
         return JobChangedError()
 
     def _prolong(self, change: Change, now: datetime) -> StoredJob:
-        """Give the lock a new token. The note has both tokens, so that the claim is known by either."""
+        """Give the lock a new token. The journal has both tokens, so that the claim is known by either."""
         job, place = change.new, change.place
         self._check(place)
-        note = self._notes.read(_key(place.name))
-        if place.token not in (note.get("token"), note.get("next")):
+        state = self._journal.state(place.name)
+        if not state.is_claim(place.token):
             raise JobChangedError
         token = self._new_token(now, after=place.token)
-        note |= {"token": place.token, "next": token, "timeout": job.claim_timeout}
-        self._notes.write(_key(place.name), note, self._path(place.name))
+        state = replace(state, token=place.token, next=token, timeout=job.claim_timeout)
+        self._journal.write({place.name: state}, now, job=self._path(place.name))
         os.utime(self._path(place.name), ns=(token, token))
         return StoredJob(job.evolve(heartbeat_at=moment(token // 1000)), place._replace(token=token))
 
     def _release(self, change: Change, now: datetime) -> StoredJob:
         """End a claim, or revive a dead job. The job stays where it is, goes behind all others, or is dead."""
         old, job, place = change.old, change.new, change.place
-        path, note = self._path(place.name), self._notes.read(_key(place.name))
+        path, state = self._path(place.name), self._journal.state(place.name)
         if old.status is JobStatus.DEAD:
             self._layout.unlock(path)  # left by a program that died while it buried the job
         else:
             self._check(place)
-        note = _ended(note, job)
+        state = _ended(state, job)
         if job.sequence != old.sequence or job.status is JobStatus.DEAD:
-            return self._move(place, job, note, now)
-        self._notes.write(_key(place.name), note, path)
+            return self._move(place, job, state, now)
+        self._journal.write({place.name: state}, now, job=path)
         self._layout.unlock(path)
         return StoredJob(job, Place(place.name))
 
@@ -415,7 +409,8 @@ class DirqStore:
         self._rename(rename_exclusively, place, gone)
         self._layout.unlock(path)
         _remove_tree(self._path(gone))
-        self._notes.remove(_key(place.name))
+        acked = State(id=job.id, attempt=job.attempt, finished=True)
+        self._removed[place.name] = acked if change.acked else NO_STATE
         return StoredJob(job, "")
 
     # Locks
@@ -484,23 +479,23 @@ class DirqStore:
             _remove_tree(part)
         raise OSError(f"no new name could be made in {self._root!r}: another program removes new files there at once")
 
-    def _move(self, place: Place, job: JobRecord, note: dict[str, Any], now: datetime) -> StoredJob:
-        """Give a locked or a dead element a new name, with a new note, and unlock it."""
+    def _move(self, place: Place, job: JobRecord, state: State, now: datetime) -> StoredJob:
+        """Give a locked or a dead element a new name, with a new state, and unlock it."""
         name = self._reserve(lambda part: os.close(os.open(part, os.O_CREAT | os.O_EXCL)), now)
         number, reserved = number_of(name), self._path(_part(name))
-        name = _dead(name) if job.status is JobStatus.DEAD else name
+        name = _place_of(name, job)
         path, new = self._path(place.name), self._path(name)
         try:
-            self._notes.write(_key(name), note, path)
+            self._journal.write({name: state}, now, job=path)
             self._rename(self._layout.rename, place, name)
         except (OSError, JobChangedError):
-            self._notes.remove(_key(name))
+            self._removed[name] = NO_STATE
             raise
         finally:
             os.unlink(reserved)
         self._layout.unlock(new)
         self._layout.unlock(path)
-        self._notes.remove(_key(place.name))
+        self._removed[place.name] = NO_STATE
         return StoredJob(job.evolve(sequence=number), Place(name))
 
     def _rename(self, rename: Callable[[str, str], None], place: Place, name: str) -> None:
@@ -527,7 +522,7 @@ class DirqStore:
         """Make a folder in the queue. Make the queue's own folder, too, if it was never there."""
         self._check_disappeared()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        for path in (self._root, *map(self._path, (HIDDEN, NOTES, *self._layout.folders, name))):
+        for path in (self._root, *map(self._path, (HIDDEN, *self._layout.folders, name))):
             with suppress(FileExistsError):
                 self._mkdir(path)
         self._known = True
@@ -578,7 +573,7 @@ class DirqStore:
         """Sync the folders where elements were added, so that they survive a power failure."""
         changed, self._changed_folders = self._changed_folders, set()
         for folder in changed:
-            flush(folder)
+            flush_names(folder)
 
     def _tidy(self, now: datetime) -> None:
         """Remove leftovers of programs that died, and empty folders except the last two if there are many."""
@@ -595,7 +590,6 @@ class DirqStore:
                 status = os.lstat(path)
                 if age and now.timestamp() - max(status.st_mtime, status.st_ctime) > age:
                     _remove_tree(path)
-        self._notes.tidy(lambda: {_key(name) for name, _ in self._look()}, now)
 
 
 def number_of(name: str) -> int:
@@ -604,7 +598,7 @@ def number_of(name: str) -> int:
 
 
 def _key(name: str) -> str:
-    """Return the key of an element's note, which is the name of that, too."""
+    """Return the name of an element as a part of the name of a file in jqueue's own folder."""
     return name.removeprefix(f"{HIDDEN}/").replace("/", "-")
 
 
@@ -613,21 +607,22 @@ def _part(name: str) -> str:
     return f"{NEW}{_key(name)}"
 
 
-def _dead(name: str) -> str:
-    """Return the name of a dead job instead of the name of an element."""
-    return f"{DEAD}{_key(name)}"
+def _place_of(name: str, job: JobRecord) -> str:
+    """Return the name of an element, or that which it has as a dead job."""
+    return f"{DEAD}{_key(name)}" if job.status is JobStatus.DEAD else name
 
 
-def _ended(note: dict[str, Any], job: JobRecord) -> dict[str, Any]:
-    """Return the note of a job without a claim. It has the id and the time, which a name no longer tells."""
-    return note | {
-        "id": job.id,
-        "created": microseconds(job.created_at),
-        "failures": job.failures,
-        "error": job.error,
-        "dead_at": None if job.dead_at is None else microseconds(job.dead_at),
+def _ended(state: State, job: JobRecord) -> State:
+    """Return the state of a job without a claim. It has the id and the time, which a name no longer tells."""
+    return replace(
+        state,
+        id=job.id,
+        created=microseconds(job.created_at),
+        failures=job.failures,
+        error=job.error,
+        dead_at=None if job.dead_at is None else microseconds(job.dead_at),
         **dict.fromkeys(("token", "next", "timeout")),
-    }
+    )
 
 
 def _remove_tree(path: str) -> None:

@@ -28,14 +28,13 @@ from typing import Any
 from msgspec.structs import replace
 
 from jqueue.domain.draft import LARGEST_SEQUENCE
-from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
+from jqueue.domain.errors import BlobMissingError, StorageError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.notes import flush as flush_names
+from jqueue.formats.files import flush_names
+from jqueue.formats.journal import NO_STATE, Journal, State
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
-from jqueue.formats.textqueue.journal import KEPT_FINISHED, NO_STATE, Journal, MessageState, read_file
 from jqueue.formats.textqueue.records import COMMENT, FAILED, NOTE, PROCESSED, QUEUED, Note, Record, Records, written
 from jqueue.ports.queue import Capabilities
-from jqueue.runtime.file_lock import FileLock, has_file_locks
 from jqueue.runtime.posix_files import (
     as_storage_error,
     closing,
@@ -43,12 +42,10 @@ from jqueue.runtime.posix_files import (
     file_status,
     flush,
     open_file,
+    read_all,
     write_all,
 )
-from jqueue.runtime.system import SystemClock, SystemEntropy, forks
-
-LOCK_TIMEOUT = 10.0
-"""Seconds that a change waits for the lock, while other processes hold it."""
+from jqueue.runtime.system import SystemClock, forks
 
 PLACES_PER_BYTE = 1 << 12
 """Number of places for each byte of the file.
@@ -85,16 +82,11 @@ class TextQueueFile:
     claims_expire_by_clock = False
 
     def __init__(self, path: str | os.PathLike[str], *, entrypoint: str | None = None) -> None:
-        if not has_file_locks():
-            raise StorageFatalError(
-                "a TextQueue needs POSIX file locks, which this system (Windows?) does not have: use WSL"
-            )
         self.path: Path = Path(path).absolute()
         self.entrypoint: str = entrypoint or self.path.stem
         self.name: str = str(self.path)
         self._folder, name = os.path.split(self.name)
         self._journal_path = os.path.join(self._folder, f".{name}.jq")
-        self._lock = FileLock(f"{self._journal_path}.lock", LOCK_TIMEOUT, SystemEntropy())
         self._was_there = self._unflushed = self._wrote = False
         self._forget()
 
@@ -121,16 +113,18 @@ class TextQueueFile:
 
     def _forget(self) -> None:
         self._forks = forks()
-        self._records, self._journal = Records(), Journal(self._journal_path)
+        self._records, self._journal = Records(), Journal(self._journal_path, self.name, self._present)
         self._read_at: tuple[Any, ...] | None = None  # signature of the files as they were read, if it is sure
         self._status: os.stat_result | None = None  # of the file as it was read
 
+    def _present(self) -> set[str]:
+        return {job_id for job_id, record in self._records.by_id.items() if record.control != COMMENT}
+
     def _signature(self) -> tuple[Any, ...]:
         """Return a value that changes with the file and with the journal."""
-        statuses = [file_status(path) for path in (self.name, self._journal_path)]
-        return tuple(
-            each and (each.st_dev, each.st_ino, each.st_size, each.st_mtime_ns, each.st_ctime_ns) for each in statuses
-        )
+        status = file_status(self.name)
+        times = status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return times, self._journal.signature()
 
     def may_have_changed(self) -> bool:
         """Return True if the file or the journal may have changed since the last scan."""
@@ -147,16 +141,18 @@ class TextQueueFile:
         if signature == self._read_at:
             return
         self._journal.read()  # before the file, or a message finished in between would look unclaimed
-        file = read_file(self.name)
-        if file is None:
+        try:
+            descriptor, self._status = open_file(self.name, os.O_RDONLY)
+        except FileNotFoundError:
             if self._was_there:
                 raise BlobMissingError(
                     f"{self.name!r} has disappeared: restore it, or create an empty file in its place to start an "
                     "empty queue"
-                )
+                ) from None
             self._read_at = signature
             return
-        data, self._status = file
+        with closing(descriptor):
+            data = bytearray(read_all(descriptor, self._status.st_size))
         modified, time = self._status.st_mtime_ns // 1000, microseconds(now)
         self._records.update(data, min(modified, time))
         self._was_there = True
@@ -183,7 +179,7 @@ class TextQueueFile:
         alive = [record for record in records.by_id.values() if record.control in _ALIVE]
         return [self._job(record) for record in alive if record is not records.last or not records.is_torn(record)]
 
-    def _ended_claims(self) -> dict[str, MessageState]:
+    def _ended_claims(self) -> dict[str, State]:
         """Return the new states, by id, of claimed messages whose claim another program has ended by its mark.
 
         A claimed message that is missing stays claimed: an editor may be writing the file.
@@ -192,7 +188,7 @@ class TextQueueFile:
         for job_id, state in self._journal.states.items():
             record = None if state.heartbeat is None else self._records.by_id.get(job_id)
             if record is not None and record.control == PROCESSED:
-                ended[job_id] = MessageState(attempt=state.attempt, finished=True)
+                ended[job_id] = State(attempt=state.attempt, finished=True)
             elif record is not None and record.control != QUEUED:
                 dead_at = state.heartbeat if record.control == FAILED else None
                 ended[job_id] = replace(state, heartbeat=None, timeout=None, dead_at=dead_at)
@@ -274,11 +270,10 @@ class TextQueueFile:
                 os.close(open_file(self.name, os.O_WRONLY | os.O_CREAT, 0o666)[0])
                 flush_names(self._folder)
                 self._was_there = True
-            with self._lock.acquire() as lock:
+            with self._journal.locked():
                 self._read_at, self._wrote = None, False
                 self._read(now)
                 assert self._status is not None
-                lock.give_to_owner_of(self._status)
                 with closing(self._opened(os.O_RDWR, self._status)) as file:
                     return self._write(changes, new, file, now)
         except OSError as error:
@@ -319,10 +314,7 @@ class TextQueueFile:
         if self._wrote:
             with closing(self._opened(os.O_RDWR, os.fstat(file))) as still_there:
                 flush(still_there)
-        if states and self._journal.is_outdated():
-            self._journal.replace(self._current_states(states), os.fstat(file))
-        elif states:
-            self._journal.append(states, durable=not all(state.finished for state in states.values()))
+        self._journal.append(states, now, durable=not all(state.finished for state in states.values()))
         return outcomes
 
     def _append(self, jobs: Sequence[JobRecord], file: int, now: datetime) -> set[str]:
@@ -348,7 +340,7 @@ class TextQueueFile:
             self._read(now)  # another program may have appended as well
         return set(added)
 
-    def _make(self, change: Change, added: set[str], states: dict[str, MessageState], file: int) -> StoredJob:
+    def _make(self, change: Change, added: set[str], states: dict[str, State], file: int) -> StoredJob:
         """Write the byte of a change, and add the new state of its message to `states`.
 
         Raises:
@@ -367,13 +359,13 @@ class TextQueueFile:
             is_processed = change.acked or self._records.text(record).startswith(NOTE)
             self._flip(record, PROCESSED if is_processed else COMMENT, file)
             if change.acked:
-                states[record.id] = MessageState(attempt=change.old.attempt, finished=True)
+                states[record.id] = State(attempt=change.old.attempt, finished=True)
             return StoredJob(change.old.evolve(payload=payload), "")
         control = FAILED if job.status is JobStatus.DEAD else QUEUED
         if record.control != control:
             self._flip(record, control, file)
         order = state.order if change.before is None or job.sequence == change.before.sequence else self._next_order()
-        states[record.id] = MessageState(
+        states[record.id] = State(
             attempt=job.attempt,
             failures=job.failures,
             heartbeat=None if job.heartbeat_at is None else microseconds(job.heartbeat_at),
@@ -382,8 +374,6 @@ class TextQueueFile:
             error=job.error,
             dead_at=None if job.dead_at is None else microseconds(job.dead_at),
         )
-        if states[record.id] == self._journal.states.get(record.id, NO_STATE):
-            del states[record.id]
         return StoredJob(job.evolve(payload=payload, sequence=order or _place_of(record), run_at=None), record.id)
 
     def _next_order(self) -> int:
@@ -408,19 +398,6 @@ class TextQueueFile:
         record.control = control
         # The ids of other messages may follow from a comment: the next read finds a difference, and parses all.
         data[record.offset] = control if control != COMMENT else 0
-
-    def _current_states(self, new: dict[str, MessageState]) -> dict[str, MessageState]:
-        """Return the states of unfinished messages, and of the last finished ones."""
-        unfinished, finished = {}, {}
-        for job_id, state in (
-            {key: each for key, each in self._journal.states.items() if key not in new} | new
-        ).items():
-            record = self._records.by_id.get(job_id)
-            if record is not None and record.control == PROCESSED:
-                finished[job_id] = MessageState(attempt=state.attempt, finished=True)
-            elif record is not None and (record.control != COMMENT or state.finished):
-                unfinished[job_id] = state
-        return dict(list(finished.items())[-KEPT_FINISHED:]) | unfinished
 
 
 def _place_of(record: Record) -> int:

@@ -1,4 +1,4 @@
-"""Messages of vsqs: the names of their files, their notes, and the jobs that they are.
+"""Messages of vsqs: the names of their files, and the jobs that they are.
 
     1795313466137003                     ready
     1795313466137003.new                 being written
@@ -14,14 +14,15 @@ import re
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.models import Job, record_of
+from jqueue.formats.journal import STORED, State
 from jqueue.formats.port import microseconds
 from jqueue.formats.port import moment as from_microseconds
 
 DEAD = ".jqueue-dead"
-NOTES = ".jqueue-notes"
 WRITING = ".new"
 
 MILLISECONDS_BELOW = 10**14
@@ -32,10 +33,6 @@ LARGEST_TIME = LARGEST_SEQUENCE
 
 VISIBILITY_TIMEOUT = 10.0
 """Seconds for which vsqs hides a claimed message by default; assumed for claims whose length is not known."""
-
-_NOTED = ("id", "entrypoint", "attempt", "failures", "max_attempts", "headers", "error")
-_NOTED_TIMES = {"created_at": "created", "run_at": "run_at", "dead_at": "dead_at"}
-"""Fields of a job that its note has, and the names of its times there."""
 
 _NAME = re.compile(rf"(?:{DEAD}/)?(0|[1-9][0-9]*)(?:\.([0-9]+)(?:\.[0-9]+)?)?", re.ASCII)
 
@@ -53,13 +50,6 @@ class Name(NamedTuple):
 
     def __str__(self) -> str:
         return str(self.number) if self.until is None else f"{self.number}.{self.until}"
-
-    def is_noted(self, note: dict[str, Any]) -> bool:
-        """Return True if the note describes the claim or delay that the name shows, or if the name shows none.
-
-        If it does not, the claim is one of vsqs, or one of jqueue whose note is about to be written.
-        """
-        return self.until is None or self.until in (note.get("until"), note.get("next"), note.get("due"))
 
 
 def parse(place: str) -> Name | None:
@@ -80,7 +70,7 @@ def name_of(place: str) -> Name:
 
 
 def key_of(place: str) -> str:
-    """Return the key of a message's note."""
+    """Return the key of a message in the journal."""
     return str(name_of(place).number)
 
 
@@ -88,54 +78,48 @@ def _moment(number: int) -> datetime:
     return from_microseconds(number * 1000 if number < MILLISECONDS_BELOW else number)
 
 
-def job_of(place: str, note: dict[str, Any], entrypoint: str) -> JobRecord:
-    """Return the job of a message, without its payload. A note that a person has made wrong is ignored.
+def job_of(place: str, state: State, entrypoint: str) -> JobRecord:
+    """Return the job of a message, without its payload.
 
     Args:
         place: path of the message's file in the folder.
-        note: note of the message; may be empty.
-        entrypoint: entrypoint of the job if the note has none.
+        state: state of the message in the journal.
+        entrypoint: entrypoint of the job if the journal has none.
     """
-    (number, until), dead = name_of(place), place.startswith(DEAD)
+    number, until = name_of(place)
+    created = _moment(number) if state.created is None else from_microseconds(state.created)
     values: dict[str, Any] = {
         "id": str(number),
         "entrypoint": entrypoint,
         "payload": b"",
-        "created_at": _moment(number),
+        "status": JobStatus.QUEUED,
+        "created_at": created,
         "sequence": min(number, LARGEST_TIME),
+        "run_at": None if state.due is None else from_microseconds(state.due),
+        **state.job_fields(),
     }
-    values |= {field: note[field] for field in _NOTED if field in note}
-    values |= {field: from_microseconds(note[entry]) for field, entry in _NOTED_TIMES.items() if entry in note}
-    if dead:
-        values |= {"status": JobStatus.DEAD, "dead_at": values.get("dead_at", values["created_at"])}
-    elif until is not None and note.get("due") == until:
-        values.setdefault("run_at", _moment(until))
-    elif until is not None:
-        ours = Name(number, until).is_noted(note)
-        timeout = float(note.get("timeout", VISIBILITY_TIMEOUT)) if ours else VISIBILITY_TIMEOUT
-        attempt = values.get("attempt", 0)
+    if place.startswith(DEAD):
+        dead_at = created if state.dead_at is None else from_microseconds(state.dead_at)
+        values |= {"status": JobStatus.DEAD, "dead_at": dead_at}
+    elif until is not None and until != state.due:
+        is_claim = state.is_claim(until)  # else one of vsqs, or one whose state is about to be written
+        timeout = VISIBILITY_TIMEOUT if state.timeout is None or not is_claim else state.timeout
         values |= {
             "status": JobStatus.IN_PROGRESS,
-            "attempt": max(1, attempt) if ours else attempt + 1,
+            "attempt": max(1, state.attempt) if is_claim else state.attempt + 1,
             "heartbeat_at": _moment(until) - timedelta(seconds=timeout),
             "claim_timeout": timeout,
         }
-    if not dead:
-        values["dead_at"] = None
-    if not note:
-        return JobRecord(status=values.pop("status", JobStatus.QUEUED), **values)
-    try:
-        return record_of(Job(**values))
-    except ValueError:
-        return job_of(place, {}, entrypoint)
+    return JobRecord(**values)
 
 
-def note_of(job: JobRecord, before: dict[str, Any], **values: Any) -> dict[str, Any]:
-    """Return the note of a job: the note before, with the fields of the job that the format cannot hold."""
-    times = {entry: getattr(job, field) for field, entry in _NOTED_TIMES.items()}
-    return {
-        **before,
-        **{field: getattr(job, field) for field in _NOTED},
-        **{entry: None if time is None else microseconds(time) for entry, time in times.items()},
+def state_of(job: JobRecord, before: State, **values: Any) -> State:
+    """Return the state of a job: the state before, with the fields of the job that the format cannot hold."""
+    return replace(
+        before,
+        **{field: getattr(job, field) for field in STORED},
+        created=microseconds(job.created_at),
+        due=None if job.run_at is None else microseconds(job.run_at),
+        dead_at=None if job.dead_at is None else microseconds(job.dead_at),
         **values,
-    }
+    )

@@ -4,8 +4,9 @@ docs/reference/formats.md describes the format.
 
 Each change of a message renames or removes its file under exactly the name that was last seen. The file system lets
 only one program do that, and no rename replaces a file. So programs of vsqs and of jqueue can work on one folder at the
-same time. Fields that the format cannot hold are in a note for each file (`jqueue.formats.notes`). Dead jobs are in a
-folder that vsqs does not look into. A note is written before the rename that others see, or by the holder of the claim.
+same time. Fields that the format cannot hold are in a journal (`jqueue.formats.journal`), by the number of the message.
+A state is written before the rename that others see, or by the holder of the claim. Dead jobs are in a folder that vsqs
+does not look into.
 
 A new number is larger than those of all older messages. It is reserved by a file `<number>.new`, which only one program
 can create. Then the folder is listed. If a message in it has the same or a larger number, a larger one is reserved.
@@ -27,20 +28,20 @@ from msgspec.structs import replace
 
 from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.notes import ABANDONED, AckedJobs, Notes, flush, rename_exclusively
+from jqueue.formats.files import flush_names, rename_exclusively
+from jqueue.formats.journal import ABANDONED, LISTINGS, NO_STATE, Journal, State
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds
 from jqueue.formats.vsqs.messages import (
     DEAD,
     LARGEST_TIME,
-    NOTES,
     VISIBILITY_TIMEOUT,
     WRITING,
     Name,
     job_of,
     key_of,
     name_of,
-    note_of,
     parse,
+    state_of,
 )
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.posix_files import write_all
@@ -51,9 +52,6 @@ THREADS = 8
 
 TICK = timedelta(seconds=0.05)
 """Time after which an unchanged folder time is trusted: file systems count time in ticks, which hide changes."""
-
-LISTINGS = 3
-"""Number of times that a folder is listed at most, while its time changes: a listing may miss a renamed file."""
 
 MOST_LISTINGS = 20
 """Number of times that a folder is listed at most, while a listed file has another name before it is read."""
@@ -74,8 +72,6 @@ class VsqsFolder:
         self.path: Path = Path(path).absolute()
         self.entrypoint: str = entrypoint or self.path.name
         self.name: str = str(self.path)
-        self._notes = Notes(self._path(NOTES))
-        self._acked = AckedJobs(self.path / ".jqueue-acked")
         self._last_number = 0
         self._was_there = self._unflushed = False
         self._forget_all()
@@ -97,7 +93,7 @@ class VsqsFolder:
 
     def finished(self) -> dict[str, int]:
         """Return the jobs that any process of jqueue has acked recently, each with its attempt."""
-        return self._acked.read()
+        return self._journal.finished()
 
     # Reading
 
@@ -106,18 +102,19 @@ class VsqsFolder:
         self._times: tuple[tuple[int, int], ...] = ()
         self._since = datetime.min.replace(tzinfo=UTC)
         self._times_are_final = False
-        self._known: dict[str, StoredJob | None] = {}  # by place; None for a file that is not a message
+        self._journal = Journal(self._path(".jqueue-journal"), self.name, self._present)
+        self._removed: dict[str, State] = {}  # the last states of jobs that were removed, by key
+        self._known: dict[str, tuple[str, State, StoredJob | None]] = {}  # by place: key, state; None for other files
         self._ids: dict[str, str] = {}  # the place of each job
 
     def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        return self._forks != forks() or not self._times_are_final or self._folder_times() != self._times
+        if self._forks != forks() or not self._times_are_final or self._folder_times() != self._times:
+            return True
+        return self._journal.may_have_changed()
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message and every dead job. An unchanged entry is the same object as in the last scan.
-
-        A file is not read again while its name is the same. It may have had another name in between, as a claimed
-        message. Then its note counts more attempts, which the next claim reads.
 
         Raises:
             BlobMissingError: the folder was there, and is gone.
@@ -131,10 +128,11 @@ class VsqsFolder:
         for listings in range(1, MOST_LISTINGS + 1):
             times, missed, jobs = self._folder_times(), False, list[StoredJob]()
             places = self._places()
-            self._known = {place: job for place, job in self._known.items() if place in places}
+            self._journal.read()
+            self._known = {place: entry for place, entry in self._known.items() if place in places}
             for place in sorted(places):
                 try:
-                    job = self._known[place] if place in self._known else self._read_message(place, places)
+                    job = self._message(place, places)
                 except FileNotFoundError:
                     missed = True  # it was renamed after the listing
                 else:
@@ -168,23 +166,27 @@ class VsqsFolder:
             places.update(f"{DEAD}/{name}" for name in os.listdir(self._path(DEAD)))
         return places
 
-    def _read_message(self, place: str, places: set[str]) -> StoredJob | None:
-        """Read a message. It is remembered, unless it could be another one under the same name at the next scan."""
+    def _message(self, place: str, places: set[str]) -> StoredJob | None:
+        """Return a message. It is remembered, unless it could be another one under the same name at the next scan."""
+        key, state, stored = self._known.get(place, ("", None, None))
+        if state is not None and state == self._journal.known(key):
+            return stored
         name, status = parse(place), os.lstat(self._path(place))
         if name is None or not stat.S_ISREG(status.st_mode):
-            self._known[place] = None
+            self._known[place] = "", NO_STATE, None
             return None
         if not os.access(self._path(place), os.R_OK):
             return None
-        note = self._notes.read(key_of(place))
-        job = job_of(place, note, self.entrypoint)
+        key = str(name.number)
+        state = self._journal.known(key)
+        job = job_of(place, state, self.entrypoint)
         is_copy = self._ids.get(job.id, place) != place and self._ids[job.id] in places
         if is_copy:
             job = job.evolve(id=f"{place}~")  # another message has the same number
         self._ids[job.id] = place
         stored = StoredJob(job, place)
-        if name.is_noted(note) and not is_copy:
-            self._known[place] = stored
+        if not is_copy:
+            self._known[place] = key, state, stored
         return stored
 
     def _folder_times(self) -> tuple[tuple[int, int], ...]:
@@ -203,8 +205,8 @@ class VsqsFolder:
         present = []
         for job, place in jobs:
             with suppress(FileNotFoundError, PermissionError):  # it was removed or renamed, or may not be read
-                payload, note = self._read(place), self._notes.read(key_of(place))
-                present.append(job_of(place, note, self.entrypoint).evolve(id=job.id, payload=payload))
+                payload, state = self._read(place), self._journal.state(key_of(place))
+                present.append(job_of(place, state, self.entrypoint).evolve(id=job.id, payload=payload))
         return present
 
     # Adding
@@ -213,10 +215,14 @@ class VsqsFolder:
         """Make each change by itself; the new jobs together."""
         new = [change.new for change in changes if change.step is Step.ADD]
         added = iter(self._add(new, now) if new else ())
-        return [next(added) if change.step is Step.ADD else self._do_step(change, now) for change in changes]
+        outcomes = [next(added) if change.step is Step.ADD else self._do_step(change, now) for change in changes]
+        removed, self._removed = self._removed, {}
+        with suppress(OSError, StorageError):  # the jobs are removed all the same
+            self._journal.write(removed, now)
+        return outcomes
 
     def _add(self, jobs: list[JobRecord], now: datetime) -> list[Outcome]:
-        """Add jobs: reserve their numbers, write their files and notes at once, then rename the files in order.
+        """Add jobs: reserve their numbers, write their files at once and their states, then rename the files in order.
 
         If a rename or a flush fails, the jobs are removed again, unless another program has taken them by now.
         """
@@ -226,16 +232,18 @@ class VsqsFolder:
             self._tidy(now)
             if not self._was_there:
                 self.path.mkdir(parents=True, exist_ok=True)
-                flush(str(self.path.parent))
+                flush_names(str(self.path.parent))
             if any(job.status is JobStatus.DEAD for job in jobs):
                 os.makedirs(self._path(DEAD), exist_ok=True)
             reserved = self._reserve(len(jobs), now)
             with ThreadPoolExecutor(min(THREADS, len(jobs)), "jqueue-fsync") as threads:
-                notes = list(threads.map(self._write, reserved, jobs))
+                list(threads.map(self._write, reserved, jobs))
+            states = {str(number): state_of(job, NO_STATE) for number, job in zip(reserved, jobs, strict=True)}
+            self._journal.write(states, now, durable=True)
             self._unflushed = True
-            for number, job, note in zip(reserved, jobs, notes, strict=True):
-                place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, note["due"]))
-                added.append(self._stored_job(self._rename(f"{number}{WRITING}", place), note, job.payload))
+            for number, job, state in zip(reserved, jobs, states.values(), strict=True):
+                place = f"{DEAD}/{number}" if job.status is JobStatus.DEAD else str(Name(number, state.due))
+                added.append(self._stored_job(self._rename(f"{number}{WRITING}", place), state, job.payload))
             self._flush()
         except (OSError, StorageError) as error:
             self._free(reserved[len(added) :])
@@ -252,19 +260,15 @@ class VsqsFolder:
         return error
 
     def _flush(self) -> None:
-        for folder in ("", NOTES, DEAD):
-            flush(self._path(folder))
+        for folder in ("", DEAD):
+            flush_names(self._path(folder))
         self._unflushed = False
 
-    def _write(self, number: int, job: JobRecord) -> dict[str, Any]:
-        """Write the file and the note of a new job, and sync both. Returns the note."""
-        path = self._path(f"{number}{WRITING}")
-        note = note_of(job, {}, due=None if job.run_at is None else microseconds(job.run_at))
-        with open(path, "wb", buffering=0) as file:
+    def _write(self, number: int, job: JobRecord) -> None:
+        """Write the file of a new job, and sync it."""
+        with open(self._path(f"{number}{WRITING}"), "wb", buffering=0) as file:
             write_all(file.fileno(), job.payload)
             os.fsync(file.fileno())
-        self._notes.write(str(number), note, path, sync=True)
-        return note
 
     def _reserve(self, count: int, now: datetime) -> list[int]:
         """Reserve numbers larger than those of all messages that were there before this call.
@@ -302,14 +306,16 @@ class VsqsFolder:
                 os.unlink(self._path(f"{number}{WRITING}"))
 
     def _tidy(self, now: datetime) -> None:
-        """Remove files of writers that have died, and notes of messages that vsqs has removed."""
+        """Remove files of writers that have died."""
         oldest = (now - ABANDONED).timestamp()
         for place in self._places():
             number, path = place.removesuffix(WRITING), self._path(place)
             with suppress(OSError):
                 if place != number and number.isdecimal() and os.lstat(path).st_mtime < oldest:
                     os.unlink(path)
-        self._notes.tidy(lambda: {place.removeprefix(f"{DEAD}/").partition(".")[0] for place in self._places()}, now)
+
+    def _present(self) -> set[str]:
+        return {place.removeprefix(f"{DEAD}/").partition(".")[0] for place in self._places()}
 
     # Steps: one method for each, named after it
 
@@ -320,7 +326,7 @@ class VsqsFolder:
             return stored
         except (FileNotFoundError, FileExistsError, JobChangedError):
             return JobChangedError()
-        except OSError as error:
+        except (OSError, StorageError) as error:
             return error
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
@@ -329,38 +335,39 @@ class VsqsFolder:
         number, until = name_of(change.place).number, microseconds(now + timedelta(seconds=timeout))
         place = self._rename(change.place, str(Name(number, until)))
         try:
-            note = self._notes.read(key_of(place))
-            last = max(note.get("until", 0), note.get("next", 0))
+            state = self._journal.state(key_of(place))
+            last = max(state.token or 0, state.next or 0, state.due or 0)
             if last >= until:  # no two claims of a message have the same name
                 until = last + 1
                 place = self._rename(place, str(Name(number, until)))
-            failures = note.get("failures", 0) + job.failures - old.failures
-            job = job.evolve(attempt=max(job.attempt, note.get("attempt", 0) + 1), failures=failures)
+            failures = state.failures + job.failures - old.failures
+            job = job.evolve(attempt=max(job.attempt, state.attempt + 1), failures=failures)
             payload = self._read(place)
-            note = self._annotate(place, note_of(job, note, until=until, next=None, due=None, timeout=timeout))
-        except OSError:
+            state = state_of(job, state, token=until, next=None, timeout=timeout)
+            self._note(place, state, now)
+        except (OSError, StorageError):
             with suppress(OSError):  # it may be another program's by now
                 self._rename(place, change.place)
             raise
-        return self._stored_job(place, note, payload)
+        return self._stored_job(place, state, payload)
 
     def _prolong(self, change: Change, now: datetime) -> StoredJob:
         job, name = change.new, name_of(change.place)
         assert name.until is not None
         until = max(microseconds(now + timedelta(seconds=job.claim_timeout or VISIBILITY_TIMEOUT)), name.until + 1)
-        note = self._notes.read(key_of(change.place)) | {"until": name.until, "next": until}
-        self._annotate(change.place, note)
-        return self._stored_job(self._rename(change.place, str(Name(name.number, until))), note, job.payload)
+        state = replace(self._journal.state(key_of(change.place)), token=name.until, next=until)
+        self._note(change.place, state, now)
+        return self._stored_job(self._rename(change.place, str(Name(name.number, until))), state, job.payload)
 
     def _put(self, change: Change, now: datetime) -> StoredJob:
         """Make a job ready or dead, at its place or behind all others.
 
         At the same time the holder of the claim may prolong it, or another program may give back an expired one. Then
-        the rename fails. The note written before that rename does no harm, as it changes no count.
+        the rename fails. The state written before that rename does no harm, as it changes no count.
         """
         old, job, place, folder = change.old, change.new, change.place, ""
-        due = None if job.run_at is None else microseconds(job.run_at)
-        note = note_of(job, self._notes.read(key_of(place)), due=due)
+        state = state_of(job, self._journal.state(key_of(place)))
+        due = state.due
         if job.status is JobStatus.DEAD:
             folder, due = f"{DEAD}/", None
             with suppress(FileExistsError):
@@ -368,17 +375,17 @@ class VsqsFolder:
         new = f"{folder}{Name(name_of(place).number, due)}"
         is_copy = job.sequence == old.sequence and os.path.lexists(self._path(new))  # of the number of another message
         if job.sequence == old.sequence and not is_copy:
-            self._annotate(place, note)
-            return self._stored_job(self._rename(place, new), note, job.payload)
+            self._note(place, state, now)
+            return self._stored_job(self._rename(place, new), state, job.payload)
         [number] = self._reserve(1, now)
         try:
-            self._notes.write(str(number), note, self._path(place))
+            self._journal.write({str(number): state}, now, job=self._path(place))
             new = self._rename(place, f"{folder}{Name(number, due)}")
         finally:
             self._free([number])
-        if not is_copy:  # else the note is that of the other message
-            self._notes.remove(key_of(place))
-        return self._stored_job(new, note, job.payload)
+        if not is_copy:  # else the state is that of the other message
+            self._removed[key_of(place)] = NO_STATE
+        return self._stored_job(new, state, job.payload)
 
     _release = _bury = _revive = _put
 
@@ -386,10 +393,8 @@ class VsqsFolder:
         job = change.old
         payload = job.payload if job.status is JobStatus.IN_PROGRESS else self._read(change.place)
         os.unlink(self._path(change.place))
-        self._notes.remove(key_of(change.place))
-        if change.acked:
-            with suppress(OSError):  # the job is acked all the same
-                self._acked.remember([job.claim])
+        acked = State(id=job.id, attempt=job.attempt, finished=True)
+        self._removed[key_of(change.place)] = acked if change.acked else NO_STATE
         return StoredJob(job.evolve(payload=payload), "")
 
     def _rename(self, old: str, new: str) -> str:
@@ -402,14 +407,13 @@ class VsqsFolder:
         rename_exclusively(self._path(old), self._path(new))
         return new
 
-    def _annotate(self, place: str, note: dict[str, Any]) -> dict[str, Any]:
-        self._notes.write(key_of(place), note, self._path(place))
-        return note
+    def _note(self, place: str, state: State, now: datetime) -> None:
+        """Write the new state of a job, if its file still has the name that was last seen."""
+        self._journal.write({key_of(place): state}, now, job=self._path(place))
 
-    def _stored_job(self, place: str, note: dict[str, Any], payload: bytes) -> StoredJob:
+    def _stored_job(self, place: str, state: State, payload: bytes) -> StoredJob:
         """Return the job as a scan would now show it, with this payload."""
-        stored_note = {field: value for field, value in note.items() if value}
-        return StoredJob(job_of(place, stored_note, self.entrypoint).evolve(payload=payload), place)
+        return StoredJob(job_of(place, state, self.entrypoint).evolve(payload=payload), place)
 
     def _read(self, place: str) -> bytes:
         with open(self._path(place), "rb", buffering=0) as file:

@@ -1,12 +1,13 @@
 """The older formats by their URLs, and the files in their folders."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jqueue import connect
+from jqueue.formats.journal import Journal
 from jqueue.formats.queue import StoreQueue
 from jqueue.ports.clock import Clock
 from jqueue.runtime.system import SystemClock
@@ -58,6 +59,17 @@ def tree(folder: Path) -> dict[str, bytes | None]:
         for path in sorted(folder.rglob("*"))
         if not any(part.startswith(".jqueue") for part in path.relative_to(folder).parts)
     }
+
+
+JOURNALS = {"vsqs": ".jqueue-journal", "simple": ".jqueue/journal", "elements": ".jqueue/journal"}
+"""Path of the journal in the folder of a queue."""
+
+
+def journal_of(folder: Path, form: str = "vsqs", present: Callable[[], set[str]] = set) -> Journal:
+    """Return the journal of the queue in a folder, as it is now."""
+    journal = Journal(str(folder / JOURNALS[form]), str(folder), present)
+    journal.read()
+    return journal
 
 
 def open_vsqs(folder: Path, clock: FakeClock | None = None) -> StoreQueue:

@@ -10,13 +10,14 @@ import pytest
 
 from jqueue import ClaimLostError, InvalidJobError, JobNotFoundError, JobStatus
 from jqueue.domain.errors import StorageFatalError
+from jqueue.formats import journal
 from jqueue.formats.dirq.layout import Elements, Simple
 from jqueue.formats.dirq.store import DirqStore
-from jqueue.formats.notes import Notes
+from jqueue.formats.journal import State
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.virtual_time import EPOCH
-from tests.unit.formats.places import open_queue, tree
+from tests.unit.formats.places import journal_of, open_queue, tree
 
 LAYOUTS = {"simple": Simple, "elements": Elements}
 of_both_kinds = pytest.mark.parametrize("kind", LAYOUTS)
@@ -95,7 +96,7 @@ async def test_a_job_is_an_element_of_dirq_from_its_enqueue_to_its_ack(kind, tmp
         assert waiting == tree(root)
         await queue.ack_many(await queue.dequeue())
         assert [] == [name for name, content in tree(root).items() if content is not None]
-        assert [] == os.listdir(root / ".jqueue-notes")
+        assert {job.id: State(id=job.id, attempt=2, finished=True)} == journal_of(root, kind).states
 
 
 @pytest.mark.parametrize(("kind", "option"), [("simple", "granularity=60"), ("elements", "maxelts=2")])
@@ -151,7 +152,7 @@ async def test_a_claim_whose_lock_another_program_took_changes_nothing(kind, tmp
 
 
 @of_both_kinds
-async def test_a_scan_sees_each_claim_of_another_queue_object_also_after_its_end_and_before_its_note(
+async def test_a_scan_sees_each_claim_of_another_queue_object_also_after_its_end_and_before_its_line(
     kind, tmp_path, root
 ):
     async with open_queue(kind, tmp_path) as queue, open_queue(kind, tmp_path) as other:
@@ -164,10 +165,8 @@ async def test_a_scan_sees_each_claim_of_another_queue_object_also_after_its_end
         await other.nack((await other.dequeue())[0], charge=False)
         assert 1 == (await seen()).attempt
         lock(kind, root, job.id, START + 7)
-        assert 600 == (await seen()).claim_timeout, "a lock without a note is another program's"
-        Notes(str(root / ".jqueue-notes")).write(
-            job.id.replace("/", "-"), {"token": (START + 7) * 10**9, "timeout": 5}, str(root)
-        )
+        assert 600 == (await seen()).claim_timeout, "a lock that is not in the journal is another program's"
+        journal_of(root, kind).write({job.id: State(token=(START + 7) * 10**9, timeout=5)}, EPOCH)
         assert 5 == (await seen()).claim_timeout
 
 
@@ -188,7 +187,7 @@ async def test_a_claim_made_between_the_listing_and_the_look_at_an_element_is_se
         monkeypatch.setattr(os, "scandir", listed)
         await queue.find(job.id)
         assert [] == races
-        Notes(str(root / ".jqueue-notes")).write(job.id.replace("/", "-"), {"attempt": 1}, str(root))
+        journal_of(root, "simple").write({job.id: State(attempt=1)}, EPOCH)
         unlock("simple", root, job.id)
         [seen] = (await queue.read_state()).jobs
         assert 1 == seen.attempt
@@ -204,11 +203,11 @@ async def test_an_element_that_another_program_locks_while_it_moves_goes_back(ki
     async with raced(kind, root, "rename", take) as queue:
         job = await queue.enqueue("work", b"1")
         [claimed] = await queue.dequeue()
-        before, notes = tree(root), os.listdir(root / ".jqueue-notes")
+        before, states = tree(root), journal_of(root, kind).states
         with pytest.raises(ClaimLostError):
             await queue.nack(claimed, dead=dead)
-        assert (before, notes) == (tree(root), os.listdir(root / ".jqueue-notes"))
-        assert [] == [name for name in os.listdir(root / ".jqueue") if name != "acked"]
+        assert (before, states) == (tree(root), journal_of(root, kind).states)
+        assert {"journal", "journal.lock"} == set(os.listdir(root / ".jqueue"))
         assert START + 7 == os.stat(root / job.id).st_mtime
 
 
@@ -235,7 +234,7 @@ async def test_a_moved_element_replaces_no_element_of_another_program(kind, root
 
 
 @of_both_kinds
-async def test_two_queues_at_the_same_time_of_the_clock_mix_up_no_names_and_no_notes(kind, tmp_path):
+async def test_two_queues_at_the_same_time_of_the_clock_mix_up_no_names_and_no_states(kind, tmp_path):
     async with open_queue(kind, tmp_path) as queue, open_queue(kind, tmp_path) as other:
         turns = [(number, each) for number in range(4) for each in (queue, other)]
         for number, each in turns:
@@ -314,13 +313,14 @@ async def test_a_schema_says_where_payload_and_headers_lie_and_refuses_jobs_that
 
 
 @of_both_kinds
-async def test_leftovers_of_killed_programs_are_removed_and_nothing_else(kind, tmp_path, root):
+async def test_leftovers_of_killed_programs_are_removed_and_nothing_else(kind, tmp_path, root, monkeypatch):
+    monkeypatch.setattr(journal, "COMPACT_BYTES", 0)
     clock = FakeClock(datetime.now(UTC))
     async with open_queue(kind, tmp_path, clock) as queue:
         ids = [(await queue.enqueue("other", b"%d" % number)).id for number in range(3)]
         await queue.nack((await queue.dequeue("other"))[0], dead=True)
-    notes = set(os.listdir(root / ".jqueue-notes"))
-    assert 3 == len(notes)
+    states = journal_of(root, kind).states.keys()
+    assert 3 == len(states)
     old = "00000000000000"
     add(kind, root, f".jqueue/new-{ids[0][:8]}-{old}", b"")
     add(kind, root, f".jqueue/gone-{ids[0][:8]}-{old}", b"")
@@ -334,18 +334,19 @@ async def test_leftovers_of_killed_programs_are_removed_and_nothing_else(kind, t
     async def left(seconds):
         clock.advance(seconds)
         async with open_queue(kind, tmp_path, clock) as queue:
-            await queue.nack((await queue.dequeue("other"))[0], charge=False)
+            for _ in range(3):
+                await queue.nack((await queue.dequeue("other"))[0], charge=False)
         return {name for name in [*parts, f"{ids[0][:8]}/{old}.lck"] if (root / name).exists()}
 
     locks = {f"{ids[0][:8]}/{old}.lck"}
     assert {*parts, *locks} == await left(200)
     assert locks == await left(200)
-    assert notes == set(os.listdir(root / ".jqueue-notes"))
+    assert states == journal_of(root, kind).states.keys()
     assert (set() if kind == "simple" else locks) == await left(300)
     await left(3600)
-    assert notes - {ids[2].replace("/", "-")} == set(os.listdir(root / ".jqueue-notes"))
+    assert states - {ids[2]} == journal_of(root, kind).states.keys()
     assert all((root / name).exists() for name in ours)
-    assert {"acked"} >= {name for name in os.listdir(root / ".jqueue") if not name.startswith("dead-")}
+    assert [] == [name for name in os.listdir(root / ".jqueue") if not name.startswith(("dead-", "journal"))]
 
 
 @of_both_kinds

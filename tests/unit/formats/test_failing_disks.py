@@ -10,8 +10,9 @@ from collections import Counter
 import pytest
 
 from jqueue import JobNotFoundError, JobStateError, JobStatus, StorageError
-from jqueue.formats import notes
-from tests.unit.formats.places import clock_of, in_each_format, open_queue
+from jqueue.formats import journal
+from jqueue.runtime.posix_files import open_file
+from tests.unit.formats.places import JOURNALS, clock_of, in_each_format, open_queue
 
 PAYLOAD = b"payload" * 100
 CALLS = ("fsync", "pwrite", "write")
@@ -155,21 +156,21 @@ async def test_a_disk_that_fails_at_any_write_of_a_step_loses_and_doubles_no_job
 
 
 @pytest.mark.parametrize("form", ["vsqs", "simple", "elements"])
-async def test_a_note_that_cannot_be_read_for_a_moment_loses_no_field_of_its_job(form, tmp_path, monkeypatch):
-    """Each read of the note fails in turn, as too many files are open."""
+async def test_a_journal_that_cannot_be_read_for_a_moment_loses_no_field_of_a_job(form, tmp_path, monkeypatch):
+    """Each opening of the journal fails in turn, as too many files are open."""
     for number in itertools.count(1):
         folder, reads = tmp_path / str(number), list[str]()
         folder.mkdir()
         added = await open_queue(form, folder).enqueue("mail", b"payload", headers={"key": "value"}, max_attempts=7)
 
-        def opened(path, *arguments, number=number, reads=reads, **options):
+        def opened(path, *arguments, number=number, reads=reads):
             reads.append(path)
             if len(reads) == number:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            return open(path, *arguments, **options)
+            return open_file(path, *arguments)
 
         with monkeypatch.context() as patch:
-            patch.setattr(notes, "open", opened, raising=False)
+            patch.setattr(journal, "open_file", opened)
             async with open_queue(form, folder) as queue:
                 [job] = await queue.dequeue("mail")
                 await queue.nack(job, error="it failed")
@@ -234,7 +235,9 @@ async def test_no_answer_comes_before_its_change_is_flushed(form, tmp_path, monk
     async with open_queue(form, tmp_path) as queue:
         await queue.enqueue("work", b"before")
         monkeypatch.setattr(os, "fsync", noted)
-        await asyncio.gather(*(queue.enqueue("work", b"%d" % number) for number in range(30)))
+        headers = {} if form == "elements" else {"kind": "test"}
+        calls = (queue.enqueue("work", b"%d" % number, headers=headers) for number in range(30))
+        await asyncio.gather(*calls)
     files = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() != b"before"]
     visible = [root] if form == "text" else [path for path in files if ".jqueue" not in str(path)]
     assert (1 if form == "text" else 30) == len(visible)
@@ -243,6 +246,8 @@ async def test_no_answer_comes_before_its_change_is_flushed(form, tmp_path, monk
         assert 1 == len(flushed), "concurrent calls share one flush"
     else:
         assert {path.parents[form == "elements"].stat().st_ino for path in visible} <= set(flushed)
+    if form in ("vsqs", "simple"):
+        assert (root / JOURNALS[form]).stat().st_ino in flushed, "the headers are in it"
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system does not show what is open")

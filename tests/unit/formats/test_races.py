@@ -8,9 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from jqueue import JobNotFoundError
-from jqueue.formats.notes import Notes
 from jqueue.formats.queue import StoreQueue
-from tests.unit.formats.places import open_queue
+from tests.unit.formats.places import in_each_format, open_queue
 
 
 class Raced:
@@ -143,11 +142,20 @@ async def test_a_message_that_is_edited_just_before_its_mark_is_not_marked(tmp_p
     assert b"-HELD\n-waits\n" == path.read_bytes()
 
 
-def test_a_job_that_another_program_has_renamed_keeps_its_note(tmp_path):
-    notes, job = Notes(str(tmp_path / "notes")), tmp_path / "job"
-    job.touch()
-    notes.write("key", {"attempt": 1}, str(job))
-    job.rename(tmp_path / "renamed")
-    with pytest.raises(FileNotFoundError):
-        notes.write("key", {"attempt": 2}, str(job))
-    assert ({"attempt": 1}, ["key"]) == (notes.read("key"), os.listdir(tmp_path / "notes"))
+@in_each_format
+async def test_a_claim_counts_the_attempt_that_another_process_made_after_the_scan(form, tmp_path):
+    async with open_queue(form, tmp_path) as other:
+        await other.enqueue("work", b"payload")
+
+        def race():
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(asyncio.run, claimed_and_given_back()).result()
+
+        async def claimed_and_given_back():
+            async with open_queue(form, tmp_path) as third:
+                [job] = await third.dequeue()
+                await third.nack(job, charge=False)
+
+        async with StoreQueue(Raced(open_queue(form, tmp_path).store, race)) as queue:
+            [job] = await queue.dequeue()
+        assert 2 == job.attempt

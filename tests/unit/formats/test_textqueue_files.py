@@ -227,11 +227,12 @@ async def test_a_claim_is_on_the_disk_before_it_is_answered(path, journal, monke
             flushed.clear()
 
 
-async def test_no_job_is_claimed_on_a_full_disk(path, journal, monkeypatch):
+@pytest.mark.parametrize("cut", [1, 19])
+async def test_no_job_is_claimed_on_a_full_disk(cut, path, journal, monkeypatch):
     path.write_bytes(b"-a\n-b\n-c\n")
     async with queue_on(path) as queue:
         await queue.dequeue()
-        before, write = journal.read_bytes(), os.write
+        write = os.write
         loop, late = asyncio.get_running_loop(), [0]
         time = loop.time
         monkeypatch.setattr(loop, "time", lambda: time() + late[0])
@@ -239,15 +240,18 @@ async def test_no_job_is_claimed_on_a_full_disk(path, journal, monkeypatch):
         def full(file, content):
             if not os.path.samestat(os.fstat(file), os.stat(journal)):
                 return write(file, content)
-            if len(content) >= 20:
-                return write(file, bytes(content[:-19]))
+            if len(content) > cut:
+                return write(file, bytes(content[:-cut]))
             late[0] += 1000  # the deadline passes
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-        monkeypatch.setattr(os, "write", full)
-        with pytest.raises(StorageError):
-            await queue.dequeue(batch_size=2)
-    assert (before, b"-a\n-b\n-c\n") == (journal.read_bytes(), path.read_bytes())
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(StorageError):
+                await queue.dequeue(batch_size=2)
+    assert b"-a\n-b\n-c\n" == path.read_bytes()
+    async with queue_on(path) as queue:
+        assert [(b"b", 1), (b"c", 1)] == [(job.payload, job.attempt) for job in await queue.dequeue(batch_size=9)]
 
 
 async def test_an_editor_may_replace_the_file(path):

@@ -8,9 +8,10 @@ import pytest
 from jqueue import ClaimLostError, JobStatus, JQueueError
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.formats.notes import Notes
+from jqueue.formats import journal
+from jqueue.formats.journal import Journal
 from jqueue.testing.fake_clock import FakeClock
-from tests.unit.formats.places import filled, names
+from tests.unit.formats.places import filled, journal_of, names
 from tests.unit.formats.places import open_vsqs as queue_on
 
 NOW = 1_767_225_600_000_000
@@ -50,7 +51,7 @@ def contents(folder):
     """Return the folders and files below a folder, without those of jqueue."""
     walked = sorted(os.walk(folder))
     return [(path, *(sorted(name for name in names if name[:8] != ".jqueue-") for names in lists))
-            for path, *lists in walked if not path.endswith(".jqueue-notes")]  # fmt: skip
+            for path, *lists in walked]  # fmt: skip
 
 
 async def test_files_that_are_no_messages_are_neither_served_nor_touched(tmp_path):
@@ -169,25 +170,25 @@ async def test_a_claim_after_a_heartbeat_has_a_name_of_its_own(tmp_path):
     await other.ack(again)
 
 
-async def test_a_claim_that_is_seen_before_its_note_is_read_again(tmp_path, monkeypatch):
+async def test_a_claim_that_is_seen_before_its_line_in_the_journal_is_read_again(tmp_path, monkeypatch):
     clock = FakeClock()
     queue, other = queue_on(filled(tmp_path, {"5": b""}), clock), queue_on(tmp_path, clock)
     await queue.read_state()
-    write, other_reads = Notes.write, [other.store.scan]
+    write, other_reads = Journal.write, [other.store.scan]
 
-    def late(notes, key, note, path, **options):
+    def late(*arguments, **options):
         if other_reads:
             [seen] = other_reads.pop()(clock.now())
             assert 10 == seen.job.claim_timeout, "the default of vsqs"
-        write(notes, key, note, path, **options)
+        write(*arguments, **options)
 
-    monkeypatch.setattr(Notes, "write", late)
+    monkeypatch.setattr(Journal, "write", late)
     await queue.dequeue(claim_timeout=3600)
     [seen] = other.store.scan(clock.now())
     assert 3600 == seen.job.claim_timeout
 
 
-async def test_a_message_of_a_taken_number_leaves_the_note_of_the_other_one_alone(tmp_path):
+async def test_a_message_of_a_taken_number_leaves_the_state_of_the_other_one_alone(tmp_path):
     queue = queue_on(tmp_path)
     job = await queue.enqueue("mail", b"ours", headers={"a": "b"})
     filled(tmp_path, {f"{NOW}.{NOW - 1}": b"theirs"})
@@ -207,27 +208,31 @@ async def test_a_folder_that_has_disappeared_is_not_made_again_by_the_end_of_a_c
     assert not (tmp_path / "queue").exists()
 
 
-async def test_old_notes_of_messages_that_vsqs_has_removed_are_tidied(tmp_path):
+async def test_old_states_of_messages_that_vsqs_has_removed_are_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "COMPACT_BYTES", 0)
     clock = FakeClock()
     queue = queue_on(tmp_path, clock)
     for number in range(3):
         await queue.enqueue("work", b"", headers={"n": str(number)})
     await queue.nack((await queue.dequeue(batch_size=2))[1], dead=True)
     (tmp_path / str(NOW + 2)).unlink()
-    notes = tmp_path / ".jqueue-notes"
-    for note in notes.iterdir():
-        os.utime(note, (NOW / 1e6 - 3601,) * 2)
-    (notes / f"{NOW + 9}").write_bytes(b"young")
-    os.utime(notes / f"{NOW + 9}", (NOW / 1e6,) * 2)
+    clock.advance(3600)
+    later = NOW + 3_600_000_000
+    for _ in range(5):
+        await queue.enqueue("work", b"", delay=60)
+    expected = {str(number) for number in (NOW, NOW + 1, *range(later, later + 5))}
+    assert expected | {str(NOW + 2)} == journal_of(tmp_path).states.keys(), "a young one may belong to a new message"
     clock.advance(1)
-    queue = queue_on(tmp_path, clock)
-    await queue.enqueue("work", b"", delay=60)
-    assert [str(NOW + number) for number in (0, 1, 9, 1_000_000)] == sorted(note.name for note in notes.iterdir())
-    assert {"0", "1"} <= {job.headers.get("n") for job in (await queue.read_state()).jobs}
+    for _ in range(25):
+        await queue.enqueue("work", b"", delay=60)
+    assert str(NOW + 2) not in journal_of(tmp_path).states
+    assert expected <= journal_of(tmp_path).states.keys()
+    assert {"0", "1"} <= {(job.headers or {}).get("n") for job in (await queue.read_state()).jobs}
 
 
 async def test_a_message_whose_claim_cannot_be_noted_stays_ready(tmp_path):
-    async with queue_on(filled(tmp_path, {"5": b"", ".jqueue-notes": b"in the place of the folder"})) as queue:
+    (tmp_path / ".jqueue-journal.lock").mkdir()
+    async with queue_on(filled(tmp_path, {"5": b""})) as queue:
         with pytest.raises(JQueueError):
             await queue.apply_each(Dequeue(), deadline=0.1)
     assert ["5"] == names(tmp_path)
@@ -250,17 +255,3 @@ async def test_a_message_that_can_be_read_by_now_is_served(tmp_path, monkeypatch
             clock.advance(60)
     [job] = await queue.dequeue()
     assert b"payload" == job.payload
-
-
-@pytest.mark.parametrize("note", [b"", b"{", b"[]", b'{"attempt":"2"}', b'{"entrypoint":"\n"}', b'{"due":-1}'])
-async def test_a_note_that_jqueue_has_not_written_is_ignored(tmp_path, note):
-    queue = queue_on(filled(tmp_path, {"5": b"payload", ".jqueue-notes/5": note}))
-    [job] = await queue.dequeue()
-    assert (b"payload", tmp_path.name, 1) == (job.payload, job.entrypoint, job.attempt)
-
-
-async def test_a_wrong_note_of_a_claim_is_ignored(tmp_path):
-    until = NOW + 5_000_000
-    note = b'{"timeout":1e300,"until":%d}' % until
-    queue = queue_on(filled(tmp_path, {f"5.{until}": b"held", "6": b"ready", ".jqueue-notes/5": note}), FakeClock())
-    assert [b"ready"] == [job.payload for job in await queue.dequeue(batch_size=9)]

@@ -1,0 +1,42 @@
+"""File functions that only the older formats need: a rename that replaces no file, and a flush of a folder's names."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import sys
+from contextlib import suppress
+
+from jqueue.runtime.posix_files import closing, flush_folder, open_folder
+
+_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+
+
+def flush_names(folder: str) -> None:
+    """Sync the names in a folder to the disk. A folder that no longer exists needs no sync."""
+    with suppress(FileNotFoundError), closing(open_folder(folder)) as descriptor:
+        flush_folder(descriptor)
+
+
+def rename_exclusively(old: str, new: str) -> None:
+    """Rename a file, unless another file has the new name.
+
+    On Linux this is one step of the file system. Where there is no such step, the new name is checked first. A file
+    that gets the new name right after the check is replaced, so callers must reserve new names.
+
+    Raises:
+        FileNotFoundError: the file was renamed or removed meanwhile.
+        FileExistsError: another file has the new name.
+        OSError: the rename failed.
+    """
+    if _renameat2 is not None:
+        here, no_replace = -100, 1
+        if _renameat2(here, os.fsencode(old), here, os.fsencode(new), ctypes.c_uint(no_replace)) == 0:
+            return
+        number = ctypes.get_errno()
+        if number not in (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):  # this system or disk has no such step
+            raise OSError(number, os.strerror(number), old, None, new)
+    if os.path.lexists(new):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), old, None, new)
+    os.rename(old, new)
