@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ON_SPARK = ROOT / "docs" / "guide" / "spark.md"
 FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[ \t]*(?:python|py)", re.MULTILINE | re.IGNORECASE)
 NOT_RUN = "# not run: "
-MOST_NOT_RUN = 3
+MOST_NOT_RUN = 6
 
 
 def _code(example: Example) -> CodeType:
