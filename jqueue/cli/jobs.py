@@ -432,7 +432,7 @@ def _facts(job: Job, now: datetime) -> dict[str, str]:
 def _story(job: Job, events: list[HistoryEvent]) -> dict[str, str | None]:
     """Return the errors of the attempts, the latest in full, and the events. They may have several lines."""
     earlier = [
-        f"{moment(each.at)}  attempt {each.attempt}: {' '.join(each.text.split())}"
+        f"{moment(each.at)}  attempt {each.attempt} by {each.holder or 'unknown'}: {' '.join(each.text.split())}"
         for each in job.errors
         if each.text != job.error
     ]

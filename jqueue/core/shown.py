@@ -46,6 +46,7 @@ class ShownError(msgspec.Struct):
     attempt: int
     at: Instant | None
     error: str
+    holder: str | None
 
 
 class ShownJob(msgspec.Struct):
@@ -112,7 +113,10 @@ def job_values(job: Job, now: datetime, kind: type[ShownJob] = ShownJob) -> dict
         "attempts": job.tries,
         "failures": job.failed_tries,
         "payload_bytes": len(job.payload) if stored is None else stored.size,
-        "errors": [{"attempt": each.attempt, "at": instant(each.at), "error": each.text} for each in job.errors],
+        "errors": [
+            {"attempt": each.attempt, "at": instant(each.at), "error": each.text, "holder": each.holder}
+            for each in job.errors
+        ],
         "error_bytes_dropped": job.error_dropped,
         "result_bytes_dropped": job.result_dropped,
     }

@@ -63,6 +63,10 @@ class AttemptError(NamedTuple):
     """Time of the nack, or of the sweep that found the claim stale."""
     text: str
     """The error, cut at 256 bytes. It begins with the class of the exception if it was given as an exception."""
+    holder: str | None = None
+    """Name of the claim's holder; None if it had none."""
+    claimed_at: Moment | None = None
+    """Time of the claim; None in errors that an earlier version wrote."""
 
 
 class StoredObject(NamedTuple):

@@ -134,7 +134,10 @@ def _to_headers(value: object) -> FrozenHeaders:
 
 
 def _check_errors(errors: tuple[AttemptError, ...]) -> tuple[AttemptError, ...]:
-    dated = [(error.attempt, to_utc(error.at), error.text) for error in errors]
+    dated = [
+        (error.attempt, to_utc(error.at), error.text, error.holder, error.claimed_at and to_utc(error.claimed_at))
+        for error in errors
+    ]
     return msgspec.convert(dated, tuple[AttemptError, ...])
 
 

@@ -432,7 +432,8 @@ class PlainQueue(PlainRules):
         if job["claimed_at"] is None:
             return job["errors"]
         kept = text if text == STALE else kept_text(text, ERROR_BYTES)
-        return (*job["errors"], (job["attempt"], self.now, kept))[-ERRORS_KEPT:]
+        error = (job["attempt"], self.now, kept, job["holder"], job["claimed_at"])
+        return (*job["errors"], error)[-ERRORS_KEPT:]
 
     def heartbeat(self, claims, tolerant):
         """Keep claims alive. Returns a refusal for each that is lost, and for each job that is to stop."""

@@ -42,6 +42,7 @@ values = st.recursive(
 """Values that JSON can hold."""
 
 ceilings = st.none() | st.integers(1, COUNT_MAX)
+attempt_errors = st.builds(AttemptError, counts, times, texts, st.none() | texts, st.none() | times)
 stored = st.builds(
     lambda folder, name, size, digest: StoredObject(f".{folder}/{name}", size, digest),
     st.sampled_from(["payloads", "results"]),
@@ -68,7 +69,7 @@ jobs = st.builds(
     unique_key=st.none() | names,
     queued_at=st.none() | times,
     payload_object=st.none() | stored,
-    errors=st.lists(st.builds(AttemptError, counts, times, texts), max_size=3).map(tuple),
+    errors=st.lists(attempt_errors, max_size=3).map(tuple),
     unique_for=st.none() | seconds,
     error=st.none() | texts,
     error_dropped=counts,

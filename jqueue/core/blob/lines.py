@@ -94,7 +94,8 @@ def is_sound(job: JobRecord) -> bool:
         return False
     if (later := _later(job)) != _NOTHING:
         errors, *moments = later
-        if any(each is not None and each.tzinfo is not UTC for each in [*moments, *[error.at for error in errors]]):
+        moments += [at for error in errors for at in (error.at, error.claimed_at)]
+        if any(each is not None and each.tzinfo is not UTC for each in moments):
             return False
     if job.status is JobStatus.IN_PROGRESS:
         return job.attempt > 0

@@ -92,8 +92,8 @@ ERRORS_KEPT = 5
 ATTEMPT_ERROR_BYTES = 256
 """Largest size of each of these errors in the blob."""
 
-ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", ]')
-"""About how many bytes such an error takes in the blob besides its text."""
+ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", , , "2026-01-01T00:00:00.000000+00:00"]')
+"""About how many bytes such an error takes in the blob besides its texts."""
 
 SAME_MOMENT = timedelta(microseconds=1)
 
@@ -122,7 +122,8 @@ def kept_errors(draft: Draft, job: JobRecord, error: str, now: datetime, blob_by
     known = job.errors
     if job.claimed_at is None:
         return known
-    errors = (*known, AttemptError(job.attempt, now, cut_error(error, ATTEMPT_ERROR_BYTES)))[-ERRORS_KEPT:]
+    text = cut_error(error, ATTEMPT_ERROR_BYTES)
+    errors = (*known, AttemptError(job.attempt, now, text, job.holder, job.claimed_at))[-ERRORS_KEPT:]
     taken = sum(map(_size_of, known))
     while not take_reserve(draft, sum(map(_size_of, errors)) - taken, blob_bytes):
         errors = errors[1:]
@@ -130,7 +131,7 @@ def kept_errors(draft: Draft, job: JobRecord, error: str, now: datetime, blob_by
 
 
 def _size_of(error: AttemptError) -> int:
-    return ATTEMPT_BYTES + written_bytes(error.text)
+    return ATTEMPT_BYTES + written_bytes(error.text) + (0 if error.holder is None else written_bytes(error.holder))
 
 
 def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, *, dead: bool = False, **changes: Any) -> None:
