@@ -293,14 +293,14 @@ def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[],
         formatter.worker = f"{worker.settings.name}@{process_name()}"
     gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
     fail: Callable[[str], object] = partial(logger.error, "%s") if as_json else note
-    return asyncio.run(_run(worker, queue, fail, usable, drain=options["drain"]))
+    return asyncio.run(serve(worker, queue, fail, usable, drain=options["drain"]))
 
 
-async def _run(
+async def serve(
     worker: Worker,
     queue: BlobQueue | StoreQueue,
     fail: Callable[[str], object],
-    usable: Callable[[], object],
+    usable: Callable[[], object] = lambda: None,
     *,
     drain: bool,
 ) -> int:

@@ -17,6 +17,9 @@ from sybil.parsers.markdown import CodeBlockParser
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ON_SPARK = ROOT / "docs" / "guide" / "spark.md"
+ON_DJANGO = ROOT / "docs" / "guide" / "frameworks" / "django.md"
+"""A page whose snippets `tests/django/test_guide.py` runs, as they need settings."""
+ELSEWHERE = (ON_SPARK, ON_DJANGO)
 FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[ \t]*(?:python|py)", re.MULTILINE | re.IGNORECASE)
 NOT_RUN = "# not run: "
 MOST_NOT_RUN = 6
@@ -35,9 +38,14 @@ def _evaluate(example: Example) -> None:
         exec(code, example.namespace)
 
 
+def examples_of(page: Path) -> list[Example]:
+    """Return the snippets of a page."""
+    return list(Sybil([CodeBlockParser("python", _evaluate)]).parse(page).examples())
+
+
 def _run(page: Path) -> list[str]:
     """Run the snippets of a page and return their texts."""
-    examples = list(Sybil([CodeBlockParser("python", _evaluate)]).parse(page).examples())
+    examples = examples_of(page)
     for example in examples:
         example.evaluate()
     return [str(example.parsed) for example in examples]
@@ -50,7 +58,9 @@ def test_the_snippets_of_the_page_about_spark_run(spark, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page != ON_SPARK], ids=lambda page: page.relative_to(ROOT).as_posix()
+    "page",
+    [page for page in PAGES if page not in ELSEWHERE],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_the_snippets_of_a_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

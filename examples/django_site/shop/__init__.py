@@ -1,0 +1,1 @@
+"""An app that takes orders and confirms them by mail."""
