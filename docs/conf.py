@@ -18,6 +18,9 @@ REPOSITORY = "https://github.com/janbjorge/jqueue"
 STEPS_UP = re.compile(r"\]\(((?:\.\./)+[^)#\s]*)")
 """The target of a link that begins with steps up."""
 
+COLON = "\ue000"
+"""Stands for a colon and a space while Napoleon reads a docstring."""
+
 PAGE = re.compile(r"^\| \[([^]]+)\]\(([^)#]+)\.md\) \| (.+) \|$", re.MULTILINE)
 """A page in the tables of index.md: its title, its name, and what is in it."""
 
@@ -34,6 +37,7 @@ copybutton_exclude = ".linenos, .gp, .go"
 autodoc_default_options = {"member-order": "bysource"}
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
+napoleon_custom_sections = [("Options", "params_style")]
 
 html_theme = "furo"
 html_title = f"jqueue {__version__}"
@@ -62,8 +66,24 @@ def link_to_repository(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = STEPS_UP.sub(target, source[0])
 
 
+def shorten_signature(
+    app: Sphinx, kind: str, name: str, item: object, options: Any, signature: str | None, returned: str | None
+) -> tuple[str | None, str | None]:
+    """Show a timedelta by its own name, and no signature of a class that nobody calls."""
+    if signature == "(*args, **kwargs)":
+        return None, None
+    return signature and signature.replace("datetime.timedelta(", "timedelta("), returned
+
+
+def keep_colon(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:
+    """Hide the colon of a property's first line from Napoleon, which takes what is before it for a type."""
+    if kind == "property" and lines:
+        lines[0] = lines[0].replace(": ", COLON)
+
+
 def show_code(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:
-    """Show indented lines after an empty line of a docstring as code."""
+    """Show indented lines after an empty line of a docstring as code, and the colons that were hidden."""
+    lines[:] = [line.replace(COLON, ": ") for line in lines]
     for number in range(len(lines) - 1, 1, -1):
         before = next(line for line in reversed(["-", *lines[:number]]) if line)
         if not lines[number - 1] and lines[number].startswith("    ") and not before.startswith(("    ", ".. ", ":")):
@@ -94,6 +114,8 @@ def setup(app: Sphinx) -> None:
     """Register the steps above."""
     app.connect("builder-inited", describe_commands)
     app.connect("source-read", link_to_repository)
-    app.connect("autodoc-process-docstring", show_code)
+    app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("autodoc-process-docstring", keep_colon, priority=400)
+    app.connect("autodoc-process-docstring", show_code, priority=600)
     app.connect("missing-reference", find_shown)
     app.connect("build-finished", list_for_programs)
