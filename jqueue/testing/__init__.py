@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jqueue.testing.assertions import assert_enqueued, assert_not_enqueued, enqueued
     from jqueue.testing.fake_clock import FakeClock, LongestWaits
     from jqueue.testing.objects_contract import ObjectsContract
     from jqueue.testing.queue_contract import QueueContract, QueueFactory
@@ -31,6 +32,9 @@ __all__ = [
     "StorageFactory",
     "WorkReport",
     "WorkerTester",
+    "assert_enqueued",
+    "assert_not_enqueued",
+    "enqueued",
     "tune",
 ]
 
@@ -48,6 +52,9 @@ _HOMES = {
     "StorageFactory": "jqueue.testing.storage_contract",
     "WorkReport": "jqueue.testing.work_report",
     "WorkerTester": "jqueue.testing.worker_testing",
+    "assert_enqueued": "jqueue.testing.assertions",
+    "assert_not_enqueued": "jqueue.testing.assertions",
+    "enqueued": "jqueue.testing.assertions",
     "tune": "jqueue.testing.tuning",
 }
 

@@ -1,11 +1,14 @@
 """Fixtures for testing workers; pytest finds them wherever jqueue is installed.
 
-`queue_clock` is a `FakeClock`, `queue` a queue in memory on that clock, `worker` a `WorkerTester` on both:
+`jqueue_clock` is a `FakeClock`, `jqueue_queue` a queue in memory on that clock, and `jqueue_worker` a `WorkerTester` on
+both:
 
-    async def test_a_welcome_is_sent(queue, worker):
-        await welcome.enqueue(queue, User(name="Ada"), delay=3600)
-        report = await worker.run_until_idle(app.worker)
+    async def test_a_welcome_is_sent(jqueue_queue, jqueue_worker):
+        await welcome.enqueue(jqueue_queue, User(name="Ada"), delay=3600)
+        report = await jqueue_worker.run_until_idle(app.worker)
         assert ["succeeded"] == [ran.outcome for ran in report]
+
+`jqueue_inline` makes `enqueue` run jobs at once.
 
 They are plain fixtures, so any plugin that runs async tests will do, in any mode. A fixture of the same name in a
 project's own conftest.py or test file takes precedence. Modules that a fixture needs are imported when it is used.
@@ -13,7 +16,9 @@ project's own conftest.py or test file takes precedence. Modules that a fixture 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,16 +37,16 @@ POLL_INTERVAL = 0.02
 
 
 @pytest.fixture
-def queue_clock() -> FakeClock:
-    """The clock of `queue`. It moves when told: `queue_clock.advance(60)`."""
+def jqueue_clock() -> FakeClock:
+    """The clock of `jqueue_queue`. It moves when told: `jqueue_clock.advance(60)`."""
     from jqueue.testing.fake_clock import FakeClock
 
     return FakeClock()
 
 
 @pytest.fixture
-def queue(queue_clock: FakeClock) -> DirectQueue:
-    """An in-memory queue for this test alone, which goes by `queue_clock`. It can be used at once.
+def jqueue_queue(jqueue_clock: FakeClock) -> DirectQueue:
+    """An in-memory queue for this test alone, which goes by `jqueue_clock`. It can be used at once.
 
     Retries always wait for the longest time that their backoff allows, so nothing is random.
     """
@@ -49,13 +54,23 @@ def queue(queue_clock: FakeClock) -> DirectQueue:
     from jqueue.core.direct import DirectQueue
     from jqueue.testing.fake_clock import LongestWaits
 
-    storage = InMemoryStorage(clock=queue_clock)
-    return DirectQueue(storage, clock=queue_clock, entropy=LongestWaits(), poll_interval=POLL_INTERVAL)
+    storage = InMemoryStorage(clock=jqueue_clock)
+    return DirectQueue(storage, clock=jqueue_clock, entropy=LongestWaits(), poll_interval=POLL_INTERVAL)
 
 
 @pytest.fixture
-def worker(queue: JobQueue, queue_clock: FakeClock) -> WorkerTester:
-    """Runs workers on `queue` until nothing is left to do: `report = await worker.run_until_idle(app.worker)`."""
+def jqueue_worker(jqueue_queue: JobQueue, jqueue_clock: FakeClock) -> WorkerTester:
+    """Runs workers on `jqueue_queue`: `report = await jqueue_worker.run_until_idle(app.worker)`."""
     from jqueue.testing.worker_testing import WorkerTester
 
-    return WorkerTester(queue, queue_clock)
+    return WorkerTester(jqueue_queue, jqueue_clock)
+
+
+@pytest.fixture
+def jqueue_inline(jqueue_worker: WorkerTester) -> Iterator[Callable[..., Any]]:
+    """Runs the jobs of a worker at once: after `jqueue_inline(app.worker)`, an `enqueue` ends when its job has ended.
+
+    It takes `raise_errors=False`, and returns the queue: see `WorkerTester.inline`.
+    """
+    with ExitStack() as stack:
+        yield lambda worker, **options: stack.enter_context(jqueue_worker.inline(worker, **options))

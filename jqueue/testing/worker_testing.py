@@ -8,16 +8,17 @@ next one is due, and lets the worker look again. So delays, retries, limits and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.limits import check_integer
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.queue_options import QueueOptions
+from jqueue.testing._inline_queue import InlineQueue
 from jqueue.testing._watched_queue import WatchedQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, WorkReport
@@ -100,6 +101,27 @@ class WorkerTester:
         if raise_errors:
             _raise_first([ran for ran in report if ran.outcome == "dead"])
         return report
+
+    @contextmanager
+    def inline(self, worker: Worker, *, raise_errors: bool = True) -> Iterator[Any]:
+        """Bind a worker to a queue whose jobs run at once, during the block. Yields that queue.
+
+        A call that adds jobs, as `handler.enqueue(...)` does, first adds them to the queue of this tester. Then it does
+        `run_until_idle(worker)`: delays and retries are skipped, and jobs that the handlers add run too.
+
+        Args:
+            worker: your worker, with its handlers, middleware and lifespan. It is bound to its former queue again
+                after the block.
+            raise_errors: True to have that call raise the error of the first job that died. No call raises it in your
+                program, where the job runs elsewhere. With False, the error is only in `report`.
+        """
+        queue = InlineQueue(self, worker, raise_errors=raise_errors)
+        before = worker._queue  # noqa: SLF001
+        worker.bind(queue)
+        try:
+            yield queue
+        finally:
+            worker._queue = before  # noqa: SLF001
 
     async def _run(self, worker: Worker, watched: WatchedQueue, *, with_crons: bool) -> None:
         """Run the worker with the watching middleware outside all others, and with or without its cron entries."""

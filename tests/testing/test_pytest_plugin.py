@@ -32,37 +32,46 @@ import pytest
 
 MARK
 
-async def test_a_job_is_run_hours_later(queue, queue_clock, worker):
-    began = queue_clock.now()
-    await app.greet.enqueue(queue, "Ada", delay=3600)
-    report = await worker.run_until_idle(app.worker)
+async def test_a_job_is_run_hours_later(jqueue_queue, jqueue_clock, jqueue_worker):
+    began = jqueue_clock.now()
+    await app.greet.enqueue(jqueue_queue, "Ada", delay=3600)
+    report = await jqueue_worker.run_until_idle(app.worker)
     assert ["failed", "succeeded"] == report.outcomes
     assert "hello Ada" == report[1].result
-    assert 7200 == (queue_clock.now() - began).total_seconds()
+    assert 7200 == (jqueue_clock.now() - began).total_seconds()
 
-async def test_each_test_has_its_own_queue(queue, worker):
-    assert 0 == len(await worker.run_until_idle(app.worker))
+async def test_each_test_has_its_own_queue(jqueue_queue, jqueue_worker):
+    assert 0 == len(await jqueue_worker.run_until_idle(app.worker))
+
+async def test_a_job_is_run_at_once(jqueue_inline, jqueue_worker):
+    queue = jqueue_inline(app.worker)
+    job = await app.greet.enqueue("Ada", keep_result=60)
+    assert ["failed", "succeeded"] == jqueue_worker.report.outcomes
+    assert "hello Ada" == await app.greet.result(job)
+
+async def test_the_former_queue_is_bound_again():
+    assert () == app.worker.queues()
 """
 
 OWN_FIXTURES = """
 import pytest
 
 @pytest.fixture
-def queue():
+def jqueue_queue():
     return "my queue"
 
 @pytest.fixture
-def worker():
+def jqueue_worker():
     return "my worker"
 
 @pytest.fixture
-def queue_clock(queue):
-    return f"the clock of {queue}"
+def jqueue_clock(jqueue_queue):
+    return f"the clock of {jqueue_queue}"
 """
 
 OWN_TESTS = """
-def test_the_fixtures_of_the_project_are_used(queue, worker, queue_clock):
-    assert ("my queue", "my worker", "the clock of my queue") == (queue, worker, queue_clock)
+def test_the_fixtures_of_the_project_are_used(jqueue_queue, jqueue_worker, jqueue_clock):
+    assert ("my queue", "my worker", "the clock of my queue") == (jqueue_queue, jqueue_worker, jqueue_clock)
 """
 
 
@@ -104,9 +113,15 @@ def test_the_fixtures_work_in_async_tests(project, arguments, mark):
         pytest.importorskip("anyio")
     backend = "@pytest.fixture\ndef anyio_backend():\n    return 'asyncio'\n" if "anyio" in mark else ""
     said = project(*arguments, test_async=ASYNC_TESTS.replace("MARK", mark + "\n\n" + backend))
-    assert "2 passed" in said
+    assert "4 passed" in said
 
 
 def test_fixtures_of_a_project_override_ours_and_no_async_plugin_is_needed(project):
     said = project("-p", "no:asyncio", "-p", "no:anyio", conftest=OWN_FIXTURES, test_own=OWN_TESTS)
     assert "1 passed" in said
+
+
+def test_the_tests_of_the_guide_pass(project):
+    page = (ROOT / "docs" / "guide" / "tests.md").read_text(encoding="utf-8")
+    snippet = page.split("```python\n")[1].split("```")[0]
+    assert f"{snippet.count('def test_')} passed" in project("--asyncio-mode=auto", *LOOP_SCOPE, test_guide=snippet)
