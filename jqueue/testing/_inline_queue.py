@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jqueue.testing.worker_testing import WorkerTester
+    from jqueue.ports.queue import JobQueue
     from jqueue.worker.worker import Worker
 
 ADDING = frozenset({"enqueue", "enqueue_many", "apply", "apply_each"})
@@ -17,16 +18,21 @@ class InlineQueue:
     """A wrapper around the queue of a tester. All calls but those that add jobs go straight to the queue.
 
     A job that is added while jobs run, as by a handler, is left to that run: it runs before the first call ends.
+
+    Args:
+        queue: the queue itself.
+        worker: the worker of its jobs.
+        run_until_idle: runs that worker.
     """
 
-    def __init__(self, tester: WorkerTester, worker: Worker, *, raise_errors: bool) -> None:
-        self._tester = tester
+    def __init__(self, queue: JobQueue, worker: Worker, run_until_idle: Callable[[], Awaitable[object]]) -> None:
+        self._queue = queue
         self._worker = worker
-        self._raise_errors = raise_errors
+        self._run_until_idle = run_until_idle
         self._runs = self._has_new_jobs = False
 
     def __getattr__(self, name: str) -> Any:
-        verb = getattr(self._tester.queue, name)
+        verb = getattr(self._queue, name)
         if name not in ADDING:
             return verb
 
@@ -48,6 +54,6 @@ class InlineQueue:
         try:
             while self._has_new_jobs:
                 self._has_new_jobs = False
-                await self._tester.run_until_idle(self._worker, raise_errors=self._raise_errors)
+                await self._run_until_idle()
         finally:
             self._runs = False

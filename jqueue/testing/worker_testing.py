@@ -7,6 +7,7 @@ next one is due, and lets the worker look again. So delays, retries, limits and 
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -115,7 +116,8 @@ class WorkerTester:
             raise_errors: True to have that call raise the error of the first job that died. No call raises it in your
                 program, where the job runs elsewhere. With False, the error is only in `report`.
         """
-        queue = InlineQueue(self, worker, raise_errors=raise_errors)
+        run = functools.partial(self.run_until_idle, worker, raise_errors=raise_errors)
+        queue = InlineQueue(self.queue, worker, run)
         before = worker._queue  # noqa: SLF001
         worker.bind(queue)
         try:
