@@ -46,10 +46,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline setup servers test test-wide test-full test-all test-spark simulate kill soak mutants fuzz docs bench lint format check check-system constraints clean
+.PHONY: help run pipeline setup servers test test-wide test-full test-all test-spark simulate kill soak mutants fuzz docs release-check bench lint format check check-system constraints clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 pipeline: $(PIPELINE) ## set up and run the data pipeline on Spark, on the files of a folder; needs Java 17
 	@$(BIN)/python examples/pipeline.py $(ARGS)
@@ -114,6 +114,10 @@ docs: $(STAMP) ## build the site, with the API reference, in build/site
 	@$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet docs build/site $(ARGS)
 	@echo "the site is in build/site: open build/site/index.html"
 
+release-check: $(STAMP) ## build the distributions in dist/, and check their bytes, size, files, metadata, licences and use
+	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[release]"
+	@$(BIN)/python -m tests.release $(ARGS)
+
 bench: $(STAMP) ## measure the queue against its first release, other queues, and the limits of disk and network
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[bench]"
 	@$(BIN)/python -m benchmarks $(if $(ROWS),--rows $(ROWS)) $(if $(PEERS),--peers $(PEERS)) --runs $(RUNS) --out $(OUT)
@@ -171,7 +175,7 @@ $(STAMPS): pyproject.toml constraints.txt
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,fuzz,bench,dashboard,docs]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,fuzz,release,bench,dashboard,docs]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt
