@@ -49,14 +49,18 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Callback:
         """As in asyncio."""
-        return self._call_soon(callback, args, context)
-
-    def _call_soon(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context | None
-    ) -> Callback:
-        """Also what `call_soon_threadsafe` of asyncio calls."""
         handle = Callback(self, callback, args, context)
         self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> Callback:
+        """As in asyncio, whose own makes a handle of another class since Python 3.14."""
+        if self.is_closed():
+            raise RuntimeError("Event loop is closed")
+        handle = self.call_soon(callback, *args, context=context)
+        self._write_to_self()  # type: ignore[attr-defined]
         return handle
 
     def call_at(  # type: ignore[override]
