@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+from jqueue.adapters.storage import _unix_socket
 from jqueue.adapters.storage._unix_socket import HEAD, MOST_BYTES, SILENCE
 from jqueue.core.service import LOOK, STILL
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
@@ -148,7 +149,9 @@ async def test_the_socket_has_the_mode_of_the_file_and_goes_with_its_broker(tmp_
     assert not {each.name for each in tmp_path.iterdir()} & {"queue.json.broker", "queue.json.broker.lock"}
 
 
-async def test_a_path_that_is_too_long_for_a_socket_is_served(tmp_path):
+@pytest.mark.parametrize("descriptors", [_unix_socket.DESCRIPTORS, "/absent as on macOS"])
+async def test_a_path_that_is_too_long_for_a_socket_is_served(tmp_path, monkeypatch, descriptors):
+    monkeypatch.setattr(_unix_socket, "DESCRIPTORS", descriptors)
     folder = tmp_path / ("long" * 30) / ("longer" * 20)
     folder.mkdir(parents=True)
     async with served(folder / "queue.json") as (_, its_commits, client, commits):

@@ -11,6 +11,7 @@ import itertools
 import os
 import socket
 import struct
+import tempfile
 from collections import deque
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -45,6 +46,9 @@ MOST_CLIENTS = 4096
 PATH_BYTES = 100
 """Longest path of a socket; the limit of systems is between 103 and 107."""
 
+DESCRIPTORS = "/proc/self/fd"
+"""Folder in which a folder that is open has a short path. macOS has none: there, a link to the folder has."""
+
 
 @contextmanager
 def _short(path: str) -> Iterator[str]:
@@ -53,9 +57,14 @@ def _short(path: str) -> Iterator[str]:
         yield path
         return
     folder, name = os.path.split(path)
+    if not os.path.isdir(DESCRIPTORS):
+        with tempfile.TemporaryDirectory(prefix="jq") as place:
+            os.symlink(folder, os.path.join(place, "q"))
+            yield os.path.join(place, "q", name)
+        return
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        yield f"/proc/self/fd/{descriptor}/{name}"
+        yield f"{DESCRIPTORS}/{descriptor}/{name}"
     finally:
         os.close(descriptor)
 
