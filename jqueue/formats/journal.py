@@ -18,11 +18,10 @@ from typing import Annotated, Any
 import msgspec
 
 from jqueue.domain.durations import LONGEST
-from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.fields import LARGEST, Name, Positive
 from jqueue.formats.files import flush_names
 from jqueue.formats.port import microseconds
-from jqueue.runtime.file_lock import FileLock, has_file_locks
+from jqueue.runtime.file_lock import FileLock, need_posix_files
 from jqueue.runtime.posix_files import (
     closing,
     create_file,
@@ -127,10 +126,7 @@ class Journal:
     """
 
     def __init__(self, path: str, like: str, present: Callable[[], Set[str]]) -> None:
-        if not has_file_locks():
-            raise StorageFatalError(
-                f"the queue {like!r} needs POSIX file locks, which this system (Windows?) does not have: use WSL"
-            )
+        need_posix_files(f"the queue {like!r}")
         self.path: str = path
         self._like, self._present = like, present
         self._lock = FileLock(f"{path}.lock", LOCK_TIMEOUT, SystemEntropy())

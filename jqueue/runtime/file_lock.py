@@ -70,9 +70,17 @@ def _unlock(lock: object) -> None:
             os.close(descriptor)
 
 
-def has_file_locks() -> bool:
-    """True if this system has POSIX file locks."""
-    return fcntl is not None
+def need_posix_files(what: str) -> None:
+    """Refuse what cannot work on Windows.
+
+    Raises:
+        StorageFatalError: this system lacks POSIX file locks.
+    """
+    if fcntl is None:
+        raise StorageFatalError(
+            f"{what} needs POSIX file locks, which Windows does not have: keep the queue in a bucket, such as "
+            "s3://my-bucket/queue.json, or run the program in WSL"
+        )
 
 
 class FileLock:

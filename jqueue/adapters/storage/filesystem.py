@@ -24,10 +24,10 @@ from datetime import datetime
 from jqueue.adapters.storage._object_files import ObjectFiles
 from jqueue.adapters.storage._unix_socket import SocketLink, SocketSeat, dial, take_seat
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, StorageError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.sharing import Handle
-from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, has_file_locks
+from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, need_posix_files
 from jqueue.runtime.posix_files import (
     PRIVATE,
     closing,
@@ -84,11 +84,7 @@ class LocalFileSystemStorage(ObjectFiles):
         entropy: Entropy | None = None,
         mode: int = PRIVATE,
     ) -> None:
-        if not has_file_locks():
-            raise StorageFatalError(
-                "LocalFileSystemStorage needs POSIX file locks, which this system (Windows?) does not have; use "
-                "InMemoryStorage for tests, a storage with conditional writes of your own, or WSL"
-            )
+        need_posix_files("a queue in a file")
         self._path = pathlib.Path(path)
         if self._path.name in ("", "..") or "\0" in str(self._path):
             raise ValueError(f"LocalFileSystemStorage needs the path of a file, got {str(path)!r}")
