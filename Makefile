@@ -32,7 +32,7 @@ SPARK ?= 4.2.0
 CONSTRAINTS ?= constraints.txt
 OUT ?= benchmarks/results.json
 
-VERSIONS := 3.11 3.12 3.13 3.14
+VERSIONS := 3.11 3.12 3.13 3.14 3.14t
 BIN := $(VENV)/bin
 # The environment grows by need: `make run` installs the first set, `make pipeline` the second, all else the whole one.
 STAMP := $(VENV)/.installed

@@ -1,4 +1,4 @@
-"""What works on Windows works here, too, when what Windows lacks has been taken away."""
+"""A worker and clients work without the functions that Windows lacks, and a queue in a file is refused in one line."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a release must be. Each check returns its faults, a line each; an empty list is a pass."""
+"""Checks of a release. Each returns its faults, a line each; an empty list is a pass."""
 
 import contextlib
 import hashlib
