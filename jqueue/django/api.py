@@ -1,5 +1,7 @@
 """Django's task API: `django.tasks` of Django 6.0 and newer, or else the package `django-tasks` for older ones."""
 
+# ruff: noqa: F401 - the other modules take these names from here
+
 try:
     from django.tasks import TaskContext, TaskResult, TaskResultStatus, task_backends
     from django.tasks.backends.base import BaseTaskBackend
@@ -17,19 +19,3 @@ except ModuleNotFoundError as missing:
     from django_tasks.exceptions import TaskResultDoesNotExist
     from django_tasks.signals import task_enqueued, task_finished, task_started
     from django_tasks.utils import normalize_json
-
-__all__ = [
-    "BaseTaskBackend",
-    "InvalidTask",
-    "Task",
-    "TaskContext",
-    "TaskError",
-    "TaskResult",
-    "TaskResultDoesNotExist",
-    "TaskResultStatus",
-    "normalize_json",
-    "task_backends",
-    "task_enqueued",
-    "task_finished",
-    "task_started",
-]

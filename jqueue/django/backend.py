@@ -49,7 +49,7 @@ TASK_OPTIONS: Mapping[str, Any] = {
     "max_attempts": 1,
     "backoff": DEFAULT_BACKOFF,
     "timeout": None,
-    "keep_result": 24 * 3600,
+    "keep_result": 3600,
 }
 """Defaults of the options that a task has from its backend, unless it has its own. Durations are in seconds."""
 
@@ -108,7 +108,7 @@ class JQueueBackend(BaseTaskBackend):
         """
         try:
             return _queue_of(**self.queue_options)
-        except (InvalidJobError, JQueueError, ImportError, TypeError, KeyError) as error:
+        except (JQueueError, ImportError, TypeError, KeyError) as error:
             raise ImproperlyConfigured(f"TASKS[{self.alias!r}] {_text_of(error)}") from None
 
     @property
@@ -212,8 +212,10 @@ class JQueueBackend(BaseTaskBackend):
         """Return the result with an id."""
         queue = self.queue
         try:
-            view = queue.view()
-            job = wait_for(lambda: view.find(result_id))
+            job = queue.find(result_id)
+            if job is not None and job.status is not JobStatus.COMPLETED:
+                view = queue.view()  # the job from `find` has no payload
+                job = wait_for(lambda: view.find(result_id))
         except QueueMissingError:
             job = None
         if job is None:
@@ -237,7 +239,7 @@ class JQueueBackend(BaseTaskBackend):
         else:
             call = decode_call(b"".join(queue.open_payload(job)))
         if call is None:
-            raise TaskResultDoesNotExist(f"{job.id}: this job has no arguments and result of a task")
+            raise TaskResultDoesNotExist(f"{job.id}: its result is not kept, or it is no call of a task")
         return call
 
     @staticmethod

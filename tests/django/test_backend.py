@@ -386,7 +386,7 @@ def test_a_job_that_is_no_call_of_a_task_is_dead_and_has_no_result(site, payload
         assert 1 == site.work()
         [dead] = queue.read_state().jobs
     assert "the payload is no call of a task: enqueue it by its task" == dead.error
-    with pytest.raises(TaskResultDoesNotExist, match="no arguments and result of a task"):
+    with pytest.raises(TaskResultDoesNotExist, match="no call of a task"):
         send.get_result(job.id)
     assert [] == calls
     assert "SECRET" not in caplog.text
