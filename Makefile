@@ -126,9 +126,7 @@ lint: $(STAMP) ## check style, format, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	@echo "pyright --verifytypes jqueue"
-	@problems=$$(PATH="$(abspath $(BIN)):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 \
-	    pyright --verifytypes jqueue --ignoreexternal) || { echo "$$problems" | grep -v "^   jqueue"; exit 1; }
+	$(BIN)/python .ci/typed_names.py
 	$(BIN)/lint-imports
 
 format: $(STAMP) ## sort imports and format the code

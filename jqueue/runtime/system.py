@@ -6,8 +6,8 @@ import os
 import random
 import socket
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final
 
 IDS_DRAWN = 256
 """Number of ids drawn from the operating system at a time."""
@@ -73,7 +73,7 @@ class SystemClock:
         """Return the machine's wall clock time, UTC."""
         return datetime.now(UTC)  # noqa: TID251 - this is the adapter
 
-    monotonic: Final = staticmethod(time.monotonic)  # noqa: TID251 - this is the adapter
+    monotonic: Callable[[], float] = staticmethod(time.monotonic)  # noqa: TID251 - this is the adapter
     """Returns the machine's monotonic clock, in seconds."""
 
 

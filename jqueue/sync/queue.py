@@ -25,7 +25,7 @@ from collections.abc import (
 from contextlib import suppress
 from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
@@ -61,8 +61,10 @@ def blocking(
     takes_many: bool = False,
     endless: bool = False,
     claims: Callable[[Result], Iterable[Job]] | None = None,
-) -> Callable[Concatenate[SyncQueue, Parameters], Result]:
-    """Return the blocking method for a verb, with the same name, arguments, documentation and types.
+) -> Callable[[object], Callable[Concatenate[SyncQueue, Parameters], Result]]:
+    """Return a decorator that gives the blocking method for a verb, with the same arguments, documentation and types.
+
+    The decorated function is empty. A method that is assigned instead has no type for some type checkers.
 
     Args:
         verb: the method of the async queue.
@@ -80,17 +82,17 @@ def blocking(
         )
         return result
 
-    return _like(verb, call)
+    return lambda _: _like(verb, call)
 
 
 def streaming(
     verb: Callable[Concatenate[Any, Parameters], Awaitable[Result]],
-) -> Callable[Concatenate[SyncQueue, Parameters], Result]:
-    """Return the blocking method for a verb that takes any number of items. All else is as in `blocking`.
+) -> Callable[[object], Callable[Concatenate[SyncQueue, Parameters], Result]]:
+    """Return such a decorator for a verb that takes any number of items. All else is as in `blocking`.
 
     An iterator is consumed in the caller's thread, a piece at a time.
     """
-    whole: Any = blocking(verb)
+    whole: Any = blocking(verb)(None)
 
     def call(self: SyncQueue, jobs: Any, **options: Any) -> Any:
         if isinstance(jobs, AsyncIterable | Collection) or not isinstance(jobs, Iterable):
@@ -110,19 +112,19 @@ def streaming(
         return self._run(lambda _: streamed.task)
 
     made: Any = _like(verb, call)
-    return made  # type: ignore[no-any-return]
+    return lambda _: made
 
 
 def iterating(
     verb: Callable[Concatenate[Any, Parameters], AsyncIterator[Item]],
-) -> Callable[Concatenate[SyncQueue, Parameters], Iterator[Item]]:
-    """Return the method with an ordinary iterator for a verb with an async one. All else is as in `blocking`."""
+) -> Callable[[object], Callable[Concatenate[SyncQueue, Parameters], Iterator[Item]]]:
+    """Return such a decorator for a verb with an async iterator, whose method has an ordinary one."""
 
     def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Iterator[Item]:
         items: AsyncIterator[Item] = _method_of(self._open().queue, verb.__name__)(*args, **kwargs)
         return self._pieces(items)
 
-    return _like(verb, call)
+    return lambda _: _like(verb, call)
 
 
 def _like(verb: Callable[..., Any], call: Method) -> Method:
@@ -204,69 +206,111 @@ class SyncQueue:
 
     # Jobs in and out
 
-    enqueue: Final = blocking(BrokerQueue.enqueue)
-    enqueue_many: Final = streaming(BrokerQueue.enqueue_many)
-    staging_time: Final = blocking(BrokerQueue.staging_time)
-    enqueue_staged: Final = blocking(BrokerQueue.enqueue_staged)
-    dequeue: Final = blocking(BrokerQueue.dequeue, claims=list)
+    @blocking(BrokerQueue.enqueue)
+    def enqueue(self) -> None: ...
+    @streaming(BrokerQueue.enqueue_many)
+    def enqueue_many(self) -> None: ...
+    @blocking(BrokerQueue.staging_time)
+    def staging_time(self) -> None: ...
+    @blocking(BrokerQueue.enqueue_staged)
+    def enqueue_staged(self) -> None: ...
+    @blocking(BrokerQueue.dequeue, claims=list)
+    def dequeue(self) -> None: ...
 
     # Claims
 
-    ack: Final = blocking(BrokerQueue.ack)
-    ack_many: Final = blocking(BrokerQueue.ack_many, takes_many=True)
-    nack: Final = blocking(BrokerQueue.nack)
-    nack_many: Final = blocking(BrokerQueue.nack_many, takes_many=True)
-    claim_range: Final = blocking(BrokerQueue.claim_range)
-    read_range: Final = iterating(BrokerQueue.read_range)
-    end_range: Final = blocking(BrokerQueue.end_range)
-    heartbeat: Final = blocking(BrokerQueue.heartbeat)
-    heartbeat_many: Final = blocking(BrokerQueue.heartbeat_many, takes_many=True)
+    @blocking(BrokerQueue.ack)
+    def ack(self) -> None: ...
+    @blocking(BrokerQueue.ack_many, takes_many=True)
+    def ack_many(self) -> None: ...
+    @blocking(BrokerQueue.nack)
+    def nack(self) -> None: ...
+    @blocking(BrokerQueue.nack_many, takes_many=True)
+    def nack_many(self) -> None: ...
+    @blocking(BrokerQueue.claim_range)
+    def claim_range(self) -> None: ...
+    @iterating(BrokerQueue.read_range)
+    def read_range(self) -> None: ...
+    @blocking(BrokerQueue.end_range)
+    def end_range(self) -> None: ...
+    @blocking(BrokerQueue.heartbeat)
+    def heartbeat(self) -> None: ...
+    @blocking(BrokerQueue.heartbeat_many, takes_many=True)
+    def heartbeat_many(self) -> None: ...
 
     # Several things at once
 
-    apply: Final = blocking(BrokerQueue.apply, claims=_claimed_among)
-    apply_each: Final = blocking(BrokerQueue.apply_each, claims=_claimed_among)
+    @blocking(BrokerQueue.apply, claims=_claimed_among)
+    def apply(self) -> None: ...
+    @blocking(BrokerQueue.apply_each, claims=_claimed_among)
+    def apply_each(self) -> None: ...
 
     # Operators
 
-    cancel: Final = blocking(BrokerQueue.cancel)
-    reschedule: Final = blocking(BrokerQueue.reschedule)
-    reprioritise: Final = blocking(BrokerQueue.reprioritise)
-    redrive: Final = blocking(BrokerQueue.redrive)
-    purge: Final = blocking(BrokerQueue.purge)
-    requeue_stale: Final = blocking(BrokerQueue.requeue_stale)
+    @blocking(BrokerQueue.cancel)
+    def cancel(self) -> None: ...
+    @blocking(BrokerQueue.reschedule)
+    def reschedule(self) -> None: ...
+    @blocking(BrokerQueue.reprioritise)
+    def reprioritise(self) -> None: ...
+    @blocking(BrokerQueue.redrive)
+    def redrive(self) -> None: ...
+    @blocking(BrokerQueue.purge)
+    def purge(self) -> None: ...
+    @blocking(BrokerQueue.requeue_stale)
+    def requeue_stale(self) -> None: ...
 
     # Pauses and limits
 
-    pause: Final = blocking(BrokerQueue.pause)
-    resume: Final = blocking(BrokerQueue.resume)
-    limit: Final = blocking(BrokerQueue.limit)
-    configure: Final = blocking(BrokerQueue.configure)
+    @blocking(BrokerQueue.pause)
+    def pause(self) -> None: ...
+    @blocking(BrokerQueue.resume)
+    def resume(self) -> None: ...
+    @blocking(BrokerQueue.limit)
+    def limit(self) -> None: ...
+    @blocking(BrokerQueue.configure)
+    def configure(self) -> None: ...
 
     # Cron
 
-    schedule: Final = blocking(BrokerQueue.schedule)
-    unschedule: Final = blocking(BrokerQueue.unschedule)
-    schedules: Final = blocking(BrokerQueue.schedules)
-    stop_worker: Final = blocking(BrokerQueue.stop_worker)
+    @blocking(BrokerQueue.schedule)
+    def schedule(self) -> None: ...
+    @blocking(BrokerQueue.unschedule)
+    def unschedule(self) -> None: ...
+    @blocking(BrokerQueue.schedules)
+    def schedules(self) -> None: ...
+    @blocking(BrokerQueue.stop_worker)
+    def stop_worker(self) -> None: ...
 
     # Looking
 
-    result: Final = blocking(BrokerQueue.result, endless=True)
-    peek: Final = blocking(BrokerQueue.peek)
-    until_ready: Final = blocking(BrokerQueue.until_ready)
-    find: Final = blocking(BrokerQueue.find)
-    read_state: Final = blocking(BrokerQueue.read_state)
-    iterate_jobs: Final = iterating(BrokerQueue.iterate_jobs)
-    history: Final = iterating(BrokerQueue.history)
-    view: Final = blocking(BrokerQueue.view)
-    stats: Final = blocking(BrokerQueue.stats)
+    @blocking(BrokerQueue.result, endless=True)
+    def result(self) -> None: ...
+    @blocking(BrokerQueue.peek)
+    def peek(self) -> None: ...
+    @blocking(BrokerQueue.until_ready)
+    def until_ready(self) -> None: ...
+    @blocking(BrokerQueue.find)
+    def find(self) -> None: ...
+    @blocking(BrokerQueue.read_state)
+    def read_state(self) -> None: ...
+    @iterating(BrokerQueue.iterate_jobs)
+    def iterate_jobs(self) -> None: ...
+    @iterating(BrokerQueue.history)
+    def history(self) -> None: ...
+    @blocking(BrokerQueue.view)
+    def view(self) -> None: ...
+    @blocking(BrokerQueue.stats)
+    def stats(self) -> None: ...
 
     # Large payloads and results
 
-    payload_url: Final = blocking(BrokerQueue.payload_url)
-    result_url: Final = blocking(BrokerQueue.result_url)
-    collect: Final = blocking(BrokerQueue.collect, endless=True)
+    @blocking(BrokerQueue.payload_url)
+    def payload_url(self) -> None: ...
+    @blocking(BrokerQueue.result_url)
+    def result_url(self) -> None: ...
+    @blocking(BrokerQueue.collect, endless=True)
+    def collect(self) -> None: ...
 
     def open_payload(self, job: Job) -> Iterator[bytes]:
         """Yield the payload of a job in pieces, as `SupportsLargeValues.open_payload` does."""

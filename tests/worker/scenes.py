@@ -85,7 +85,7 @@ class FailingQueue(BrokerQueue):
     def heartbeat_many(self, *arguments, **options):
         return self._answer("heartbeat_many", super().heartbeat_many(*arguments, **options))
 
-    def limit(self, *arguments, **options):  # type: ignore[misc] # it is Final, so that its type is known
+    def limit(self, *arguments, **options):
         return self._answer("limit", super().limit(*arguments, **options))
 
 

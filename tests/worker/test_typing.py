@@ -1,6 +1,10 @@
-"""Type checkers know the payload and the result of a handler: mypy reports exactly the wrong lines."""
+"""Type checkers know the payload and the result of a handler: mypy and pyright report exactly the wrong lines."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +14,11 @@ ROOT = Path(__file__).parents[2]
 ERROR = re.compile(r"^[^:]+:(\d+): error: .*\[([\w-]+)\]$", re.MULTILINE)
 
 PROGRAM = """
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import Annotated, Awaitable, Callable, ParamSpec, TypeVar, assert_type
+
+from pydantic import BaseModel
 
 from jqueue import BrokerQueue, Job
 from jqueue.operations import Enqueue
@@ -37,6 +43,15 @@ def rule(error: Exception, failures: int) -> int:
 class Email: ...
 
 
+class Letter(BaseModel):
+    to: str
+    lines: list[str] = []
+
+
+class Receipt(BaseModel):
+    at: datetime
+
+
 class Resources:
     database: str
 
@@ -45,7 +60,11 @@ async def opened() -> Resources: ...
 
 
 def traced(function: Callable[P, R]) -> Callable[P, R]:
-    return wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(*args, **kwargs)
+
+    return call
 
 
 @worker.handler("send", max_attempts=8)
@@ -93,6 +112,24 @@ async def between(path: str, ctx: Context, width: int = 640) -> None: ...
 async def only_defaults(path: str = "", width: int = 640) -> None: ...
 @worker.handler("batch", batch=500, batch_wait=2, max_attempts=8)
 async def in_batches(emails: list[Email], ctx: BatchContext) -> list[int | Exception] | None: ...
+
+
+@worker.handler
+async def post(address: str, n: int = 1) -> Receipt: ...
+@worker.handler("letter", keep_result=60)
+async def letter(letter: Letter) -> list[Receipt]: ...
+
+
+async def as_in_the_guide(queue: BrokerQueue, job: Job) -> None:
+    assert_type(await post.enqueue(queue, "a", n=2), Job)
+    await post.enqueue(queue, address=3)  # expect-error: call-overload
+    await post.enqueue(queue, "a", m=2)  # expect-error: call-overload
+    assert_type(await post("a", n=2), Receipt)
+    assert_type((await post.result(queue, job)).at, datetime)
+    (await post.result(queue, job)).att  # expect-error: attr-defined
+    await letter.enqueue(queue, Letter(to="a"))
+    await letter.enqueue(queue, Letter(too="a"))  # expect-error: call-arg
+    assert_type(await letter.result(queue, job), list[Receipt])
 
 
 async def payloads(queue: BrokerQueue) -> list[Enqueue]:
@@ -184,12 +221,17 @@ def expected(program):
     return {number: line.split("# expect-error: ")[1] for number, line in lines if "# expect-error: " in line}
 
 
-@pytest.mark.full
-def test_mypy_reports_exactly_the_wrong_payloads_options_and_results(tmp_path):
+@pytest.fixture
+def path(tmp_path):
     path = tmp_path / "program.py"
     path.write_text(PROGRAM, encoding="utf-8")
+    return path
+
+
+@pytest.mark.full
+def test_mypy_reports_exactly_the_wrong_payloads_options_and_results(path):
     options = ["--strict", "--no-pretty", "--show-error-codes", "--disable-error-code=empty-body"]
-    own = ["--config-file=", f"--cache-dir={tmp_path / 'cache'}", "--follow-imports=silent"]
+    own = ["--config-file=", f"--cache-dir={path.parent / 'cache'}", "--follow-imports=silent"]
     output, problems, _ = api.run([*options, *own, str(path)])
     assert "" == problems
     found: dict[int, set[str]] = {}
@@ -197,3 +239,13 @@ def test_mypy_reports_exactly_the_wrong_payloads_options_and_results(tmp_path):
         found.setdefault(int(line), set()).add(code)
     assert expected(PROGRAM).keys() == found.keys(), output
     assert all(code in found[line] for line, code in expected(PROGRAM).items()), output
+
+
+@pytest.mark.wide
+def test_pyright_reports_them_too(path):
+    """It is the checker of many editors."""
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, path.name]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
+    ended = subprocess.run(command, cwd=path.parent, env=env, capture_output=True, text=True, check=False)
+    errors = [each for each in json.loads(ended.stdout)["generalDiagnostics"] if each["severity"] == "error"]
+    assert expected(PROGRAM).keys() == {each["range"]["start"]["line"] + 1 for each in errors}, ended.stdout

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, 
 from contextlib import aclosing
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
@@ -54,8 +54,10 @@ def _verb(
     declared: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
     operation: type[Operation],
     look: Operation | None = None,
-) -> Callable[Concatenate[QueueBase, Parameters], Coroutine[Any, Any, Result]]:
-    """Return the method of a verb that commits one operation. Its arguments are fields of the operation.
+) -> Callable[[object], Callable[Concatenate[QueueBase, Parameters], Coroutine[Any, Any, Result]]]:
+    """Return a decorator that gives the method of a verb, which commits one operation. The decorated function is empty.
+
+    The arguments of the verb are fields of the operation.
 
     Args:
         declared: the verb.
@@ -78,26 +80,36 @@ def _verb(
             await self._require_queue()
         return result
 
-    return verb
+    return lambda _: verb
 
 
 class OperatorVerbs(QueueBase, Operator, SupportsPeek):
     """The verbs of `Operator`, and of `SupportsPeek`."""
 
-    cancel: Final = _verb(Operator.cancel, Cancel)
-    reschedule: Final = _verb(Operator.reschedule, Reschedule)
-    reprioritise: Final = _verb(Operator.reprioritise, Reprioritise)
-    redrive: Final = _verb(Operator.redrive, Redrive)
-    purge: Final = _verb(Operator.purge, Purge)
-    requeue_stale: Final = _verb(Operator.requeue_stale, RequeueStale)
+    @_verb(Operator.cancel, Cancel)
+    def cancel(self) -> None: ...
+    @_verb(Operator.reschedule, Reschedule)
+    def reschedule(self) -> None: ...
+    @_verb(Operator.reprioritise, Reprioritise)
+    def reprioritise(self) -> None: ...
+    @_verb(Operator.redrive, Redrive)
+    def redrive(self) -> None: ...
+    @_verb(Operator.purge, Purge)
+    def purge(self) -> None: ...
+    @_verb(Operator.requeue_stale, RequeueStale)
+    def requeue_stale(self) -> None: ...
 
     # Limits
 
-    pause: Final = _verb(Operator.pause, Pause)
-    resume: Final = _verb(Operator.resume, Resume)
-    limit: Final = _verb(Operator.limit, SetLimits)
+    @_verb(Operator.pause, Pause)
+    def pause(self) -> None: ...
+    @_verb(Operator.resume, Resume)
+    def resume(self) -> None: ...
+    @_verb(Operator.limit, SetLimits)
+    def limit(self) -> None: ...
 
-    configure: Final = _verb(Operator.configure, Configure, look=Configure())
+    @_verb(Operator.configure, Configure, look=Configure())
+    def configure(self) -> None: ...
 
     # Cron
 
@@ -118,7 +130,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         result: Schedule = await self._done(operation, deadline)
         return result
 
-    unschedule: Final = _verb(Operator.unschedule, Unschedule)
+    @_verb(Operator.unschedule, Unschedule)
+    def unschedule(self) -> None: ...
 
     async def schedules(self, *, deadline: Duration | None = None) -> list[Schedule]:
         self.capabilities.require("schedules")
@@ -126,7 +139,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         now = self._now()
         return [as_shown(schedule, now) for _, schedule in sorted(header.schedules.items())]
 
-    stop_worker: Final = _verb(Operator.stop_worker, StopWorker)
+    @_verb(Operator.stop_worker, StopWorker)
+    def stop_worker(self) -> None: ...
 
     # Looking
 
