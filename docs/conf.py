@@ -32,6 +32,7 @@ release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 default_role = "code"
+smartquotes = False  # the two hyphens of an option stay two
 myst_heading_anchors = 4
 copybutton_exclude = ".linenos, .gp, .go"
 autodoc_default_options = {"member-order": "bysource"}
