@@ -9,7 +9,7 @@ import pytest
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference" / "api"
 SHOWN = re.compile(r"^\.\. auto(\w+):: ([\w.]+)", re.MULTILINE)
-PACKAGES = ("operations", "server", "spark", "sync", "testing", "worker")
+PACKAGES = ("django", "operations", "server", "spark", "sync", "testing", "worker")
 NOT_SHOWN = {"__version__"}
 
 
