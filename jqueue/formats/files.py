@@ -1,4 +1,4 @@
-"""File functions that only the older formats need: a rename that replaces no file, and a flush of a folder's names."""
+"""What only the older formats need: an exclusive rename, a flush of a folder's names, and the outcome of a step."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import ctypes
 import errno
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, TypeVar
 
+from jqueue.domain.errors import InvalidJobError, StorageError
+from jqueue.formats.port import JobChangedError
 from jqueue.runtime.posix_files import closing, flush_folder, open_folder
+
+Result = TypeVar("Result")
 
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
 
@@ -40,3 +46,13 @@ def rename_exclusively(old: str, new: str) -> None:
     if os.path.lexists(new):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), old, None, new)
     os.rename(old, new)
+
+
+def result_or_error(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
+    """Return the result of a step, or its error: `JobChangedError` if the job's file is gone, or a name was taken."""
+    try:
+        return work(*arguments)
+    except (FileNotFoundError, FileExistsError, NotADirectoryError, JobChangedError):
+        return JobChangedError()
+    except (OSError, InvalidJobError, StorageError) as error:
+        return error

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import msgspec
 
 from jqueue.domain.durations import LONGEST
-from jqueue.domain.fields import LARGEST, Name, Positive
+from jqueue.domain.fields import Count, Name, Positive
 from jqueue.formats.files import flush_names
 from jqueue.formats.port import microseconds
 from jqueue.runtime.file_lock import FileLock, need_posix_files
@@ -53,7 +53,6 @@ STORED = ("id", "entrypoint", "attempt", "failures", "max_attempts", "headers", 
 """Fields of a job that its state stores unchanged."""
 
 _HEADER_BYTES = 100
-_Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST << 8)]
 
 
 class State(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,17 +82,17 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
     entrypoint: Name | None = None
     headers: dict[Name, str] | None = None
     max_attempts: Positive | None = None
-    attempt: _Count = 0
-    failures: _Count = 0
+    attempt: Count = 0
+    failures: Count = 0
     error: str | None = None
-    created: _Count | None = None
-    due: _Count | None = None
-    dead_at: _Count | None = None
-    heartbeat: _Count | None = None
+    created: Count | None = None
+    due: Count | None = None
+    dead_at: Count | None = None
+    heartbeat: Count | None = None
     timeout: Annotated[float, msgspec.Meta(ge=0, le=LONGEST)] | None = None
-    token: _Count | None = None
-    next: _Count | None = None
-    order: _Count | None = None
+    token: Count | None = None
+    next: Count | None = None
+    order: Count | None = None
     finished: bool = False
 
     def job_fields(self) -> dict[str, Any]:
@@ -106,7 +105,8 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 NO_STATE: State = State()
-_decode = msgspec.json.Decoder(tuple[_Count, dict[str, State]]).decode
+Check = Callable[[], object]
+_decode = msgspec.json.Decoder(tuple[Count, dict[str, State]]).decode
 
 
 class Journal:
@@ -217,24 +217,23 @@ class Journal:
                 lock.share_alike(os.stat(self._like))
             yield
 
-    def write(self, changes: Mapping[str, State], now: datetime, *, job: str = "", durable: bool = False) -> None:
+    def write(self, changes: Mapping[str, State], now: datetime, check: Check = bool, *, durable: bool = False) -> None:
         """Take the lock, and append new states.
 
         Args:
             changes: new states, by key.
             now: the time.
-            job: path of the job's file or folder, which must be there; empty if there is no such condition.
+            check: raises an error if another program has changed the job, and may have written another state. It is
+                called under the lock: until then, other programs may work on the job. By default, nothing is checked.
             durable: True if the states must be on the disk when this returns.
 
         Raises:
-            FileNotFoundError: the job is not there. Another program has renamed it, and may have written another state.
             StorageError: the lock was not free, or the path is not a regular file.
             OSError: the system refused.
         """
         if changes:
             with self.locked():
-                if job:
-                    os.lstat(job)
+                check()
                 self.append(changes, now, durable=durable)
 
     def append(self, changes: Mapping[str, State], now: datetime, *, durable: bool = False) -> None:
@@ -266,6 +265,7 @@ class Journal:
         for _ in range(LISTINGS if gone else 0):
             gone -= self._present()
         gone |= set([key for key, state in self.states.items() if state.finished][:-KEPT_FINISHED])
+        gone |= changes.keys()  # they go behind the others
         states = {key: state for key, state in self.states.items() if key not in gone} | dict(changes)
         times = self._times | dict.fromkeys(changes, microseconds(now))
         lines = [_line(times[key], {key: state}) for key, state in states.items() if state != NO_STATE]

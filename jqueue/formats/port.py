@@ -29,8 +29,8 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def microseconds(moment: datetime) -> int:
-    """Return a moment as microseconds since 1970, as the formats write it."""
-    return (moment - _EPOCH) // _MICROSECOND
+    """Return a moment as microseconds since 1970, as the formats write it; 0 for an earlier one."""
+    return max(0, (moment - _EPOCH) // _MICROSECOND)
 
 
 def moment(number: int) -> datetime:

@@ -24,15 +24,15 @@ from datetime import datetime
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
 from jqueue.domain.draft import LARGEST_SEQUENCE
-from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalError
+from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
-from jqueue.formats.files import flush_names, rename_exclusively
+from jqueue.formats.files import flush_names, rename_exclusively, result_or_error
 from jqueue.formats.journal import NO_STATE, Journal, State
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.ports.queue import Capabilities
@@ -65,8 +65,6 @@ WRITE_BATCH = 32
 """Number of new elements to keep open at a time."""
 
 TRIES = 100
-
-Result = TypeVar("Result")
 
 
 class Place(NamedTuple):
@@ -115,11 +113,11 @@ class DirqStore:
         self._layout = layout = Simple() if layout is None else layout
         self.path: Path = Path(path).absolute()
         self._rebuilt = partial(type(self), self.path, layout, **settings)
-        self._root = str(self.path)
+        self.name: str = str(self.path)
         self.entrypoint: str = entrypoint or self.path.name
         self.capabilities: Capabilities = replace(OF_ALL, headers=layout.has_headers)
         self._umask, self._maxtemp, self._maxlock = umask, maxtemp, maxlock
-        self._journal = Journal(self._path(f"{HIDDEN}/journal"), self._root, lambda: {name for name, _ in self._look()})
+        self._journal = Journal(self._path(f"{HIDDEN}/journal"), self.name, lambda: {name for name, _ in self._look()})
         self._removed: dict[str, State] = {}  # the last states of names that are gone
         self._known = False  # True if the folder was there at the last look
         self._folders: list[str] = []
@@ -134,12 +132,7 @@ class DirqStore:
         return self._rebuilt, ()
 
     def __repr__(self) -> str:
-        return f"DirqStore({self._root!r}, {self._layout!r})"
-
-    @property
-    def name(self) -> str:
-        """Path of the folder."""
-        return self._root
+        return f"DirqStore({self.name!r}, {self._layout!r})"
 
     def exists(self) -> bool:
         """Return True if the folder exists."""
@@ -154,7 +147,7 @@ class DirqStore:
         return self._journal.finished()
 
     def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
+        return f"{self.name}/{name}"
 
     # Reading
 
@@ -192,15 +185,15 @@ class DirqStore:
     def _look(self) -> Iterator[tuple[str, Stamp]]:
         """Yield the elements in order, then the dead jobs, each with its stamp."""
         try:
-            names = os.listdir(self._root)
+            names = os.listdir(self.name)
         except FileNotFoundError:
             names = []
             self._check_disappeared()
         except NotADirectoryError:
-            raise StorageFatalError(f"{self._root!r} is not a folder: a dirq queue is a folder of folders") from None
+            raise StorageFatalError(f"{self.name!r} is not a folder: a dirq queue is a folder of folders") from None
         self._known |= bool(names)
         if kind := self._layout.wrong_kind(names):
-            raise StorageFatalError(f"{self._root!r} is a dirq queue of the kind {kind}: open it with kind={kind}")
+            raise StorageFatalError(f"{self.name!r} is a dirq queue of the kind {kind}: open it with kind={kind}")
         self._folders = sorted(filter(FOLDER.fullmatch, names))
         for folder in self._folders:
             with suppress(FileNotFoundError, NotADirectoryError):
@@ -249,13 +242,13 @@ class DirqStore:
         if self._known:
             with suppress(FileExistsError, FileNotFoundError):
                 self._mkdir(self._path(HIDDEN))  # for the journal: a file in the queue's own folder disturbs `count`
-                flush_names(self._root)
+                flush_names(self.name)
         for adds, run in groupby(changes, lambda change: change.step is Step.ADD):
             together = list(run)
             if adds:
                 outcomes += self._add(together, now)
             else:
-                outcomes += [_result_or_error(getattr(self, f"_{each.step}"), each, now) for each in together]
+                outcomes += [result_or_error(getattr(self, f"_{each.step}"), each, now) for each in together]
         removed, self._removed = self._removed, {}
         with suppress(OSError, StorageError):  # the jobs are removed all the same
             self._journal.write(removed, now)
@@ -274,15 +267,15 @@ class DirqStore:
         outcomes: list[Outcome] = []
         for first in range(0, len(changes), WRITE_BATCH):
             batch = changes[first : first + WRITE_BATCH]
-            names = [_result_or_error(self._write, change, now) for change in batch]
-            failure = _result_or_error(self._sync) or _result_or_error(self._note_new, names, batch, now)
+            names = [result_or_error(self._write, change, now) for change in batch]
+            failure = result_or_error(self._sync) or result_or_error(self._note_new, names, batch, now)
             written = zip(names, batch, strict=True)
-            outcomes += [_result_or_error(self._publish, name, failure, change) for name, change in written]
-        if (failure := _result_or_error(self._flush)) is not None:
+            outcomes += [result_or_error(self._publish, name, failure, change) for name, change in written]
+        if (failure := result_or_error(self._flush)) is not None:
             for number, outcome in enumerate(outcomes):
                 if isinstance(outcome, StoredJob):  # take it back, unless another program has taken it by now
                     removal = Change(outcome.job, None, outcome.place)
-                    if not isinstance(_result_or_error(self._remove, removal, now), Exception):
+                    if not isinstance(result_or_error(self._remove, removal, now), Exception):
                         outcomes[number] = failure
         return outcomes
 
@@ -325,7 +318,7 @@ class DirqStore:
             if failure is not None:
                 raise failure
             self._rename(rename_exclusively, Place(_part(name)), place.name)
-        except OSError:
+        except Exception:
             _remove_tree(self._path(_part(name)))
             self._removed[place.name] = NO_STATE
             raise
@@ -351,7 +344,7 @@ class DirqStore:
                 next=None,
                 timeout=job.claim_timeout,
             )
-            self._journal.write({name: state}, now, job=path)
+            self._journal.write({name: state}, now, partial(self._check, place))
             content = self._layout.read(path)
         except (OSError, ValueError, StorageError) as error:
             self._layout.unlock(path)
@@ -369,13 +362,12 @@ class DirqStore:
     def _prolong(self, change: Change, now: datetime) -> StoredJob:
         """Give the lock a new token. The journal has both tokens, so that the claim is known by either."""
         job, place = change.new, change.place
-        self._check(place)
         state = self._journal.state(place.name)
         if not state.is_claim(place.token):
             raise JobChangedError
         token = self._new_token(now, after=place.token)
         state = replace(state, token=place.token, next=token, timeout=job.claim_timeout)
-        self._journal.write({place.name: state}, now, job=self._path(place.name))
+        self._journal.write({place.name: state}, now, partial(self._check, place))
         os.utime(self._path(place.name), ns=(token, token))
         return StoredJob(job.evolve(heartbeat_at=moment(token // 1000)), place._replace(token=token))
 
@@ -390,7 +382,7 @@ class DirqStore:
         state = _ended(state, job)
         if job.sequence != old.sequence or job.status is JobStatus.DEAD:
             return self._move(place, job, state, now)
-        self._journal.write({place.name: state}, now, job=path)
+        self._journal.write({place.name: state}, now, partial(self._check, place))
         self._layout.unlock(path)
         return StoredJob(job, Place(place.name))
 
@@ -435,8 +427,7 @@ class DirqStore:
     def _check(self, place: Place) -> None:
         """Raise JobChangedError if the element is no longer locked, or by another lock than was last seen."""
         path = self._path(place.name)
-        os.lstat(self._layout.lock_path(path))
-        if os.lstat(path).st_mtime_ns != place.token:
+        if not os.path.lexists(self._layout.lock_path(path)) or os.lstat(path).st_mtime_ns != place.token:
             raise JobChangedError
 
     def _new_token(self, now: datetime, after: int = 0) -> int:
@@ -461,7 +452,7 @@ class DirqStore:
             element = f"{min(seconds, 0xFFFFFFFF):08x}{rest:05x}{os.getpid() & 15:x}"
             part = ""
             try:
-                name = f"{self._layout.folder(self._root, element)}/{element}"
+                name = f"{self._layout.folder(self.name, element)}/{element}"
                 part = self._path(_part(name))
                 make(part)
             except FileNotFoundError:  # the folder does not exist yet
@@ -477,7 +468,7 @@ class DirqStore:
             if not os.path.lexists(self._path(name)):
                 return name
             _remove_tree(part)
-        raise OSError(f"no new name could be made in {self._root!r}: another program removes new files there at once")
+        raise OSError(f"no new name could be made in {self.name!r}: another program removes new files there at once")
 
     def _move(self, place: Place, job: JobRecord, state: State, now: datetime) -> StoredJob:
         """Give a locked or a dead element a new name, with a new state, and unlock it."""
@@ -486,7 +477,7 @@ class DirqStore:
         name = _place_of(name, job)
         path, new = self._path(place.name), self._path(name)
         try:
-            self._journal.write({name: state}, now, job=path)
+            self._journal.write({name: state}, now, partial(os.lstat, path))
             self._rename(self._layout.rename, place, name)
         except (OSError, JobChangedError):
             self._removed[name] = NO_STATE
@@ -522,16 +513,16 @@ class DirqStore:
         """Make a folder in the queue. Make the queue's own folder, too, if it was never there."""
         self._check_disappeared()
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        for path in (self._root, *map(self._path, (HIDDEN, *self._layout.folders, name))):
+        for path in (self.name, *map(self._path, (HIDDEN, *self._layout.folders, name))):
             with suppress(FileExistsError):
                 self._mkdir(path)
         self._known = True
-        self._changed_folders |= {self._root, str(self.path.parent)}
+        self._changed_folders |= {self.name, str(self.path.parent)}
 
     def _check_disappeared(self) -> None:
         if self._known and not self.path.exists():
             raise StorageError(
-                f"the folder {self._root!r} has disappeared: restore it, or create it to start an empty queue"
+                f"the folder {self.name!r} has disappeared: restore it, or create it to start an empty queue"
             )
 
     def _mkdir(self, path: str) -> None:
@@ -577,14 +568,14 @@ class DirqStore:
 
     def _tidy(self, now: datetime) -> None:
         """Remove leftovers of programs that died, and empty folders except the last two if there are many."""
-        self._folders = sorted(filter(FOLDER.fullmatch, os.listdir(self._root)))  # a queue that only adds never scans
+        self._folders = sorted(filter(FOLDER.fullmatch, os.listdir(self.name)))  # a queue that only adds never scans
         unused = [name for name in self._folders[:-2] if not os.listdir(self._path(name))]
         for name in unused if len(unused) > EMPTY_FOLDERS else ():
             with suppress(OSError):
                 os.rmdir(self._path(name))
         parts = [f"{HIDDEN}/{name}" for name in os.listdir(self._path(HIDDEN))]
         ours = [(self._path(name), False) for name in parts if name.startswith((NEW, GONE))]
-        for path, is_lock in (*ours, *self._layout.leftovers(self._root, self._folders)):
+        for path, is_lock in (*ours, *self._layout.leftovers(self.name, self._folders)):
             age = self._maxlock if is_lock else self._maxtemp
             with suppress(FileNotFoundError):
                 status = os.lstat(path)
@@ -633,13 +624,3 @@ def _remove_tree(path: str) -> None:
         return
     except (IsADirectoryError, PermissionError):  # Linux and macOS refuse to unlink a folder in different words
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _result_or_error(work: Callable[..., Result], *arguments: Any) -> Result | Exception:
-    """Return the result of a step, or its error: `JobChangedError` if the element is gone, or a name was taken."""
-    try:
-        return work(*arguments)
-    except (FileNotFoundError, FileExistsError, NotADirectoryError, JobChangedError):
-        return JobChangedError()
-    except (OSError, InvalidJobError, StorageError) as error:
-        return error

@@ -118,7 +118,7 @@ class TextQueueFile:
         self._status: os.stat_result | None = None  # of the file as it was read
 
     def _present(self) -> set[str]:
-        return {job_id for job_id, record in self._records.by_id.items() if record.control != COMMENT}
+        return {job_id for job_id, record in self._records.by_id.items() if record.control in _ALIVE}
 
     def _signature(self) -> tuple[Any, ...]:
         """Return a value that changes with the file and with the journal."""

@@ -28,9 +28,9 @@ from msgspec.structs import replace
 
 from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.files import flush_names, rename_exclusively
+from jqueue.formats.files import flush_names, rename_exclusively, result_or_error
 from jqueue.formats.journal import ABANDONED, LISTINGS, NO_STATE, Journal, State
-from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds
+from jqueue.formats.port import OF_ALL, Change, Outcome, Step, StoredJob, microseconds
 from jqueue.formats.vsqs.messages import (
     DEAD,
     LARGEST_TIME,
@@ -321,13 +321,7 @@ class VsqsFolder:
 
     def _do_step(self, change: Change, now: datetime) -> Outcome:
         self._known.pop(change.place, None)  # a file that gets this name again must be read again
-        try:
-            stored: StoredJob = getattr(self, f"_{change.step}")(change, now)
-            return stored
-        except (FileNotFoundError, FileExistsError, JobChangedError):
-            return JobChangedError()
-        except (OSError, StorageError) as error:
-            return error
+        return result_or_error(getattr(self, f"_{change.step}"), change, now)
 
     def _claim(self, change: Change, now: datetime) -> StoredJob:
         old, job = change.old, change.new
@@ -379,7 +373,7 @@ class VsqsFolder:
             return self._stored_job(self._rename(place, new), state, job.payload)
         [number] = self._reserve(1, now)
         try:
-            self._journal.write({str(number): state}, now, job=self._path(place))
+            self._journal.write({str(number): state}, now, partial(os.lstat, self._path(place)))
             new = self._rename(place, f"{folder}{Name(number, due)}")
         finally:
             self._free([number])
@@ -409,7 +403,7 @@ class VsqsFolder:
 
     def _note(self, place: str, state: State, now: datetime) -> None:
         """Write the new state of a job, if its file still has the name that was last seen."""
-        self._journal.write({key_of(place): state}, now, job=self._path(place))
+        self._journal.write({key_of(place): state}, now, partial(os.lstat, self._path(place)))
 
     def _stored_job(self, place: str, state: State, payload: bytes) -> StoredJob:
         """Return the job as a scan would now show it, with this payload."""

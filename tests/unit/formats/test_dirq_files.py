@@ -9,11 +9,13 @@ from itertools import product
 import pytest
 
 from jqueue import ClaimLostError, InvalidJobError, JobNotFoundError, JobStatus
-from jqueue.domain.errors import StorageFatalError
+from jqueue.domain.errors import StorageError, StorageFatalError
+from jqueue.domain.job import JobRecord
 from jqueue.formats import journal
 from jqueue.formats.dirq.layout import Elements, Simple
 from jqueue.formats.dirq.store import DirqStore
-from jqueue.formats.journal import State
+from jqueue.formats.journal import Journal, State
+from jqueue.formats.port import Change
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.virtual_time import EPOCH
@@ -149,6 +151,46 @@ async def test_a_claim_whose_lock_another_program_took_changes_nothing(kind, tmp
             assert before == tree(root)
             if relocked:
                 unlock(kind, root, job.id)
+
+
+@of_both_kinds
+@pytest.mark.parametrize("step", ["claim", "heartbeat", "hand back"])
+async def test_a_lock_that_another_program_takes_while_a_step_waits_for_the_journal_is_left_alone(
+    step, kind, tmp_path, root, monkeypatch
+):
+    locked, before = Journal.locked, list[object]()
+
+    def late(journal):
+        if not before:
+            unlock(kind, root, job.id)
+            lock(kind, root, job.id, START + 7)
+            before.extend((tree(root), journal_of(root, kind).states))
+        return locked(journal)
+
+    async with open_queue(kind, tmp_path) as queue:
+        job = await queue.enqueue("work", b"1")
+        claimed = [] if step == "claim" else await queue.dequeue()
+        monkeypatch.setattr(Journal, "locked", late)
+        if step == "claim":
+            assert [] == await queue.dequeue()
+        for claim in claimed:
+            with pytest.raises(ClaimLostError):
+                await (queue.heartbeat(claim) if step == "heartbeat" else queue.nack(claim, charge=False))
+        assert before == [tree(root), journal_of(root, kind).states]
+        assert START + 7 == os.stat(root / job.id).st_mtime
+
+
+@of_both_kinds
+def test_an_enqueue_that_waits_in_vain_for_the_journal_leaves_no_part(kind, tmp_path, root, monkeypatch):
+    monkeypatch.setattr(journal, "LOCK_TIMEOUT", 0.01)
+    store = open_queue(kind, tmp_path).store
+    jobs = [JobRecord("", "mail", b"", JobStatus.QUEUED, number, EPOCH) for number in range(2)]
+    store.carry_out([Change(None, jobs[0], "")], EPOCH)
+    with journal_of(root, kind).locked():
+        [outcome] = store.carry_out([Change(None, jobs[1], "")], EPOCH)
+    assert isinstance(outcome, StorageError)
+    assert {"journal", "journal.lock"} == set(os.listdir(root / ".jqueue"))
+    assert 1 == len(store.scan(EPOCH))
 
 
 @of_both_kinds

@@ -2,14 +2,16 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats import journal
 from jqueue.formats.journal import State
+from jqueue.formats.port import Change
 from jqueue.testing.virtual_time import EPOCH
-from tests.unit.formats.places import JOURNALS, journal_of
+from tests.unit.formats.places import JOURNALS, in_each_format, journal_of, open_queue
 
 JOURNAL = JOURNALS["vsqs"]
 ONCE, TWICE = State(attempt=1), State(attempt=2)
@@ -28,7 +30,7 @@ def test_no_line_is_lost_while_several_writers_replace_the_journal(tmp_path):
         mine = journal_of(tmp_path)
         for number in range(100):
             mine.write({f"{writer}-{number}": ONCE}, EPOCH)
-            mine.write({f"{writer}": State(attempt=number)}, EPOCH, job=str(tmp_path / "claimed"))
+            mine.write({f"{writer}": State(attempt=number)}, EPOCH, (tmp_path / "claimed").stat)
 
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(write, range(4)))
@@ -61,7 +63,7 @@ def test_a_job_that_another_program_has_renamed_keeps_its_state(tmp_path):
     ours = journal_of(tmp_path)
     ours.write({"job": ONCE}, EPOCH)
     with pytest.raises(FileNotFoundError):
-        ours.write({"job": TWICE}, EPOCH, job=str(tmp_path / "job"))
+        ours.write({"job": TWICE}, EPOCH, (tmp_path / "job").stat)
     assert {"job": ONCE} == journal_of(tmp_path).states
 
 
@@ -77,6 +79,40 @@ def test_only_old_states_of_jobs_that_no_listing_shows_and_all_but_the_last_acks
     left = journal_of(tmp_path).states.keys()
     assert {"here", "young", "renamed", "acked-1000", "acked-1"} <= left
     assert not left & {"gone", "acked-0"}
+
+
+def test_an_ack_that_replaces_the_journal_is_the_last_one_in_it(tmp_path):
+    ours = journal_of(tmp_path)
+    ours.write({"oldest job": ONCE}, EPOCH)
+    acked = [f"acked-{number}" for number in range(1_000)]
+    ours.write({name: State(attempt=1, finished=True) for name in acked}, EPOCH)
+    for changes in ({"oldest job": State(attempt=1, finished=True)}, {"another": ONCE}):
+        (tmp_path / JOURNAL).unlink()
+        ours.write(changes, EPOCH)
+    assert {*acked[1:], "oldest job", "another"} == journal_of(tmp_path).states.keys()
+
+
+def test_times_of_later_centuries_can_be_read_back(tmp_path):
+    state = State(created=int(1e16), token=int(datetime(2250, 1, 1, tzinfo=UTC).timestamp()) * 10**9)
+    journal_of(tmp_path).write({"a": state}, EPOCH)
+    assert {"a": state} == journal_of(tmp_path).states
+
+
+@in_each_format
+def test_a_job_from_before_1970_costs_no_job_of_its_batch_a_field(form, tmp_path):
+    store, now = open_queue(form, tmp_path).store, datetime.now(UTC)
+
+    def job(number, created):
+        status = JobStatus.QUEUED
+        return JobRecord(f"id-{number}", "mail", b"", status, number, created, attempt=2, max_attempts=7)
+
+    for numbers in ([1], [2, 3, 4]):
+        jobs = [job(number, datetime(1960, 1, 1, tzinfo=UTC) if number == 3 else now) for number in numbers]
+        store.carry_out([Change(None, job, "", is_transfer=True) for job in jobs], now)
+    found = [(job.id, job.entrypoint, job.attempt, job.max_attempts) for job, _ in store.scan(now)]
+    assert [(f"id-{number}", "mail", 2, 7) for number in (1, 2, 3, 4)] == found
+    other = open_queue(form, tmp_path).store.scan(now)
+    assert found == [(job.id, job.entrypoint, job.attempt, job.max_attempts) for job, _ in other]
 
 
 LINES = [

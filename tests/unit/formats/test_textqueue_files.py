@@ -4,12 +4,14 @@ import asyncio
 import errno
 import os
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jqueue import ClaimLostError, JobStatus, StorageError
+from jqueue.formats.journal import Journal
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue import records
 from jqueue.formats.textqueue.store import TextQueueFile
@@ -385,3 +387,19 @@ async def test_an_append_behind_a_torn_message_that_changes_just_then_is_done_ag
         assert [] == changes
         [job] = await queue.dequeue(batch_size=2)
         assert b"next" == job.payload
+
+
+async def test_old_states_of_messages_that_another_program_has_marked_are_dropped(path, queue, journal, monkeypatch):
+    monkeypatch.setattr("jqueue.formats.journal.COMPACT_BYTES", 0)
+    monkeypatch.setattr("jqueue.formats.journal.ABANDONED", timedelta(0))
+    path.write_bytes(b"-a\n-b\n")
+    a, b = await queue.dequeue(batch_size=2)
+    await queue.nack(a)
+    await queue.nack(b)
+    path.write_bytes(b"=a\n-b\n")
+    for _ in range(9):
+        await queue.nack((await queue.dequeue())[0], charge=False)
+    states = Journal(str(journal), str(path), set)
+    states.read()
+    assert [b.id] == list(states.states)
+    assert 11 == (await queue.dequeue())[0].attempt

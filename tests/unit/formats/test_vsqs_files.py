@@ -1,7 +1,9 @@
 """A folder of vsqs as a queue: its messages, their names, and the files that are never touched."""
 
+import asyncio
 import os
 import shutil
+from datetime import UTC, datetime
 
 import pytest
 
@@ -255,3 +257,10 @@ async def test_a_message_that_can_be_read_by_now_is_served(tmp_path, monkeypatch
             clock.advance(60)
     [job] = await queue.dequeue()
     assert b"payload" == job.payload
+
+
+async def test_a_job_put_off_until_before_1970_is_ready_and_harms_no_other_call(tmp_path):
+    queue = queue_on(tmp_path)
+    calls = (queue.enqueue("mail", b"1"), queue.enqueue("mail", b"2", run_at=datetime(1960, 1, 1, tzinfo=UTC)))
+    await asyncio.gather(*calls)
+    assert [b"1", b"2"] == [job.payload for job in await queue_on(tmp_path).dequeue(batch_size=9)]
