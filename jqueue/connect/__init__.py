@@ -176,10 +176,6 @@ def _found(url: str | os.PathLike[str], create: bool, **access: Any) -> tuple[An
         raise InvalidURLError(f"no store is called {scheme}: try {EXAMPLES[_ALIASES[scheme]]}")
     build = STORES.get(scheme) or FORMATS.get(scheme)
     if build is None:
-        if len(scheme) == 1:  # a drive of Windows
-            from jqueue.runtime.file_lock import need_posix_files
-
-            need_posix_files("a queue in a file")
         known = ", ".join(EXAMPLES.values())
         raise InvalidURLError(
             f"the scheme of this URL is unknown: it should look like one of {known}, or be a path (./a:b with a colon)"
