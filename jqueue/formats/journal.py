@@ -252,8 +252,10 @@ class Journal:
             write_all(descriptor, line)
             if durable:
                 flush(descriptor)
-            self._end, self._read_at = status.st_size + len(line), _signature(os.fstat(descriptor))
+            status = os.fstat(descriptor)
         self._set(changes, microseconds(now))
+        if status.st_size == self._end + len(line):  # else another line is still to be read: the lock was removed
+            self._end, self._read_at = status.st_size, _signature(status)
 
     def _replace(self, changes: Mapping[str, State], now: datetime) -> None:
         """Replace the journal by one with the current states: the new ones, those of all jobs, and the last finished.

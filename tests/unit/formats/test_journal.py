@@ -156,6 +156,24 @@ def test_a_line_that_was_cut_does_not_count_and_harms_no_other_one(tmp_path):
         assert {"a": ONCE, "c": ONCE} == reader.states == journal_of(tmp_path).states
 
 
+def test_a_line_that_is_written_without_the_lock_is_read(tmp_path, monkeypatch):
+    """The file of the lock may be removed at any moment, and then excludes no writer."""
+    journal.COMPACT_BYTES = 10**6
+    ours, other = journal_of(tmp_path), journal_of(tmp_path)
+    ours.write({"a": ONCE}, EPOCH)
+    write, names = journal.write_all, ["b", "c"]
+
+    def beside(descriptor, line):
+        if names:
+            other.append({names.pop(): TWICE}, EPOCH)
+        write(descriptor, line)
+
+    monkeypatch.setattr(journal, "write_all", beside)
+    ours.write({"a": State(attempt=3)}, EPOCH)
+    states = {"a": State(attempt=3), "b": TWICE, "c": TWICE}
+    assert states == {key: ours.state(key) for key in states}
+
+
 def test_a_journal_is_for_the_users_of_the_queue(tmp_path):
     folder = tmp_path / "queue"
     folder.mkdir()
