@@ -10,15 +10,17 @@ that no line is lost. Its first line has an id, by which readers know that it is
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.fields import Count, Name, Positive
+from jqueue.domain.job import JobRecord
 from jqueue.formats.files import flush_names
 from jqueue.formats.port import microseconds
 from jqueue.runtime.file_lock import FileLock, need_posix_files
@@ -107,6 +109,18 @@ class State(msgspec.Struct, frozen=True, omit_defaults=True):
 NO_STATE: State = State()
 Check = Callable[[], object]
 _decode = msgspec.json.Decoder(tuple[Count, dict[str, State]]).decode
+
+
+def state_of(job: JobRecord, before: State, fields: Iterable[str] = STORED, **values: Any) -> State:
+    """Return the state of a job: the state before, with these fields of the job, its times, and other values."""
+    return replace(
+        before,
+        **{field: getattr(job, field) for field in fields},
+        created=microseconds(job.created_at),
+        due=None if job.run_at is None else microseconds(job.run_at),
+        dead_at=None if job.dead_at is None else microseconds(job.dead_at),
+        **values,
+    )
 
 
 class Journal:

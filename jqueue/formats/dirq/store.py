@@ -33,7 +33,7 @@ from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.dirq.layout import ELEMENT, FOLDER, Layout, Simple
 from jqueue.formats.files import flush_names, rename_exclusively, result_or_error
-from jqueue.formats.journal import NO_STATE, Journal, State
+from jqueue.formats.journal import NO_STATE, Journal, State, state_of
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.posix_files import write_all
@@ -605,15 +605,7 @@ def _place_of(name: str, job: JobRecord) -> str:
 
 def _ended(state: State, job: JobRecord) -> State:
     """Return the state of a job without a claim. It has the id and the time, which a name no longer tells."""
-    return replace(
-        state,
-        id=job.id,
-        created=microseconds(job.created_at),
-        failures=job.failures,
-        error=job.error,
-        dead_at=None if job.dead_at is None else microseconds(job.dead_at),
-        **dict.fromkeys(("token", "next", "timeout")),
-    )
+    return state_of(job, state, ("id", "failures", "error"), token=None, next=None, timeout=None)
 
 
 def _remove_tree(path: str) -> None:

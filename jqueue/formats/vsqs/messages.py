@@ -14,12 +14,9 @@ import re
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from msgspec.structs import replace
-
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.journal import STORED, State
-from jqueue.formats.port import microseconds
+from jqueue.formats.journal import State
 from jqueue.formats.port import moment as from_microseconds
 
 DEAD = ".jqueue-dead"
@@ -111,15 +108,3 @@ def job_of(place: str, state: State, entrypoint: str) -> JobRecord:
             "claim_timeout": timeout,
         }
     return JobRecord(**values)
-
-
-def state_of(job: JobRecord, before: State, **values: Any) -> State:
-    """Return the state of a job: the state before, with the fields of the job that the format cannot hold."""
-    return replace(
-        before,
-        **{field: getattr(job, field) for field in STORED},
-        created=microseconds(job.created_at),
-        due=None if job.run_at is None else microseconds(job.run_at),
-        dead_at=None if job.dead_at is None else microseconds(job.dead_at),
-        **values,
-    )

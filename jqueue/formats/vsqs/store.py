@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from jqueue.domain.errors import BlobMissingError, StorageError, StorageFatalError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats.files import flush_names, rename_exclusively, result_or_error
-from jqueue.formats.journal import ABANDONED, LISTINGS, NO_STATE, Journal, State
+from jqueue.formats.journal import ABANDONED, LISTINGS, NO_STATE, Journal, State, state_of
 from jqueue.formats.port import OF_ALL, Change, Outcome, Step, StoredJob, microseconds
 from jqueue.formats.vsqs.messages import (
     DEAD,
@@ -41,7 +41,6 @@ from jqueue.formats.vsqs.messages import (
     key_of,
     name_of,
     parse,
-    state_of,
 )
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.posix_files import write_all

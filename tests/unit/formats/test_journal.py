@@ -10,6 +10,7 @@ from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats import journal
 from jqueue.formats.journal import State
 from jqueue.formats.port import Change
+from jqueue.runtime.posix_files import write_all
 from jqueue.testing.virtual_time import EPOCH
 from tests.unit.formats.places import JOURNALS, in_each_format, journal_of, open_queue
 
@@ -161,12 +162,12 @@ def test_a_line_that_is_written_without_the_lock_is_read(tmp_path, monkeypatch):
     journal.COMPACT_BYTES = 10**6
     ours, other = journal_of(tmp_path), journal_of(tmp_path)
     ours.write({"a": ONCE}, EPOCH)
-    write, names = journal.write_all, ["b", "c"]
+    names = ["b", "c"]
 
     def beside(descriptor, line):
         if names:
             other.append({names.pop(): TWICE}, EPOCH)
-        write(descriptor, line)
+        write_all(descriptor, line)
 
     monkeypatch.setattr(journal, "write_all", beside)
     ours.write({"a": State(attempt=3)}, EPOCH)
