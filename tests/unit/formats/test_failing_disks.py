@@ -232,10 +232,10 @@ async def test_no_answer_comes_before_its_change_is_flushed(form, tmp_path, monk
         flushed.append(os.fstat(descriptor).st_ino)
 
     root = tmp_path / "queue"
+    headers = {} if form == "elements" else {"kind": "test"}
     async with open_queue(form, tmp_path) as queue:
-        await queue.enqueue("work", b"before")
+        await queue.enqueue("work", b"before", headers=headers)
         monkeypatch.setattr(os, "fsync", noted)
-        headers = {} if form == "elements" else {"kind": "test"}
         calls = (queue.enqueue("work", b"%d" % number, headers=headers) for number in range(30))
         await asyncio.gather(*calls)
     files = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() != b"before"]

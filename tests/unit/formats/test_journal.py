@@ -3,6 +3,7 @@
 import os
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from itertools import cycle
 
 import pytest
 
@@ -60,6 +61,18 @@ def test_states_of_a_journal_that_was_removed_are_written_again(tmp_path):
     assert {"a": ONCE, "b": TWICE} == journal_of(tmp_path).states
 
 
+def test_a_journal_that_was_put_back_to_an_older_state_is_read_again(tmp_path):
+    journal.COMPACT_BYTES = 10**6
+    ours = journal_of(tmp_path)
+    ours.write({"a": ONCE}, EPOCH)
+    before = (tmp_path / JOURNAL).read_bytes()
+    ours.write({"a": TWICE, "b": ONCE}, EPOCH)
+    (tmp_path / JOURNAL).write_bytes(before)
+    assert (ONCE, State()) == (ours.state("a"), ours.state("b"))
+    ours.write({"c": ONCE}, EPOCH)
+    assert {"a": ONCE, "c": ONCE} == ours.states == journal_of(tmp_path).states
+
+
 def test_a_job_that_another_program_has_renamed_keeps_its_state(tmp_path):
     ours = journal_of(tmp_path)
     ours.write({"job": ONCE}, EPOCH)
@@ -69,14 +82,13 @@ def test_a_job_that_another_program_has_renamed_keeps_its_state(tmp_path):
 
 
 def test_only_old_states_of_jobs_that_no_listing_shows_and_all_but_the_last_acks_are_dropped(tmp_path):
-    listings = [{"renamed"}, {"here"}, {"here"}, {"here"}, {"here"}] * 9
-    ours = journal_of(tmp_path, present=listings.pop)
-    names = ("gone", "here", "young")
-    for number, time in enumerate((EPOCH, EPOCH, EPOCH + timedelta(minutes=59))):
-        ours.write({names[number]: ONCE}, time)
+    listings = cycle([{"here"}, {"here"}, {"here", "renamed"}])
+    ours = journal_of(tmp_path, present=lambda: next(listings))
+    for name in ("gone", "here", "renamed", "young"):
+        ours.write({name: ONCE}, EPOCH + timedelta(minutes=59 if name == "young" else 0))
     ours.write({f"acked-{number}": State(attempt=1, finished=True) for number in range(1_001)}, EPOCH)
     for number in range(9):
-        ours.write({"here": State(attempt=number), "renamed": ONCE}, EPOCH + timedelta(minutes=61))
+        ours.write({"here": State(attempt=number)}, EPOCH + timedelta(minutes=61))
     left = journal_of(tmp_path).states.keys()
     assert {"here", "young", "renamed", "acked-1000", "acked-1"} <= left
     assert not left & {"gone", "acked-0"}

@@ -264,3 +264,12 @@ async def test_a_job_put_off_until_before_1970_is_ready_and_harms_no_other_call(
     calls = (queue.enqueue("mail", b"1"), queue.enqueue("mail", b"2", run_at=datetime(1960, 1, 1, tzinfo=UTC)))
     await asyncio.gather(*calls)
     assert [b"1", b"2"] == [job.payload for job in await queue_on(tmp_path).dequeue(batch_size=9)]
+
+
+async def test_a_new_message_of_the_number_of_a_finished_one_has_no_attempts(tmp_path):
+    queue = queue_on(tmp_path)
+    for payload in (b"first", b"second"):
+        filled(tmp_path, {"5": payload})
+        [job] = await queue.dequeue()
+        assert (payload, 1) == (job.payload, job.attempt)
+        await queue.ack(job)
