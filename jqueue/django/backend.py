@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import msgspec
+from django.apps import apps
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.utils import timezone
@@ -36,8 +38,9 @@ from jqueue.django.results import (
     queue_and_path_of,
     result_of,
 )
-from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JQueueError, QueueMissingError
 from jqueue.domain.job import JobStatus
+from jqueue.domain.limits import LARGE_PAYLOAD_BYTES, Limits
 from jqueue.domain.models import Job
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.sync import SyncQueue
@@ -58,6 +61,9 @@ QUEUE_OPTIONS = {"create", "token", "ca_file", "insecure"} | {
 }
 """Options of a backend that are those of its queue."""
 
+QUEUE_DEFAULTS: Mapping[str, Any] = {"limits": Limits(result_bytes=2 * LARGE_PAYLOAD_BYTES)}
+"""Defaults of those options that are not those of a queue: a result that is kept contains the arguments of its task."""
+
 known_tasks: dict[str, Task] = {}
 """Every task of this process, by the path of its function. Workers call no other functions."""
 
@@ -66,7 +72,8 @@ known_tasks: dict[str, Task] = {}
 class JQueueTask(Task):
     """A task with options of its own. Those that are None are the backend's.
 
-    `@task(max_attempts=5)` sets them; with Django 6.0, `send.using(max_attempts=5)`.
+    `@task(max_attempts=5)` sets them; with Django 6.0, `send = send.using(max_attempts=5)` in its module. `backoff` and
+    `timeout` are set only there, as the worker takes them from the module.
 
     Attributes:
         max_attempts: number of attempts after which the task is FAILED.
@@ -120,7 +127,7 @@ class JQueueBackend(BaseTaskBackend):
         """
         own = {name: value for name, value in self.options.items() if name in QUEUE_OPTIONS}
         url = self.options["url"]
-        return {"url": os.fspath(url) if isinstance(url, os.PathLike) else url, **own}
+        return {"url": os.fspath(url) if isinstance(url, os.PathLike) else url, **QUEUE_DEFAULTS, **own}
 
     def options_of(self, task: Task) -> dict[str, Any]:
         """Return the `TASK_OPTIONS` of a task: its own, else those of the backend."""
@@ -141,14 +148,16 @@ class JQueueBackend(BaseTaskBackend):
     @async_unsafe("enqueue() waits for the store. In async code, await aenqueue()")
     def enqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """Add a task to the queue. Once this returns, no crash loses it."""
-        result = self._add(task, args, kwargs)
-        task_enqueued.send(type(self), task_result=result)
+        result, is_new = self._add(task, args, kwargs)
+        if is_new:
+            task_enqueued.send(type(self), task_result=result)
         return result
 
     async def aenqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """See `enqueue`. A thread waits for the store."""
-        result = await asyncio.to_thread(self._add, task, args, kwargs)
-        await task_enqueued.asend(type(self), task_result=result)
+        result, is_new = await asyncio.to_thread(self._add, task, args, kwargs)
+        if is_new:
+            await task_enqueued.asend(type(self), task_result=result)
         return result
 
     @async_unsafe("get_result() waits for the store. In async code, await aget_result()")
@@ -189,34 +198,45 @@ class JQueueBackend(BaseTaskBackend):
             hint = 'Begin it with BASE_DIR, as in "url": BASE_DIR / "queue.json".'
             yield Warning(f"{where} names its queue by a path from the current folder.", hint, id="jqueue.W001")
 
-    def _add(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
-        """Add a task to the queue, and return its result."""
+    def _add(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[TaskResult, bool]:
+        """Add a task to the queue. Return its result, and False if it is that of an earlier task with its unique key.
+
+        Raises:
+            InvalidTask: the worker would not know its timeout or its backoff.
+        """
         self.validate_task(task)
+        definition = definition_of(task)
+        for name in ("backoff", "timeout"):
+            if getattr(task, name, None) != getattr(definition, name, None):
+                raise InvalidTask(f"a worker takes the {name} of a task from its module: set it where {task.name} is")
         payload, options, run_at = encode_call(args, kwargs), self.options_of(task), task.run_after
         if run_at is not None and timezone.is_naive(run_at):
             run_at = timezone.make_aware(run_at)
-        entrypoint = entrypoint_of(task.queue_name, task)
-        job = self.queue.enqueue(
-            entrypoint,
-            payload,
-            -int(task.priority),
-            run_at=run_at,
-            unique_key=getattr(task, "unique_key", None),
-            max_attempts=options["max_attempts"],
-            keep_result=options["keep_result"],
-        )
-        call = decode_call(job.payload) or Call(list(args), dict(kwargs))  # that of an earlier task with the unique key
-        return result_of(job, call, task if job.entrypoint == entrypoint else self.known_task(job), self.alias)
+        try:
+            job = self.queue.enqueue(
+                entrypoint_of(task.queue_name, task),
+                payload,
+                -int(task.priority),
+                run_at=run_at,
+                unique_key=getattr(task, "unique_key", None),
+                on_conflict="raise",
+                max_attempts=options["max_attempts"],
+                keep_result=options["keep_result"],
+            )
+        except DuplicateJobError as error:
+            return self._look_up(error.job_id), False
+        call = decode_call(payload) or Call(list(args), dict(kwargs))  # as the task gets them: all keys are texts
+        return result_of(job, call, task, self.alias), True
 
-    def _look_up(self, result_id: str) -> TaskResult:
-        """Return the result with an id."""
+    def _look_up(self, result_id: Any) -> TaskResult:
+        """Return the result with an id, which may be a UUID."""
         queue = self.queue
         try:
-            job = queue.find(result_id)
+            job = queue.find(str(result_id))
             if job is not None and job.status is not JobStatus.COMPLETED:
                 view = queue.view()  # the job from `find` has no payload
-                job = wait_for(lambda: view.find(result_id))
-        except QueueMissingError:
+                job = wait_for(lambda: view.find(str(result_id)))
+        except (InvalidJobError, QueueMissingError):
             job = None
         if job is None:
             raise TaskResultDoesNotExist(result_id)
@@ -251,13 +271,28 @@ class JQueueBackend(BaseTaskBackend):
         """
         _, path = queue_and_path_of(job)
         if path not in known_tasks:
-            autodiscover_modules("tasks")
+            discover_tasks()
         if path not in known_tasks:
             raise TaskResultDoesNotExist(
                 f"{job.id}: this process knows no task {path!r}. Import its module, or call the module `tasks`, in one "
                 "of INSTALLED_APPS"
             )
-        return known_tasks[path]
+        return definition_of(known_tasks[path])
+
+
+def discover_tasks() -> None:
+    """Import the module `tasks` of every app, and know its tasks, those of other backends too."""
+    autodiscover_modules("tasks")
+    for app in apps.get_app_configs():
+        for value in list(getattr(sys.modules.get(f"{app.name}.tasks"), "__dict__", {}).values()):
+            if isinstance(value, Task):
+                known_tasks.setdefault(value.module_path, value)
+
+
+def definition_of(task: Task) -> Task:
+    """Return the task that its module names as its function: with its `using(...)`, if it has one there."""
+    named = getattr(sys.modules.get(task.func.__module__), task.name, None)
+    return named if isinstance(named, Task) and named.func is task.func else task
 
 
 def _own_options(task: Task) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
         ValueError: likewise.
     """
     call = {"args": normalize_json(args), "kwargs": normalize_json(kwargs)}
-    return json.dumps(call, allow_nan=False, separators=(",", ":")).encode()
+    return json.dumps(call, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def decode_call(payload: bytes) -> Call | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import close_old_connections, connections
 from django.utils import timezone
-from django.utils.module_loading import autodiscover_modules
 
 from jqueue.django.api import (
     Task,
@@ -21,12 +21,15 @@ from jqueue.django.api import (
     task_finished,
     task_started,
 )
-from jqueue.django.backend import JQueueBackend, known_tasks
+from jqueue.django.backend import JQueueBackend, definition_of, discover_tasks, known_tasks
 from jqueue.django.results import decode_call, entrypoint_of, result_of, updated
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.limits import check_result
 from jqueue.domain.models import Job
+from jqueue.runtime.queue_options import options_of
 from jqueue.worker import Context, Discard, Retry, Snooze, Worker
 from jqueue.worker.handler_errors import portable, rebuilt
-from jqueue.worker.payloads import PayloadError
+from jqueue.worker.payloads import PayloadError, ResultError
 from jqueue.worker.retries import decisive
 
 
@@ -38,8 +41,8 @@ def worker_of(backend: JQueueBackend, queue_names: Sequence[str] = (), **setting
         queue_names: queues whose tasks it runs; by default those of the backend, and those of its tasks.
         settings: see `WorkerSettings`.
     """
-    autodiscover_modules("tasks")
-    tasks = list(known_tasks.values())
+    discover_tasks()
+    tasks = [definition_of(task) for task in known_tasks.values()]
     names = queue_names or sorted(backend.queues | {task.queue_name for task in tasks if task.backend == backend.alias})
     worker = Worker(on_dead=_report_failure(backend), **settings)
     for task in tasks:
@@ -62,16 +65,26 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
         return result, [*([TaskContext(task_result=result)] if task.takes_context else ()), *call.args]
 
     def finish(result: TaskResult, value: Any, ctx: Context) -> dict[str, Any]:
-        """Note the return value of a task. Return what to keep of it."""
+        """Note the return value of a task. Return what to keep of it.
+
+        Raises:
+            ResultError: the queue cannot keep it.
+        """
         returned = normalize_json(value)
-        updated(result, status=TaskResultStatus.SUCCESSFUL, _return_value=returned, finished_at=timezone.now())
-        return {
+        kept = {
             "args": result.args,
             "kwargs": result.kwargs,
             "return_value": returned,
             "worker_id": result.worker_ids[-1],
             "started_at": f"{ctx.job.claimed_at}",
         }
+        limits = options_of(ctx.queue).limits
+        try:
+            check_result(kept, limits, limits.object_bytes)
+        except InvalidJobError as error:
+            raise ResultError(f"the return value of the task cannot be kept: {error}") from None
+        updated(result, status=TaskResultStatus.SUCCESSFUL, _return_value=returned, finished_at=timezone.now())
+        return kept
 
     def run(payload: bytes, ctx: Context) -> Any:
         close_old_connections()
@@ -79,26 +92,26 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
             result, args = begin(payload, ctx)
             task_started.send_robust(sender, task_result=result)
             kept = finish(result, task.func(*args, **result.kwargs), ctx)
-            task_finished.send_robust(sender, task_result=result)
+            if not ctx.is_cancelled:  # it may have outlived its timeout
+                task_finished.send_robust(sender, task_result=result)
             return kept
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             raise named(error) from None
         finally:
             close_old_connections()
 
     async def arun(payload: bytes, ctx: Context) -> Any:
-        close = sync_to_async(close_old_connections)
-        await close()
-        try:
-            result, args = begin(payload, ctx)
-            await task_started.asend_robust(sender, task_result=result)
-            kept = finish(result, await task.func(*args, **result.kwargs), ctx)
-            await task_finished.asend_robust(sender, task_result=result)
-            return kept
-        except (Exception, SystemExit) as error:
-            raise named(error) from None
-        finally:
-            await close()
+        async with ThreadSensitiveContext():  # a thread, and so a connection, that no other task closes
+            try:
+                result, args = begin(payload, ctx)
+                await task_started.asend_robust(sender, task_result=result)
+                kept = finish(result, await task.func(*args, **result.kwargs), ctx)
+                await task_finished.asend_robust(sender, task_result=result)
+                return kept
+            except BaseException as error:
+                raise named(error) from None
+            finally:
+                await sync_to_async(connections.close_all)()
 
     return arun if inspect.iscoroutinefunction(task.func) else run
 
@@ -106,10 +119,12 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
 def named(error: BaseException) -> BaseException:
     """Return an error of a task with the path of its class as its name, as the queue keeps names of errors.
 
-    jqueue's own errors, by which a task chooses what becomes of it, and those about its payload stay as they are.
+    jqueue's own errors, by which a task chooses what becomes of it, and those about its payload or its result stay as
+    they are.
     """
     error = decisive(error)
-    if isinstance(error, Retry | Discard | Snooze | PayloadError):
+    unchanged = Retry | Discard | Snooze | PayloadError | ResultError | asyncio.CancelledError | KeyboardInterrupt
+    if isinstance(error, unchanged):
         return error
     kind = type(error)
     return rebuilt({**portable(error), "name": f"{kind.__module__}.{kind.__qualname__}"})

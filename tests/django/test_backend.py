@@ -1,10 +1,11 @@
 """The backend: tasks become jobs, a worker runs them, and results say what became of them."""
 
 import asyncio
-import builtins
 import logging
 import sys
 import threading
+import types
+import uuid
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +29,7 @@ from jqueue.django.api import (
     task_finished,
     task_started,
 )
+from jqueue.django.worker import worker_of
 from jqueue.runtime import file_lock
 from tests.worker.scenes import LONG, SECRET
 
@@ -92,6 +94,54 @@ def leave():
 @task
 def strange():
     return object()
+
+
+@task
+def not_a_number():
+    return float("nan")
+
+
+class Ended(BaseException):
+    """An error that is no Exception."""
+
+
+@task
+def end():
+    raise Ended
+
+
+@task
+async def aend():
+    raise Ended
+
+
+@task
+def outlive():
+    calls.append(threading.current_thread())
+    let_go.wait(10)
+
+
+outlive = outlive.using(timeout=0.05)
+let_go = threading.Event()
+
+
+@task
+async def select():
+    cursor = await sync_to_async(lambda: connection.cursor().execute("SELECT 1"))()
+    await released.wait()
+    return await sync_to_async(cursor.fetchone)()
+
+
+@task
+async def release():
+    released.set()
+
+
+released = asyncio.Event()
+
+
+def plain():
+    """The function of a task of another backend."""
 
 
 @task
@@ -161,7 +211,9 @@ def test_an_enqueued_task_is_ready_and_in_the_queue_and_its_signal_is_sent(site,
     assert [("enqueued", type(task_backends["default"]), READY)] == signals
 
 
-@pytest.mark.parametrize(("value", "error"), [(object(), TypeError), ({1, 2}, TypeError), (float("nan"), ValueError)])
+@pytest.mark.parametrize(
+    ("value", "error"), [(object(), TypeError), ({1, 2}, TypeError), (float("nan"), ValueError), ("\ud800", ValueError)]
+)
 def test_arguments_that_are_not_json_are_refused_and_nothing_is_enqueued(site, value, error):
     with pytest.raises(error):
         send.enqueue(value)
@@ -180,10 +232,11 @@ async def test_code_on_an_event_loop_awaits_and_is_told_to(site, signals):
     assert READY == result.status
 
 
-def test_an_unfinished_task_with_the_same_unique_key_is_returned_in_place_of_a_second_one(site):
+def test_an_unfinished_task_with_the_same_unique_key_is_returned_in_place_of_a_second_one(site, signals):
     once = send.using(unique_key="daily")
-    first, second = once.enqueue("first"), once.enqueue("second")
-    assert (first.id, ["first"]) == (second.id, second.args)
+    first, second = once.enqueue("first" * 100_000), once.enqueue("second")
+    assert (first.id, first.args) == (second.id, second.args)
+    assert ["enqueued"] == [name for name, _, _ in signals]
     site.work()
     assert first.id != once.enqueue("third").id
     assert 1 == len(calls)
@@ -266,7 +319,13 @@ def test_a_task_chooses_by_jqueues_own_errors_what_becomes_of_it(site):
 
 @pytest.mark.parametrize(
     ("wrong", "kind", "timeout"),
-    [(leave, "SystemExit", None), (strange, "TypeError", None), (hang, "TimeoutError", 0.05)],
+    [
+        (leave, SystemExit, None),
+        (strange, TypeError, None),
+        (hang, TimeoutError, 0.05),
+        (end, Ended, None),
+        (aend, Ended, None),
+    ],
 )
 def test_a_task_that_exits_or_hangs_or_returns_no_json_has_failed_and_the_worker_goes_on(site, wrong, kind, timeout):
     with site.settings(timeout=timeout):
@@ -274,8 +333,26 @@ def test_a_task_that_exits_or_hangs_or_returns_no_json_has_failed_and_the_worker
         assert 1 == site.work()
         result.refresh()
         [error] = result.errors
-        assert (FAILED, f"builtins.{kind}") == (result.status, error.exception_class_path)
-        assert getattr(builtins, kind) is error.exception_class
+        assert (FAILED, f"{kind.__module__}.{kind.__name__}") == (result.status, error.exception_class_path)
+        assert kind is error.exception_class
+
+
+def test_a_task_whose_return_value_cannot_be_kept_has_failed_at_once_and_its_signal_is_sent_once(site, signals):
+    with site.settings(max_attempts=3):
+        result = not_a_number.enqueue()
+        assert 1 == site.work()
+        result.refresh()
+    assert (FAILED, 1) == (result.status, result.attempts)
+    assert "the return value of the task cannot be kept" in result.errors[0].traceback
+    assert [("started", RUNNING), ("finished", FAILED)] == [(name, status) for name, _, status in signals[1:]]
+
+
+def test_a_task_that_outlives_its_timeout_has_only_failed(site, signals):
+    outlive.enqueue()
+    assert 1 == site.work()
+    let_go.set()
+    calls[0].join(10)
+    assert [FAILED] == [status for name, _, status in signals if name == "finished"]
 
 
 def test_tasks_run_by_priority_the_largest_first_and_then_in_their_order(site):
@@ -326,8 +403,18 @@ def test_a_connection_to_the_database_is_closed_after_the_task_if_it_is_too_old(
     assert [None] == [each.connection for each in calls]
 
 
+def test_an_async_task_keeps_its_connection_to_the_database_while_another_one_ends(site, monkeypatch):
+    monkeypatch.setitem(connections.settings["default"], "NAME", site.folder / "db.sqlite3")
+    result = select.enqueue()
+    aconnect.enqueue()
+    release.enqueue()
+    assert 0 == site.work(concurrency=2)
+    result.refresh()
+    assert [1] == result.return_value
+
+
 def test_large_arguments_and_results_are_kept_whole(site):
-    text = "é" * 100_000
+    text = "é" * 1_000_000
     result = send.enqueue(text)
     site.work()
     result.refresh()
@@ -341,6 +428,8 @@ def test_a_task_has_options_of_its_own_before_those_of_the_backend(site):
     assert (FAILED, 2) == (result.status, result.attempts)
     with pytest.raises(InvalidTask, match="max_attempts must be"):
         try_again.using(max_attempts=0)
+    with pytest.raises(InvalidTask, match="a worker takes the timeout of a task from its module"):
+        try_again.using(timeout=1).enqueue()
 
 
 @pytest.mark.skipif((6, 0) <= django.VERSION < (6, 1), reason="the decorator of Django 6.0 takes no further options")
@@ -349,6 +438,22 @@ def test_the_decorator_takes_the_options_of_a_task(site):
     assert (4, "one") == (decorated.max_attempts, decorated.unique_key)
     with pytest.raises(InvalidTask, match="timeout"):
         task(timeout=-1)(send.func)
+
+
+def test_a_worker_knows_the_tasks_of_apps_whose_own_backend_is_another(site, monkeypatch):
+    module = types.ModuleType("jqueue.django.tasks")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    immediate = f"{BaseTaskBackend.__module__.removesuffix('.base')}.immediate.ImmediateBackend"
+    with override_settings(TASKS={"default": task_backends.settings["default"], "now": {"BACKEND": immediate}}):
+        vars(module)["plain"] = task(backend="now")(plain)
+        assert f"mail:{__name__}.plain" in worker_of(task_backends["default"]).handlers
+
+
+def test_the_worker_logs_although_the_settings_have_disabled_earlier_loggers(site, monkeypatch):
+    logger = logging.getLogger("jqueue.worker")
+    monkeypatch.setattr(logger, "disabled", True)
+    site.work()
+    assert not logger.disabled
 
 
 # Safety
@@ -396,8 +501,9 @@ def test_a_job_that_is_no_call_of_a_task_is_dead_and_has_no_result(site, payload
 
 
 def test_a_result_that_is_not_there_does_not_exist(site):
-    with pytest.raises(TaskResultDoesNotExist):
-        send.get_result("unknown")
+    for wrong in ("unknown", "", None, "x" * 5000):
+        with pytest.raises(TaskResultDoesNotExist):
+            send.get_result(wrong)
     with site.settings(keep_result=None):
         result = send.enqueue()
         with pytest.raises(TaskResultDoesNotExist):
@@ -405,6 +511,11 @@ def test_a_result_that_is_not_there_does_not_exist(site):
         site.work()
         with pytest.raises(TaskResultDoesNotExist):
             result.refresh()
+
+
+def test_a_result_is_found_by_the_uuid_of_a_path(site):
+    result = send.enqueue()
+    assert result.id == send.get_result(uuid.UUID(result.id)).id
 
 
 def test_the_result_of_another_task_is_refused(site):
@@ -468,6 +579,8 @@ def test_a_queue_in_a_file_needs_locks_which_windows_lacks(site, monkeypatch):
 def test_the_command_refuses_what_it_cannot_run(site):
     with pytest.raises(CommandError, match="concurrency"):
         site.work(concurrency=0)
+    with pytest.raises(CommandError, match="TASKS has no backend 'mail': it has default"):
+        site.work(backend="mail")
     with (
         site.settings(backend=f"{BaseTaskBackend.__module__.removesuffix('.base')}.dummy.DummyBackend"),
         pytest.raises(CommandError, match="not a JQueueBackend"),

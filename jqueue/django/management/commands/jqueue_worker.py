@@ -54,9 +54,12 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker."""
-        backend = task_backends[options["backend"]]
+        alias = options["backend"]
+        if alias not in task_backends:
+            raise CommandError(f"TASKS has no backend {alias!r}: it has {', '.join(task_backends)}", returncode=2)
+        backend = task_backends[alias]
         if not isinstance(backend, JQueueBackend):
-            raise CommandError(f"the backend {options['backend']!r} of TASKS is not a JQueueBackend", returncode=2)
+            raise CommandError(f"the backend {alias!r} of TASKS is not a JQueueBackend", returncode=2)
         if problem := next((each for each in backend.check() if each.is_serious()), None):
             raise CommandError(f"{problem.msg} {problem.hint or ''}".strip(), returncode=2)
         self._log(LEVELS[options["verbosity"]])
@@ -74,6 +77,9 @@ class Command(BaseCommand):
 
     def _log(self, level: int) -> None:
         """Log the messages of jqueue to the standard error, unless LOGGING says what to do with them."""
+        for name, each in logging.root.manager.loggerDict.items():
+            if isinstance(each, logging.Logger) and f"{name}.".startswith("jqueue."):
+                each.disabled = False  # LOGGING disables earlier loggers, unless it is told not to
         logger = logging.getLogger("jqueue")
         if not logger.hasHandlers():
             handler = logging.StreamHandler()
