@@ -41,6 +41,7 @@ napoleon_numpy_docstring = False
 napoleon_custom_sections = [("Options", "params_style")]
 
 html_theme = "furo"
+pygments_dark_style = "github-dark"
 html_title = f"jqueue {__version__}"
 html_baseurl = "https://janbjorge.github.io/jqueue/"
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
@@ -51,8 +52,17 @@ def describe_commands(app: Sphinx) -> None:
     """Write the page of all commands and their options, which the command line itself describes."""
     command = get_command(commands)
     context = typer.Context(command, info_name="jqueue")
+    _import_commands(command, context)
     text = get_docs_for_click(obj=command, ctx=context, name="jqueue", title="Commands")
     (DOCS / "reference" / "api" / "commands.md").write_text(text, encoding="utf-8")
+
+
+def _import_commands(group: Any, context: typer.Context) -> None:
+    """Import the commands of a group, which the command line does only when they are called."""
+    for name in group.list_commands(context):
+        command = group.commands[name] = group.resolve_command(context, [name])[1]
+        if hasattr(command, "list_commands"):
+            _import_commands(command, context)
 
 
 def link_to_repository(app: Sphinx, name: str, source: list[str]) -> None:
@@ -73,7 +83,7 @@ def shorten_signature(
     """Show a timedelta by its own name, and no signature of a class that nobody calls."""
     if signature == "(*args, **kwargs)":
         return None, None
-    return signature and signature.replace("datetime.timedelta(", "timedelta("), returned
+    return signature and signature.replace("datetime.timedelta(", "timedelta(").replace("= 384", "= 0o600"), returned
 
 
 def keep_colon(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:

@@ -508,7 +508,8 @@ class Consumer(SupportsApply, Protocol):
             deadline: maximum time for the call.
 
         Raises:
-            ClaimLostError: the claim is not current; nothing changed. Repeating an ack soon after it succeeded is fine.
+            ClaimLostError: the claim went stale, and another worker may have claimed the job; nothing changed.
+                Repeating an ack soon after it succeeded is fine.
             JobNotFoundError: there is no job with this bare id.
         """
 
