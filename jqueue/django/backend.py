@@ -311,4 +311,4 @@ def _text_of(error: Exception) -> str:
     """Return the text of an error about the options of a backend."""
     if isinstance(error, KeyError):
         return 'has no URL of its queue: give OPTIONS = {"url": BASE_DIR / "queue.json"}, or that of a store.'
-    return f"names a queue that cannot be used: {error}."
+    return f"cannot be used: {error}."
