@@ -69,7 +69,10 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
 
         Raises:
             ResultError: the queue cannot keep it.
+            CancelledError: the task has outlived its timeout, or goes to another worker.
         """
+        if ctx.is_cancelled:
+            raise asyncio.CancelledError
         returned = normalize_json(value)
         kept = {
             "args": result.args,
@@ -92,8 +95,7 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
             result, args = begin(payload, ctx)
             task_started.send_robust(sender, task_result=result)
             kept = finish(result, task.func(*args, **result.kwargs), ctx)
-            if not ctx.is_cancelled:  # it may have outlived its timeout
-                task_finished.send_robust(sender, task_result=result)
+            task_finished.send_robust(sender, task_result=result)
             return kept
         except BaseException as error:
             raise named(error) from None

@@ -6,6 +6,7 @@ import sys
 import threading
 import types
 import uuid
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -121,7 +122,13 @@ def outlive():
     let_go.wait(10)
 
 
-outlive = outlive.using(timeout=0.05)
+@task
+async def aoutlive():
+    with suppress(asyncio.CancelledError):
+        await asyncio.sleep(3600)
+
+
+outlive, aoutlive = outlive.using(timeout=0.05), aoutlive.using(timeout=0.05)
 let_go = threading.Event()
 
 
@@ -347,11 +354,13 @@ def test_a_task_whose_return_value_cannot_be_kept_has_failed_at_once_and_its_sig
     assert [("started", RUNNING), ("finished", FAILED)] == [(name, status) for name, _, status in signals[1:]]
 
 
-def test_a_task_that_outlives_its_timeout_has_only_failed(site, signals):
-    outlive.enqueue()
+@pytest.mark.parametrize("outlasting", [outlive, aoutlive])
+def test_a_task_that_outlives_its_timeout_has_only_failed(site, signals, outlasting):
+    outlasting.enqueue()
     assert 1 == site.work()
     let_go.set()
-    calls[0].join(10)
+    if outlasting is outlive:
+        calls[0].join(10)
     assert [FAILED] == [status for name, _, status in signals if name == "finished"]
 
 
