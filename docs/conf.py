@@ -61,6 +61,7 @@ def _import_commands(group: Any, context: typer.Context) -> None:
     """Import the commands of a group, which the command line does only when they are called."""
     for name in group.list_commands(context):
         command = group.commands[name] = group.resolve_command(context, [name])[1]
+        command.name = name  # that of `import` is `import-`, after its function
         if hasattr(command, "list_commands"):
             _import_commands(command, context)
 

@@ -90,7 +90,10 @@ def job_of(job_id: str, fields: Fields) -> JobFields:
     job.pop("sequence", None)
     job |= {name: datetime.fromisoformat(fields[name]) for name in TIMES if fields.get(name)}
     job |= {"attempt": attempt_of(fields), "failures": failures_of(fields), "payload": b64decode(fields["payload"])}
-    job["errors"] = tuple((attempt, datetime.fromisoformat(at), text) for attempt, at, text in job["errors"])
+    job["errors"] = tuple(
+        (attempt, datetime.fromisoformat(at), text, holder, begun and datetime.fromisoformat(begun))
+        for attempt, at, text, holder, begun in job["errors"]
+    )
     job.setdefault("created_at", None)
     return job
 
