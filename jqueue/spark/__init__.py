@@ -31,3 +31,8 @@ def __getattr__(name: str) -> Any:
         if name in names:
             return getattr(import_module(f"jqueue.spark.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

@@ -70,3 +70,8 @@ def __getattr__(name: str) -> Any:
         if error.name not in _TOOLS:
             raise
         raise ImportError(f'{name} of jqueue.testing needs {error.name}: pip install "jqueue[testing]"') from error
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return sorted({*globals(), *__all__})

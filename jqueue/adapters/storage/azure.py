@@ -122,7 +122,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
         blob_name: name of the blob in it.
         connection_string: connection string of the account; by default, the environment's
             AZURE_STORAGE_CONNECTION_STRING.
-        account_url: URL of the account instead of a connection string, as https://<account>.blob.core.windows.net.
+        account_url: URL of the account instead of a connection string, as `https://<account>.blob.core.windows.net`.
         credential: credential for the account_url: a key, a token, or any credential of `azure-identity`. By default,
             AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; without these, `azure.identity.aio.DefaultAzureCredential`.
         encryption_scope: the encryption scope to write with.
