@@ -119,9 +119,3 @@ def test_the_fixtures_work_in_async_tests(project, arguments, mark):
 def test_fixtures_of_a_project_override_ours_and_no_async_plugin_is_needed(project):
     said = project("-p", "no:asyncio", "-p", "no:anyio", conftest=OWN_FIXTURES, test_own=OWN_TESTS)
     assert "1 passed" in said
-
-
-def test_the_tests_of_the_guide_pass(project):
-    page = (ROOT / "docs" / "guide" / "tests.md").read_text(encoding="utf-8")
-    snippet = page.split("```python\n")[1].split("```")[0]
-    assert f"{snippet.count('def test_')} passed" in project("--asyncio-mode=auto", *LOOP_SCOPE, test_guide=snippet)

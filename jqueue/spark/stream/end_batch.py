@@ -97,7 +97,8 @@ def end_batch(
         batch: the DataFrame that the function was given, with its columns `id` and `holder`.
         url: of the queue that the stream reads.
         failed: the failed rows by their `id`, with columns `error`, `delay` (seconds, or an interval), `dead` and
-            `charge` as for `nack`, as far as wanted. Or a mapping of ids to errors, each a text or a `RangeFailure`.
+            `charge` as for `nack`, as far as wanted. Or a mapping of ids to errors, each an exception, a text or
+            a `RangeFailure`.
         results: a column `result` of any type by `id`, kept as JSON, and `keep_result` (seconds, or an
             interval). Or a mapping.
         delay: time before which failed rows without a delay of their own are not tried again.
