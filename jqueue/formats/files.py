@@ -1,4 +1,4 @@
-"""What only the older formats need: an exclusive rename, a flush of a folder's names, and the outcome of a step."""
+"""What only the older formats need: signatures of files, exclusive renames, flushes of names, outcomes of steps."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ from jqueue.runtime.posix_files import closing, flush_folder, open_folder
 Result = TypeVar("Result")
 
 _renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+
+
+def signature_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return a value that changes with the content of a file."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def flush_names(folder: str) -> None:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.fields import Count, Name, Positive
 from jqueue.domain.job import JobRecord
-from jqueue.formats.files import flush_names
+from jqueue.formats.files import flush_names, signature_of
 from jqueue.formats.port import microseconds
 from jqueue.runtime.file_lock import FileLock, need_posix_files
 from jqueue.runtime.posix_files import (
@@ -159,7 +159,7 @@ class Journal:
     def signature(self) -> tuple[int, ...] | None:
         """Return a value that changes with the file; None if there is no file."""
         status = file_status(self.path)
-        return status and _signature(status)
+        return status and signature_of(status)
 
     def may_have_changed(self) -> bool:
         """Return True if the journal may have changed since it was last read."""
@@ -191,7 +191,7 @@ class Journal:
             with suppress(ValueError, RecursionError):  # the header, or a line that was not written to its end
                 time, states = _decode(line)
                 self._set(states, time)
-        self._header, self._end, self._read_at = header, begin + end, _signature(status)
+        self._header, self._end, self._read_at = header, begin + end, signature_of(status)
 
     def state(self, key: str) -> State:
         """Return the state of an unfinished job as it is now."""
@@ -269,7 +269,7 @@ class Journal:
             status = os.fstat(descriptor)
         self._set(changes, microseconds(now))
         if status.st_size == self._end + len(line):  # else another line is still to be read: the lock was removed
-            self._end, self._read_at = status.st_size, _signature(status)
+            self._end, self._read_at = status.st_size, signature_of(status)
 
     def _replace(self, changes: Mapping[str, State], now: datetime) -> None:
         """Replace the journal by one with the current states: the new ones, those of all jobs, and the last finished.
@@ -297,10 +297,6 @@ class Journal:
         os.rename(part, self.path)
         flush_names(os.path.dirname(self.path))
         self.read()
-
-
-def _signature(status: os.stat_result) -> tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _line(time: int, states: Mapping[str, State]) -> bytes:

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import LARGEST_SEQUENCE
 from jqueue.domain.errors import BlobMissingError, StorageError
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.formats.files import flush_names
+from jqueue.formats.files import flush_names, signature_of
 from jqueue.formats.journal import NO_STATE, Journal, State
 from jqueue.formats.port import OF_ALL, Change, JobChangedError, Outcome, Step, StoredJob, microseconds, moment
 from jqueue.formats.textqueue.records import COMMENT, FAILED, NOTE, PROCESSED, QUEUED, Note, Record, Records, written
@@ -123,8 +123,7 @@ class TextQueueFile:
     def _signature(self) -> tuple[Any, ...]:
         """Return a value that changes with the file and with the journal."""
         status = file_status(self.name)
-        times = status and (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        return times, self._journal.signature()
+        return status and signature_of(status), self._journal.signature()
 
     def may_have_changed(self) -> bool:
         """Return True if the file or the journal may have changed since the last scan."""
