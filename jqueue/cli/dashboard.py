@@ -24,8 +24,11 @@ if TYPE_CHECKING:
     from jqueue.server.serving import Settings
 
 
-Certificate = Annotated[Path | None, option("FILE", "Certificate of the server, in PEM.", "--tls-cert")]
-PrivateKey = Annotated[Path | None, option("FILE", "Private key of the certificate, in PEM.", "--tls-key")]
+TOKENS = "File that `jqueue serve --new-token` writes: a role, the SHA-256 of a token and a name in each line."
+Certificate = Annotated[
+    Path | None, option("FILE", "Certificate of the server, in PEM. By default HTTP without TLS.", "--tls-cert")
+]
+PrivateKey = Annotated[Path | None, option("FILE", "Private key of --tls-cert, in PEM.", "--tls-key")]
 INSECURE = (
     "Let other machines in without TLS, and with `jqueue serve` also without tokens: everyone on the network can then "
     "read and change the queue."
@@ -45,8 +48,7 @@ def dashboard(
         int, option("PORT", "Port to listen on. By default a free one, which the link names.", min=0, max=65535)
     ] = 0,
     token_file: Annotated[
-        Path | None,
-        option("FILE", "File with a role and a token in each line: 'viewer TOKEN' or 'operator TOKEN'."),
+        Path | None, option("FILE", f"{TOKENS} By default, the link has the only token, of an operator.")
     ] = None,
     certificate: Certificate = None,
     key: PrivateKey = None,
@@ -78,12 +80,12 @@ def dashboard(
 
         typer.echo(on_queue(url, lambda opened: snapshot(opened.queue)))
         return
-    from jqueue.server.access import read_tokens
+    from jqueue.server.access import TokenFile
     from jqueue.server.serving import Settings, serve_until_stopped
 
     _check_address(host, certificate, key, has_tokens=token_file is not None, insecure=insecure)
     try:
-        tokens = None if token_file is None else read_tokens(token_file)
+        tokens = None if token_file is None else TokenFile(token_file)
     except InvalidJobError as error:
         raise RefusedError(str(error)) from None
     settings = Settings(
@@ -126,8 +128,7 @@ def serve(
     url: URL = "",
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = "127.0.0.1:8470",
     token_file: Annotated[
-        Path | None,
-        option("FILE", "File that --new-token writes: a role, the SHA-256 of a token and a name in each line."),
+        Path | None, option("FILE", f"{TOKENS} By default, every program on this machine is an operator.")
     ] = None,
     new_token: Annotated[
         str | None,
@@ -228,8 +229,7 @@ async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | Non
 
 def _new_token(role: str, name: str, path: Path | None) -> str:
     """Return a new token, whose hash was added to the file."""
-    from jqueue.runtime.system import SystemEntropy
-    from jqueue.server.access import Role, TokenFile
+    from jqueue.server.access import Role, TokenFile, random_text
 
     if path is None:
         raise RefusedError("--new-token needs --token-file: the file gets the hash of the token")
@@ -237,8 +237,7 @@ def _new_token(role: str, name: str, path: Path | None) -> str:
         raise RefusedError(f"--new-token takes a role: {', '.join(Role)}")
     if not name.isprintable() or len(name.split()) != 1:
         raise RefusedError("--token-name takes one word")
-    entropy = SystemEntropy()
-    token = (entropy.new_id() + entropy.new_id()).replace("-", "")
+    token = random_text()
     try:
         TokenFile.add(path, Role(role), name, token)
     except OSError as error:

@@ -1,7 +1,7 @@
 """The rights of users: roles, the tokens of a file, and the cookie that stands for a token.
 
-The page has tokens of its own, in a file that `read_tokens` reads, or one that was just drawn. The broker has a file
-with the hashes of tokens, a `TokenFile`, which may change while it serves.
+The page and the broker take the same file, with the hashes of tokens: a `TokenFile`, which may change while they serve.
+Without it, the page has one token, which was just drawn.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from starlette.requests import Request
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.runtime.system import SystemEntropy
 
 
 class Role(StrEnum):
@@ -40,24 +41,19 @@ OF_THE_PAGE = (Role.VIEWER, Role.OPERATOR)
 Authorize = Callable[[Request], Role | str | Awaitable[Role | str | None] | None]
 """Returns the role of the user who has sent a request; None refuses the request."""
 
-SHORTEST_TOKEN = 16
-"""Minimum number of characters of a token, so that it cannot be guessed."""
-
 
 class Tokens:
     """Tokens, each with a role, for users of the page. The browser keeps a cookie from which no token can be computed.
 
     Args:
-        roles: by token; or the tokens of the broker.
+        roles: by token; or a file of tokens.
         cookie: name of the cookie. Two pages of one host need different names.
-        secret: makes the value of a cookie, so that it cannot be computed from the hashes in a file of the broker.
+        secret: makes the value of a cookie, so that it cannot be computed from the hashes in the file.
     """
 
-    def __init__(
-        self, roles: Mapping[str, Role] | TokenFile, cookie: str, secret: bytes = b"jqueue dashboard session"
-    ) -> None:
+    def __init__(self, roles: Mapping[str, Role] | TokenFile, cookie: str, secret: str) -> None:
         self.cookie = cookie
-        self._secret = secret
+        self._secret = secret.encode()
         self._file = roles if isinstance(roles, TokenFile) else None
         self._roles = [] if isinstance(roles, TokenFile) else [(_hash(token), role) for token, role in roles.items()]
 
@@ -84,50 +80,6 @@ class Tokens:
         return hmac.digest(self._secret, known.encode(), "sha256").hex()
 
 
-Version = tuple[int, ...]
-"""What tells one content of a file from another."""
-
-
-def _lines_of(path: Path, known: Version | None = None) -> tuple[Version, list[tuple[int, list[str]]]]:
-    """Return the version of a token file, and the words of each line, with its number. Comments are left out.
-
-    Args:
-        path: of the file. Other users must not be able to read it.
-        known: a version that was read before. Of that one, no lines are returned.
-
-    Raises:
-        InvalidJobError: the file cannot be read. The message shows none of it.
-    """
-    try:
-        about = path.stat()
-        version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
-        lines = [] if version == known else path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidJobError(f"the token file cannot be read: {type(error).__name__}") from None
-    if about.st_mode & 0o077:
-        raise InvalidJobError("other users can read the token file: run chmod 600 on it")
-    numbered = [(number, line.split()) for number, line in enumerate(lines, 1)]
-    return version, [(number, words) for number, words in numbered if words and not words[0].startswith("#")]
-
-
-def read_tokens(path: Path) -> dict[str, Role]:
-    """Return the tokens of a file. Each line has a role and a token; lines that begin with # are comments.
-
-    Raises:
-        InvalidJobError: the file is not readable, or a line is wrong. The message shows no token.
-    """
-    roles: dict[str, Role] = {}
-    for number, words in _lines_of(path)[1]:
-        if len(words) != 2 or words[0] not in OF_THE_PAGE:
-            raise InvalidJobError(f"line {number} of the token file is wrong: write 'viewer TOKEN' or 'operator TOKEN'")
-        if len(words[1]) < SHORTEST_TOKEN:
-            raise InvalidJobError(f"the token in line {number} of the token file is shorter than {SHORTEST_TOKEN}")
-        roles[words[1]] = Role(words[0])
-    if not roles:
-        raise InvalidJobError("the token file has no tokens: write lines such as 'operator TOKEN'")
-    return roles
-
-
 @dataclass(frozen=True)
 class Caller:
     """The sender of a request to the broker.
@@ -142,7 +94,7 @@ class Caller:
 
 
 class TokenFile:
-    """The tokens of the broker: lines of a role, the SHA-256 of a token in hexadecimal, and a name.
+    """The tokens of a file: lines of a role, the SHA-256 of a token in hexadecimal, and a name.
 
     The file is read again when it changes. While it cannot be read, nobody gets in.
 
@@ -164,11 +116,21 @@ class TokenFile:
 
     def read(self) -> None:
         """Read the file if it has changed."""
-        version, lines = _lines_of(self._path, self._read_as)
+        try:
+            about = self._path.stat()
+            version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
+            lines = [] if version == self._read_as else self._path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InvalidJobError(f"the token file cannot be read: {type(error).__name__}") from None
+        if about.st_mode & 0o077:
+            raise InvalidJobError("other users can read the token file: run chmod 600 on it")
         if version == self._read_as:
             return
         callers = []
-        for number, words in lines:
+        for number, line in enumerate(lines, 1):
+            words = line.split()
+            if not words or words[0].startswith("#"):
+                continue
             if len(words) != 3 or words[0] not in list(Role) or not _HASH.fullmatch(words[1]):
                 raise InvalidJobError(
                     f"line {number} of the token file is wrong: it needs a role, the SHA-256 of a token and a name. "
@@ -213,6 +175,12 @@ class TokenFile:
             os.write(descriptor, f"{role} {_hash(token)} {name}\n".encode())
         finally:
             os.close(descriptor)
+
+
+def random_text() -> str:
+    """Return a text of 64 characters that cannot be guessed, for a token or a secret."""
+    entropy = SystemEntropy()
+    return f"{entropy.new_id()}{entropy.new_id()}".replace("-", "")
 
 
 _HASH = re.compile("[0-9a-f]{64}")

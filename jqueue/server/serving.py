@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,8 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.ports.queue import JobQueue
-from jqueue.runtime.system import SystemEntropy
-from jqueue.server.access import Role, TokenFile, Tokens
+from jqueue.server.access import Role, TokenFile, Tokens, random_text
 from jqueue.server.api import Api
 from jqueue.server.app import dashboard
 from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
@@ -52,7 +51,7 @@ class Settings:
     Attributes:
         host: address to listen on.
         port: port to listen on; 0 for a free one.
-        tokens: the role of each token of the dashboard; None for one random token, whose holder is an operator.
+        tokens: tokens of the dashboard; None for one random token, whose holder is an operator.
         certificate, key: files for TLS; None for none.
         names: names of this host that browsers may use, besides addresses and `localhost`.
         patience: seconds in which a client must go on with its request, and with reading its answer.
@@ -60,7 +59,7 @@ class Settings:
 
     host: str = "127.0.0.1"
     port: int = 0
-    tokens: Mapping[str, Role] | None = None
+    tokens: TokenFile | None = None
     certificate: Path | None = None
     key: Path | None = None
     names: tuple[str, ...] = ()
@@ -92,8 +91,7 @@ def broker(
         *Api(queue, intake).routes(),
     ]
     gate = Gate(Router(routes, redirect_slashes=False), tokens, hosts)
-    secret = SystemEntropy().new_id() + SystemEntropy().new_id()
-    authorize = (lambda _: Role.OPERATOR) if tokens is None else Tokens(tokens, cookie, secret.encode())
+    authorize = (lambda _: Role.OPERATOR) if tokens is None else Tokens(tokens, cookie, random_text())
     page = dashboard(queue, authorize=authorize, hosts=hosts)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -184,9 +182,9 @@ async def serve_until_stopped(queue: JobQueue, settings: Settings, show: Callabl
     """
     with _listening(settings.host, settings.port) as listener:
         port = listener.getsockname()[1]
-        token = f"{SystemEntropy().new_id()}{SystemEntropy().new_id()}".replace("-", "")
+        token, secret = random_text(), random_text()
         roles = settings.tokens if settings.tokens is not None else {token: Role.OPERATOR}
-        app = dashboard(queue, authorize=Tokens(roles, f"jqueue-{port}"), hosts=settings.names)
+        app = dashboard(queue, authorize=Tokens(roles, f"jqueue-{port}", secret), hosts=settings.names)
         link = _link(settings, port, "" if settings.tokens is not None else f"#token={token}")
         await _run(_config(app, settings, LAST_ANSWERS), listener, lambda: show(link))
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from jqueue.server.access import Role, TokenFile
 from tests.cli.commands import PATIENCE, SECRET, refused, run
 from tests.telemetry.samples import samples_of
 
@@ -81,9 +82,9 @@ def test_the_link_opens_the_page_and_the_log_has_neither_token_nor_payload(path,
 
 @pytest.fixture
 def tokens(tmp_path):
+    """A file with the hash of `TOKEN`."""
     file = tmp_path / "tokens"
-    file.write_text(f"operator {TOKEN}\nviewer viewer-token-000000\n")
-    file.chmod(0o600)
+    TokenFile.add(file, Role.OPERATOR, "ada", TOKEN)
     return file
 
 
@@ -160,19 +161,20 @@ def test_a_program_on_the_same_file_finds_the_broker(path):
     ("options", "reason"),
     [
         ("--listen 0.0.0.0:0", "needs --token-file"),
-        ("--listen 0.0.0.0:0 --token-file HASHED", "needs --tls-cert and --tls-key"),
+        ("--listen 0.0.0.0:0 --token-file TOKENS", "needs --tls-cert and --tls-key"),
         ("--listen nowhere", "an address to listen on is HOST:PORT"),
-        ("--token-file TOKENS", "line 1 of the token file is wrong"),
+        ("--token-file PLAIN", "line 1 of the token file is wrong"),
         ("--token-file nothing", "the token file cannot be read"),
-        ("--tls-cert HASHED", "give both --tls-cert and --tls-key"),
+        ("--tls-cert TOKENS", "give both --tls-cert and --tls-key"),
         ("--new-token worker", "--new-token needs --token-file"),
-        ("--new-token boss --token-file HASHED", "--new-token takes a role: producer, worker, viewer, operator"),
+        ("--new-token boss --token-file TOKENS", "--new-token takes a role: producer, worker, viewer, operator"),
     ],
 )
 def test_options_that_would_let_strangers_in_are_refused(path, tokens, tmp_path, options, reason):
-    hashed = tmp_path / "hashed"
-    run("serve", "--token-file", hashed, "--new-token", "viewer")
-    given = options.replace("TOKENS", str(tokens)).replace("HASHED", str(hashed)).split()
+    plain = tmp_path / "plain"
+    plain.touch(0o600)
+    plain.write_text(f"operator {TOKEN}\n")
+    given = options.replace("TOKENS", str(tokens)).replace("PLAIN", str(plain)).split()
     assert reason in (message := refused("serve", path, *given))
     assert TOKEN not in message
 

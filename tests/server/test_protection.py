@@ -5,7 +5,7 @@ import pytest
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.domain.errors import InvalidJobError
 from jqueue.server import dashboard
-from jqueue.server.access import Role, Tokens, read_tokens
+from jqueue.server.access import Role, TokenFile, Tokens
 from jqueue.server.actions import ACTIONS
 from tests.server.asgi import act, get, post
 
@@ -14,7 +14,7 @@ TOKEN, GUEST = "operator-token-000000", "viewer-token-00000000"
 
 @pytest.fixture
 def guarded(queue):
-    tokens = Tokens({TOKEN: Role.OPERATOR, GUEST: Role.VIEWER}, "jqueue-8000")
+    tokens = Tokens({TOKEN: Role.OPERATOR, GUEST: Role.VIEWER}, "jqueue-8000", "secret")
     return dashboard(queue, authorize=tokens, hosts=("queue.example.org",))
 
 
@@ -125,18 +125,22 @@ async def test_the_user_of_a_mounted_dashboard_is_whoever_the_application_says(p
         assert 403 == (await post(app, "/api/session", {"token": "x"}, headers={"x-user": "ada"})).status
 
 
-def test_a_token_file_has_a_role_and_a_token_in_each_line_and_a_wrong_one_is_refused_without_its_tokens(tmp_path):
+async def test_a_token_file_lets_in_viewers_and_operators_and_a_wrong_line_is_refused_without_its_words(
+    queue, tmp_path
+):
     file = tmp_path / "tokens"
-    file.touch(0o600)
-    file.write_text(f"# the team\noperator {TOKEN}\n\nviewer   {GUEST}\n")
-    assert {TOKEN: Role.OPERATOR, GUEST: Role.VIEWER} == read_tokens(file)
+    for role in Role:
+        TokenFile.add(file, role, "ada", f"token-of-a-{role}")
+    app = dashboard(queue, authorize=Tokens(TokenFile(file), "jqueue-8000", "secret"))
+    answers = {role: await post(app, "/api/session", {"token": f"token-of-a-{role}"}) for role in Role}
+    assert {Role.VIEWER, Role.OPERATOR} == {role for role, answer in answers.items() if answer.status == 200}
     for text, reason in {
         "": "no tokens",
-        "admin 0123456789abcdef": "line 1",
-        "viewer short": "shorter than 16",
-        "# x\nviewer hunter2hunter2hunter2 more": "line 2",
+        f"admin {'0' * 64} ada": "line 1",
+        "# x\n\nviewer hunter2hunter2hunter2 ada": "line 3",
+        f"viewer {'0' * 64}": "line 1",
     }.items():
         file.write_text(text)
         with pytest.raises(InvalidJobError, match=reason) as refused:
-            read_tokens(file)
+            TokenFile(file)
         assert "hunter2" not in str(refused.value)
