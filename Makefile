@@ -9,7 +9,7 @@
 # SECONDS=... how long `make fuzz` and `make soak` run; STORE=... which store `make soak` uses: seaweedfs, azurite or
 #             gcs_server
 # SEED=...   what draws the faults of `make mutants`, COUNT=... their number
-# SPARK=...  version of Spark for `make test-spark`
+# SPARK=...  version of Spark for `make test-spark`, DJANGO=... that of Django for `make test-django`
 # ROWS=... which rows `make bench` runs, PEERS=... against whom (or none), RUNS=... how many times each; OUT=... where the
 #             figures go, a JSON file
 
@@ -29,6 +29,7 @@ ROWS ?=
 PEERS ?=
 RUNS ?= 5
 SPARK ?= 4.2.0
+DJANGO ?= 6.1.3
 CONSTRAINTS ?= constraints.txt
 OUT ?= benchmarks/results.json
 
@@ -46,7 +47,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run pipeline setup servers test test-wide test-full test-all test-spark simulate kill soak mutants fuzz docs release-check bench lint format check check-system constraints clean
+.PHONY: help run pipeline setup servers test test-wide test-full test-all test-spark test-django simulate kill soak mutants fuzz docs release-check bench lint format check check-system constraints clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
@@ -91,6 +92,18 @@ test-spark: ## run the tests of the pipeline on another Spark, SPARK=4.2.0: the 
 	@$(MAKE) --no-print-directory setup VENV=.venv-spark-$(SPARK) CONSTRAINTS=.venv-spark-$(SPARK).txt
 	@.venv-spark-$(SPARK)/bin/python -m pytest -q --numprocesses=2 --dist=loadgroup \
 	    -m "not full and not system" tests/spark $(ARGS)
+
+test-django: ## run the tests of tests/django on another Django, DJANGO=6.1.3: Django 6 needs Python 3.12
+	@python="$(PYTHON)"; \
+	if [ -z "$$python" ] && ! python=$$(.ci/python 3.12 || .ci/python 3.13 || .ci/python 3.14); then \
+	    echo "Django $(DJANGO) needs Python 3.12 or newer, and none was found: its tests are skipped." >&2; \
+	    exit 0; \
+	fi; \
+	sed 's/^Django==.*/Django==$(DJANGO)/' constraints.txt > .venv-django-$(DJANGO).txt && \
+	$(MAKE) --no-print-directory setup VENV=.venv-django-$(DJANGO) CONSTRAINTS=.venv-django-$(DJANGO).txt \
+	    PYTHON="$$python" EXTRAS=django,testing && \
+	.venv-django-$(DJANGO)/bin/python -m pip install -q -c .venv-django-$(DJANGO).txt hypothesis pytest-timeout sybil && \
+	.venv-django-$(DJANGO)/bin/python -m pytest -q -m "not full and not system" tests/django $(ARGS)
 
 simulate: $(STAMP) ## run many processes on one store under every fault, in virtual time, and audit them
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(FAULTS),--faults $(FAULTS)) $(ARGS)
