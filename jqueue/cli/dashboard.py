@@ -55,7 +55,11 @@ def dashboard(
     insecure: Insecure = False,
     allow_host: Annotated[
         list[str] | None,
-        option("NAME", "Name under which browsers may reach the page, such as queue.example.org; may be repeated."),
+        option(
+            "NAME",
+            "Name under which browsers may reach the page, such as queue.example.org; may be repeated. By default "
+            "addresses and localhost alone.",
+        ),
     ] = None,
     static: Annotated[
         bool, typer.Option("--static", help="Print a snapshot of the queue as one HTML file, and end.")
@@ -144,7 +148,11 @@ def serve(
     insecure: Insecure = False,
     host: Annotated[
         list[str] | None,
-        option("NAME", "Name under which clients may reach the broker, such as queue.example.org; may be repeated."),
+        option(
+            "NAME",
+            "Name under which clients may reach the broker, such as queue.example.org; may be repeated. By default "
+            "addresses and localhost alone.",
+        ),
     ] = None,
     public_url: PublicURL = None,
     create: Create = False,

@@ -72,8 +72,12 @@ def history(
             "EVENT", "Only these events: enqueue, dequeue, ack, nack, stale, cancel … Several: repeat, or use commas."
         ),
     ] = None,
-    since: Annotated[str | None, option("TIME", "Only events since then: 2h ago, or 2026-11-23 in UTC.")] = None,
-    until: Annotated[str | None, option("TIME", "Only events before then: 1h ago, or 2026-11-24T12:00.")] = None,
+    since: Annotated[
+        str | None, option("TIME", "Only events since then: 2h ago, or 2026-11-23 in UTC. By default all.")
+    ] = None,
+    until: Annotated[
+        str | None, option("TIME", "Only events before then: 1h ago, or 2026-11-24T12:00. By default all.")
+    ] = None,
     limit: Annotated[int | None, option("N", "Number of events to list, at most. By default all.", min=1)] = None,
     as_json: OneALine = False,
 ) -> None:

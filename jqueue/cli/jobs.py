@@ -285,7 +285,7 @@ def ls(
         ),
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="Reverse the order.")] = False,
-    limit: Annotated[int | None, option("N", "Number of jobs to list at most.", min=1)] = None,
+    limit: Annotated[int | None, option("N", "Number of jobs to list at most. By default all.", min=1)] = None,
     payloads: Annotated[bool, typer.Option("--payloads", help="Show the beginnings of payloads.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Show the list live, until Ctrl-C.")] = False,
     interval: Interval = 1.0,

@@ -16,7 +16,11 @@ def metrics(
     url: URL,
     listen: Annotated[
         str | None,
-        option("HOST:PORT", "Serve the metrics at http://HOST:PORT/metrics until stopped, such as 127.0.0.1:9464."),
+        option(
+            "HOST:PORT",
+            "Serve the metrics at http://HOST:PORT/metrics until stopped, such as 127.0.0.1:9464. By "
+            "default print them once.",
+        ),
     ] = None,
 ) -> None:
     """Print the metrics of a queue in the text format of Prometheus, or serve them.

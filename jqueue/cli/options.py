@@ -313,9 +313,10 @@ def _annotation(listed: Option) -> Any:
 
 def _help(option: Option) -> str:
     """Return the description of an option in words of the command line."""
-    text = _NAMED.sub(lambda match: f"--{match[1].replace('_', '-')}", option.description)
+    text = _NAMED.sub(lambda match: f"--{match[1].replace('_', '-')}", option.description.replace("`Worker`", "worker"))
     text = text.replace("; None means ", "; by default ").replace('"raise" DuplicateJobError', '"raise" an error')
-    return text[0].upper() + text[1:]
+    default = "" if option.default is None else f" By default {option.default}."
+    return text[0].upper() + text[1:] + default
 
 
 _KINDS: Mapping[Any, tuple[str, Callable[[str, Any], Any]]] = {

@@ -315,8 +315,10 @@ def stop(
 def limit(
     url: URL,
     entrypoint: Entrypoint,
-    running: Annotated[int | None, option("NUMBER", "Most jobs in progress at once.", min=1)] = None,
-    rate: Annotated[int | None, option("NUMBER", "Most claims within any --per.", min=1)] = None,
+    running: Annotated[
+        int | None, option("NUMBER", "Most jobs in progress at once. By default as it is.", min=1)
+    ] = None,
+    rate: Annotated[int | None, option("NUMBER", "Most claims within any --per. By default as it is.", min=1)] = None,
     per: Annotated[str | None, option("DURATION", "Period of --rate: 60, 90s, 15m, 12h.")] = None,
     no_running: Annotated[bool, typer.Option("--no-running", help="Remove the limit on jobs in progress.")] = False,
     no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the limit on claims.")] = False,
@@ -380,16 +382,24 @@ DURATION, SIZE = ("DURATION", duration, length), ("SIZE", size_of, size)
 """Kinds of values. Each has a name in the help, a function that reads an option, and a function that shows a value."""
 
 VALUES = {
-    "history": Setting(DURATION, "Keep the events of jobs for this time.", "Keep no events.", "not kept"),
+    "history": Setting(
+        DURATION, "Keep the events of jobs for this time. A new queue keeps none.", "Keep no events.", "not kept"
+    ),
     "history_bytes": Setting(
-        SIZE, "Remove the oldest events above this size: 512MiB, 2GiB.", "No limit on that size.", "no limit"
+        SIZE,
+        "Remove the oldest events above this size: 512MiB, 2GiB. A new queue has no limit.",
+        "No limit on that size.",
+        "no limit",
     ),
     "dead_retention": Setting(
-        DURATION, "Remove dead jobs after this time.", "Keep dead jobs until they are purged.", "until they are purged"
+        DURATION,
+        "Remove dead jobs after this time. A new queue keeps them until they are purged.",
+        "Keep dead jobs until they are purged.",
+        "until they are purged",
     ),
     "blob_bytes": Setting(
         SIZE,
-        "Size limit of the queue's object, for every program: 64MiB.",
+        "Size limit of the queue's object, for every program: 32MiB. By default each program has its own, of 64 MiB.",
         "Each program uses its own size limit.",
         "each program uses its own limit",
     ),
@@ -420,7 +430,9 @@ OPTIONS: dict[str, Any] = {
     "history_payloads": Annotated[
         bool | None,
         typer.Option(
-            "--history-payloads/--no-history-payloads", help="Keep payloads with the events.", show_default=False
+            "--history-payloads/--no-history-payloads",
+            help="Keep payloads with the events. A new queue does not.",
+            show_default=False,
         ),
     ],
 }

@@ -51,7 +51,7 @@ def export(
     url: URL,
     selection: Selection,
     output: Annotated[
-        Path | None, option("FILE", "New file to write to, in place of the standard output.", "--output", "-o")
+        Path | None, option("FILE", "New file to write to. By default the standard output.", "--output", "-o")
     ] = None,
     as_json: AsJSON = False,
 ) -> None:

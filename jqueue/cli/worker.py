@@ -194,6 +194,9 @@ NAMED = 5
 SOME_DIED = 1
 """Exit code of `--drain` if jobs died."""
 
+USUAL = WorkerSettings()
+"""The settings of a worker whose program sets none."""
+
 MOST_PROCESSES = 1000
 """Largest number of processes of one command."""
 
@@ -203,27 +206,44 @@ def worker(
     target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
     url: URL,
     concurrency: Annotated[
-        int | None, option("NUMBER", "Jobs to run at once; by default the worker's own number.", min=1)
+        int | None,
+        option("NUMBER", f"Jobs to run at once. By default as the program sets it, else {USUAL.concurrency}.", min=1),
     ] = None,
     grace: Annotated[
-        float | None, option("SECONDS", "Time for jobs to finish after SIGTERM; by default the worker's own.", min=0)
+        float | None,
+        option(
+            "SECONDS",
+            f"Time for jobs to finish after SIGTERM. By default as the program sets it, else {USUAL.grace}.",
+            min=0,
+        ),
     ] = None,
     give_up_after: Annotated[
         float | None,
-        option("SECONDS", "Time to retry a queue that is gone or unusable; by default the worker's own.", min=0),
+        option(
+            "SECONDS",
+            f"Time to retry a queue that is gone or unusable. By default as the program sets it, else "
+            f"{USUAL.give_up_after}.",
+            min=0,
+        ),
     ] = None,
     show_errors: Annotated[
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
     health: Annotated[
-        str | None, option("HOST:PORT", "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080.")
+        str | None,
+        option(
+            "HOST:PORT",
+            "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080. By default as the program sets it, "
+            "else nowhere.",
+        ),
     ] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
     poll_interval: Annotated[
-        float | None, option("SECONDS", "Longest time between two reads of an idle queue; 1 by default.", min=0.001)
+        float | None, option("SECONDS", "Longest time between two reads of an idle queue. By default 1.", min=0.001)
     ] = None,
     processes: Annotated[
-        int | None, option("NUMBER", "Run so many processes, each with a worker of its own.", min=1, max=MOST_PROCESSES)
+        int | None,
+        option("NUMBER", "Processes to run, each with a worker of its own. By default 1.", min=1, max=MOST_PROCESSES),
     ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Start anew when a Python file below this folder changes; in development.")

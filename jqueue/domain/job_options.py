@@ -145,7 +145,8 @@ class OnceOptions(TypedDict, total=False):
     job_id: Annotated[
         str | None,
         Option(
-            "the job's id. It makes the call idempotent: a live or recently finished job with this id is returned.",
+            "the job's id; None means a new UUID. A given id makes the call idempotent: a live or recently finished "
+            "job with this id is returned.",
             check_name,
             field="id",
             capability="job_ids",
@@ -155,22 +156,28 @@ class OnceOptions(TypedDict, total=False):
     delay: Annotated[
         GivenDuration | None,
         Option(
-            "time from now before which the job is not claimed; not together with `run_at`.",
+            "time from now before which the job is not claimed; None means none. Not together with `run_at`.",
             _seconds,
             field=None,
             capability="delay",
             excludes="run_at",
         ),
     ]
-    run_at: Annotated[Moment | None, Option("time before which the job is not claimed.", _time, capability="delay")]
+    run_at: Annotated[
+        Moment | None, Option("time before which the job is not claimed; None means now.", _time, capability="delay")
+    ]
     expires_at: Annotated[
         Moment | None,
-        Option("time at which the job is removed if no worker has claimed it.", _time, capability="expiry"),
+        Option(
+            "time at which the job is removed if no worker has claimed it; None means never.",
+            _time,
+            capability="expiry",
+        ),
     ]
     unique_for: Annotated[
         GivenDuration | None,
         Option(
-            "time for which the unique key stays taken after the ack.",
+            "time for which the unique key stays taken after the ack; None means not at all.",
             _seconds,
             capability="unique_keys",
             needs="unique_key",
@@ -195,7 +202,7 @@ class RepeatedOptions(TypedDict, total=False):
     unique_key: Annotated[
         str | None,
         Option(
-            "key that only one queued, scheduled or running job can have.",
+            "key that only one queued, scheduled or running job can have; None means no key.",
             check_name,
             size=lambda key: written_bytes(key) + 4,
             capability="unique_keys",
@@ -203,18 +210,26 @@ class RepeatedOptions(TypedDict, total=False):
     ]
     headers: Annotated[
         Mapping[str, str] | None,
-        Option("names and texts that travel with the job.", _headers, size=_headers_bytes, capability="headers"),
+        Option(
+            "names and texts that travel with the job; None means no headers.",
+            _headers,
+            size=_headers_bytes,
+            capability="headers",
+        ),
     ]
     max_attempts: Annotated[
         Positive | None,
         Option(
-            "number of failures after which the job is dead; None means never.", _integer, capability="dead_letters"
+            "number of failures after which the job is dead; None means the number of its handler in a `Worker`, which "
+            "is 20 unless set. Without a `Worker`, such a job is tried for ever.",
+            _integer,
+            capability="dead_letters",
         ),
     ]
     concurrency_key: Annotated[
         str | None,
         Option(
-            "key of jobs that are limited together, whatever their entrypoints.",
+            "key of jobs that are limited together, whatever their entrypoints; None means no key.",
             check_name,
             size=lambda key: written_bytes(key) + 24,
             capability="limits",

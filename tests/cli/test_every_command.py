@@ -197,6 +197,24 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMED = re.compile(r"(?:`|\$ |bin/|^)jqueue ([a-z][a-z-]*)(?: ([a-z]+))?([^`\n#;|&]*)", re.MULTILINE)
 
 
+NEEDLESS = {
+    *("--conf", "--cron", "--entrypoint", "--file", "--new-token", "--option", "--per", "--py-files", "--read-option"),
+    *("--stale", "--tls-key", "--txn-version"),
+}
+"""Options that do nothing, or must be given with another one, unless they are given."""
+
+
+def test_the_help_of_each_option_with_a_value_tells_its_default():
+    silent = {
+        (words, parameter.opts[0])
+        for words, command in ALL.items()
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not parameter.is_flag and not parameter.show_default
+        if not re.search("^Only |[Bb]y default|A new queue", parameter.help) and parameter.opts[0] not in NEEDLESS
+    }
+    assert {(("update",), name) for name in ("--delay", "--at", "--priority")} == silent
+
+
 def test_every_command_and_option_named_in_a_text_exists():
     checked = 0
     for page in TEXTS:

@@ -55,11 +55,14 @@ def enqueue(
     url: URL,
     kind: Annotated[
         Literal["parquet", "csv", "json"] | None,
-        typer.Option("--format", help="Format of SOURCE, if its name does not tell.", show_default=False),
+        typer.Option("--format", help="Format of SOURCE. By default as its name tells.", show_default=False),
     ] = None,
-    entrypoint: Annotated[str | None, option("NAME", "Entrypoint of all rows, if they have no such column.")] = None,
+    entrypoint: Annotated[
+        str | None, option("NAME", "Entrypoint of all rows. By default their column entrypoint.")
+    ] = None,
     txn_app_id: Annotated[
-        str | None, option("ID", "Name of the writer, so that a repeated write adds nothing.")
+        str | None,
+        option("ID", "Name of the writer, so that a repeated write adds nothing. By default it adds the rows again."),
     ] = None,
     txn_version: Annotated[
         int | None, option("N", "Number of this write, higher than of the writes before.", min=0)
@@ -147,9 +150,17 @@ def run(
     ] = None,
     max_jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Number of jobs in a batch, at most.")] = 10_000,
     drain: Annotated[bool, typer.Option("--drain", help="Run batches until no job is ready.")] = False,
-    partitions: Annotated[int | None, option("N", "Number of Spark tasks for a batch.", min=1)] = None,
+    partitions: Annotated[
+        int | None,
+        option(
+            "N",
+            "Number of Spark tasks for a batch. By default two for each core, or more, for at most 1,000 jobs each.",
+            min=1,
+        ),
+    ] = None,
     claim_timeout: Annotated[
-        float | None, option("SECONDS", "Seconds until other workers get the jobs if this program dies.", min=1)
+        float | None,
+        option("SECONDS", "Seconds until other workers get the jobs if this program dies. By default 30.", min=1),
     ] = None,
     py_files: Annotated[
         list[str] | None, option("PATH", "Python code for the executors (.py, .zip, .whl); may be repeated.")
@@ -267,12 +278,18 @@ def report(
     urls: Annotated[
         list[str] | None, argument("[URL…]", "URLs or paths of queues, or patterns such as 'q/*.json'.")
     ] = None,
-    lake: Annotated[str | None, option("LAKE", "Lake of `jqueue spark archive`, for the past.")] = None,
-    since: Annotated[str | None, option("TIME", "Only events of the lake since then: 2026-11-23, or 7d ago.")] = None,
-    until: Annotated[
-        str | None, option("TIME", "Only events of the lake before this time: 2026-11-23, or 1d ago.")
+    lake: Annotated[
+        str | None, option("LAKE", "Lake of `jqueue spark archive`, for the past. By default none.")
     ] = None,
-    html: Annotated[Path | None, option("PAGE.html", "HTML page with plots to write.", dir_okay=False)] = None,
+    since: Annotated[
+        str | None, option("TIME", "Only events of the lake since then: 2026-11-23, or 7d ago. By default all.")
+    ] = None,
+    until: Annotated[
+        str | None, option("TIME", "Only events of the lake before this time: 2026-11-23, or 1d ago. By default all.")
+    ] = None,
+    html: Annotated[
+        Path | None, option("PAGE.html", "HTML page with plots to write. By default none.", dir_okay=False)
+    ] = None,
     *,
     spark: OnSpark,
 ) -> None:
