@@ -93,6 +93,18 @@ def keep_colon(app: Sphinx, kind: str, name: str, item: object, options: Any, li
         lines[0] = lines[0].replace(": ", COLON)
 
 
+def hide_excluded(app: Sphinx, kind: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
+    """Hide attributes that a docstring lists and the directive excludes. Fields of a tuple are listed twice."""
+    if kind != "class" or issubclass(item, tuple):
+        return
+    shown, is_hidden = [], False
+    for line in lines:
+        if line and not line.startswith(" "):
+            is_hidden = line.startswith(".. attribute:: ") and line.split()[2] in (options.exclude_members or ())
+        shown += [] if is_hidden else [line]
+    lines[:] = shown
+
+
 def show_code(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:
     """Show indented lines after an empty line of a docstring as code, and the colons that were hidden."""
     lines[:] = [line.replace(COLON, ": ") for line in lines]
@@ -128,6 +140,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", link_to_repository)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_colon, priority=400)
+    app.connect("autodoc-process-docstring", hide_excluded, priority=600)
     app.connect("autodoc-process-docstring", show_code, priority=600)
     app.connect("missing-reference", find_shown)
     app.connect("build-finished", list_for_programs)

@@ -18,23 +18,34 @@ if TYPE_CHECKING:
     from jqueue.core.migration import migrate
     from jqueue.core.queue_set import QueueSet
     from jqueue.domain.errors import (
+        BlobMissingError,
         CASConflictError,
         ClaimLostError,
         DeadlineExceededError,
         DuplicateJobError,
+        HistoryDamagedError,
+        InvalidBlobError,
         InvalidJobError,
+        InvalidURLError,
         JobCancelledError,
         JobFailedError,
         JobNotFoundError,
         JobStateError,
         JobsUnreadableError,
         JQueueError,
+        MissingFolderError,
+        NotLoadedError,
+        ObjectDamagedError,
+        ObjectMissingError,
         QueueClosedError,
         QueueFullError,
         QueueMissingError,
+        ResultNotKeptError,
         ResultTimeoutError,
         SegmentDamagedError,
         StorageError,
+        StorageFatalError,
+        StorageThrottledError,
         UnknownOutcomeError,
         WorkerNotFoundError,
     )
@@ -70,6 +81,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Ack",
     "BatchContext",
+    "BlobMissingError",
     "BrokerQueue",
     "CASConflictError",
     "Cancel",
@@ -88,8 +100,11 @@ __all__ = [
     "Exponential",
     "Heartbeat",
     "HeartbeatManager",
+    "HistoryDamagedError",
     "InMemoryStorage",
+    "InvalidBlobError",
     "InvalidJobError",
+    "InvalidURLError",
     "JQueueError",
     "Job",
     "JobCancelledError",
@@ -101,7 +116,11 @@ __all__ = [
     "JobsUnreadableError",
     "Limits",
     "LocalFileSystemStorage",
+    "MissingFolderError",
     "Nack",
+    "NotLoadedError",
+    "ObjectDamagedError",
+    "ObjectMissingError",
     "ObjectStoragePort",
     "Pause",
     "Purge",
@@ -115,6 +134,7 @@ __all__ = [
     "Reprioritise",
     "RequeueStale",
     "Reschedule",
+    "ResultNotKeptError",
     "ResultTimeoutError",
     "Resume",
     "Retry",
@@ -125,6 +145,8 @@ __all__ = [
     "Snooze",
     "StopWorker",
     "StorageError",
+    "StorageFatalError",
+    "StorageThrottledError",
     "SyncQueue",
     "UnknownOutcomeError",
     "Unschedule",
@@ -147,9 +169,11 @@ _HOMES = {
         "jqueue.core.migration": "migrate",
         "jqueue.core.queue_set": "QueueSet",
         "jqueue.domain.errors": """
-            CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError InvalidJobError JQueueError
-            JobCancelledError JobFailedError JobNotFoundError JobStateError JobsUnreadableError QueueClosedError
-            QueueFullError QueueMissingError ResultTimeoutError SegmentDamagedError StorageError UnknownOutcomeError
+            BlobMissingError CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError HistoryDamagedError
+            InvalidBlobError InvalidJobError InvalidURLError JQueueError JobCancelledError JobFailedError
+            JobNotFoundError JobStateError JobsUnreadableError MissingFolderError NotLoadedError ObjectDamagedError
+            ObjectMissingError QueueClosedError QueueFullError QueueMissingError ResultNotKeptError ResultTimeoutError
+            SegmentDamagedError StorageError StorageFatalError StorageThrottledError UnknownOutcomeError
             WorkerNotFoundError
         """,
         "jqueue.domain.limits": "Limits",

@@ -1,10 +1,11 @@
-"""The operations for `apply` and `enqueue_many`: values such as `Enqueue("mail", data)` and `Ack(job)`."""
+"""The operations for `apply` and `enqueue_many`, such as `Enqueue("mail", data)` and `Ack(job)`, and their results."""
 
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.bulk import EnqueuedJobs
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule, StopWorker
+from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Redriven, Reprioritise, Reschedule, StopWorker
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.operations.rules import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.domain.segments import RangeClaim, RangeFailure
@@ -17,6 +18,7 @@ __all__ = [
     "Dequeue",
     "EndRange",
     "Enqueue",
+    "EnqueuedJobs",
     "Heartbeat",
     "Nack",
     "Operation",
@@ -25,6 +27,7 @@ __all__ = [
     "RangeClaim",
     "RangeFailure",
     "Redrive",
+    "Redriven",
     "Reprioritise",
     "RequeueStale",
     "Reschedule",

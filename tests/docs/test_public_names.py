@@ -1,40 +1,92 @@
 """The API pages of docs/reference/api show every public name, and no other name is public."""
 
+import enum
 import importlib
+import inspect
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 
+from jqueue import Job, JQueueError
+from jqueue.domain import errors
+from jqueue.domain.counters import Totals
+from jqueue.domain.stats import EntrypointStats, QueueStats
+from jqueue.ports import queue as verbs
+
 PAGES = Path(__file__).parents[2] / "docs" / "reference" / "api"
-SHOWN = re.compile(r"^\.\. auto(\w+):: ([\w.]+)", re.MULTILINE)
+SHOWN = re.compile(r"^\.\. auto(\w+):: ([\w.]+)((?:\n +.*)*)", re.MULTILINE)
 PACKAGES = ("django", "operations", "server", "spark", "sync", "testing", "worker")
 NOT_SHOWN = {"__version__"}
 
+INTERNAL = {"BatchUnknownError", "ChangedMeanwhileError"}
+"""Errors that no call of a user raises as such."""
 
-def _public(module: str) -> list[object]:
+ROLES = (verbs.Producer, verbs.Consumer, verbs.Operator)
+VALUES = (Job, QueueStats, EntrypointStats, Totals)
+
+
+def _public(module: str) -> dict[str, Any]:
     home = importlib.import_module(module)
     names = getattr(home, "__all__", None) or [
         name
         for name, value in vars(home).items()
         if not name.startswith("_") and getattr(value, "__module__", None) == module
     ]
-    return [getattr(home, name) for name in names if name not in NOT_SHOWN]
+    return {name: getattr(home, name) for name in names if name not in NOT_SHOWN}
 
 
 @cache
-def _shown() -> list[object]:
-    """Every object that a directive of the pages names, and all public ones of a module that it names."""
-    shown: list[object] = []
+def _shown() -> list[Any]:
+    """Every object that a directive of the pages names, and all classes and functions of a module that it names."""
+    shown: list[Any] = []
     for page in sorted(PAGES.glob("*.md")):
-        for kind, path in SHOWN.findall(page.read_text(encoding="utf-8")):
+        for kind, path, _ in SHOWN.findall(page.read_text(encoding="utf-8")):
             module, _, name = path.rpartition(".")
-            shown += _public(path) if kind == "module" else [getattr(importlib.import_module(module), name)]
+            if kind == "module":
+                shown += [item for item in _public(path).values() if inspect.isclass(item) or inspect.isfunction(item)]
+            else:
+                shown.append(getattr(importlib.import_module(module), name))
     return shown
+
+
+def _classes(hint: Any) -> set[type]:
+    """The classes of jqueue in the type of a value."""
+    inner = set().union(*(_classes(each) for each in (*get_args(hint), get_origin(hint)) if each is not None))
+    return inner | ({hint} if inspect.isclass(hint) and hint.__module__.startswith("jqueue") else set())
 
 
 @pytest.mark.parametrize("module", ["jqueue", *(f"jqueue.{name}" for name in PACKAGES)])
 def test_all_that_a_package_exports_is_shown(module):
-    shown = _shown()
-    assert [] == [item for item in _public(module) if item not in shown]
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md"))
+    missing = {name for name, item in _public(module).items() if item not in _shown()}
+    assert set() == {name for name in missing if f"| `{name}` |" not in text}, "the type of an argument is in a table"
+
+
+def test_every_error_can_be_imported_from_jqueue_and_is_shown_so():
+    named = set(re.findall(r":: jqueue\.(\w+)$", (PAGES / "errors.md").read_text(encoding="utf-8"), re.MULTILINE))
+    known = {name for name, item in _public("jqueue.domain.errors").items() if inspect.isclass(item)}
+    assert known - INTERNAL == named == {n for n, item in _public("jqueue").items() if _is_error(item)}
+    assert INTERNAL <= set(vars(errors))
+
+
+def _is_error(item: Any) -> bool:
+    return inspect.isclass(item) and issubclass(item, JQueueError)
+
+
+def test_the_classes_of_all_that_the_verbs_return_and_of_its_fields_are_shown():
+    functions = [each for role in ROLES for each in vars(role).values() if inspect.isfunction(each)]
+    hints = [get_type_hints(each)["return"] for each in functions if each.__name__[0] != "_"]
+    hints += [hint for value in VALUES for name, hint in get_type_hints(value).items() if name[0] != "_"]
+    assert set() == set().union(*map(_classes, hints)) - set(_shown())
+
+
+def test_each_enumeration_is_shown_with_its_members():
+    for page in sorted(PAGES.glob("*.md")):
+        for kind, path, options in SHOWN.findall(page.read_text(encoding="utf-8")):
+            module, _, name = path.rpartition(".")
+            item = getattr(importlib.import_module(module), name) if kind == "class" else None
+            if inspect.isclass(item) and issubclass(item, enum.Enum):
+                assert ":undoc-members:" in options, path

@@ -13,7 +13,7 @@ from pyspark import pipelines as dp
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from jqueue.domain.errors import InvalidURLError
+from jqueue import InvalidURLError
 from jqueue.spark.lake import archive, read_lake
 from jqueue.spark.lake.events import LAKE
 from jqueue.spark.lake.reading import lake_schema
