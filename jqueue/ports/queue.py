@@ -222,6 +222,8 @@ class SupportsRanges(Protocol):
             deadline: maximum time for the call.
 
         Raises:
+            DeadlineExceededError: the store did not answer in time; nothing was claimed.
+            UnknownOutcomeError: the answer of the store was lost. `resolve()` returns the claim if there is one.
             StorageError: the store failed.
         """
 
@@ -265,6 +267,8 @@ class SupportsRanges(Protocol):
             ClaimLostError: the claim became stale, or was ended otherwise. Nothing changed.
             JobNotFoundError: a failed job is not one of those that were worked on. Nothing changed.
             SegmentDamagedError: a failed job cannot be read, so that nothing can be noted with it. Nothing changed.
+            DeadlineExceededError: the store did not answer in time; nothing changed.
+            UnknownOutcomeError: the answer of the store was lost. Repeat the call, or call `resolve()`.
         """
 
 
@@ -391,6 +395,8 @@ class SupportsApply(Protocol):
 
         Raises:
             JQueueError: an operation was refused; none of them was done.
+            DeadlineExceededError: the store did not answer in time; none was done.
+            UnknownOutcomeError: the answer of the store was lost: all were done, or none. `resolve()` finds out.
         """
 
     async def apply_each(self, *operations: Operation, deadline: Duration | None = None) -> list[Any]:
@@ -431,6 +437,9 @@ class Producer(SupportsApply, Protocol):
             DuplicateJobError: the unique key or the job id is taken and on_conflict="raise", or the key is taken, it is
                 "replace" and the job is in progress.
             QueueFullError: there is no room.
+            DeadlineExceededError: the store did not answer in time; nothing was added.
+            UnknownOutcomeError: the answer of the store was lost: the job was added once, or not. `resolve()` finds
+                out, or an enqueue with the same `job_id`.
         """
 
     async def enqueue_many(
@@ -455,6 +464,8 @@ class Producer(SupportsApply, Protocol):
             DuplicateJobError: a unique key or a job id is taken; nothing was added.
             InvalidJobError: a job is wrong, or they are too many; nothing was added.
             QueueFullError: there is no room for all; nothing was added.
+            DeadlineExceededError: the store did not answer in time; nothing was added.
+            UnknownOutcomeError: the answer of the store was lost: all jobs were added, or none. `resolve()` finds out.
         """
 
     async def result(
@@ -472,6 +483,7 @@ class Producer(SupportsApply, Protocol):
             ResultTimeoutError: the job has not finished in time.
             ResultNotKeptError: the job has finished, but its result was not kept or is no longer kept.
             JobNotFoundError: there is no such job. It may have been cancelled.
+            DeadlineExceededError: the store did not answer in time.
         """
 
 
@@ -497,6 +509,12 @@ class Consumer(SupportsApply, Protocol):
 
         Returns:
             The claimed jobs; an empty list if none was ready.
+
+        Raises:
+            DeadlineExceededError: the store did not answer in time; nothing was claimed.
+            UnknownOutcomeError: the answer of the store was lost. `resolve()` returns the jobs if they were claimed. If
+                nobody calls it, their claims become stale, and other consumers get the jobs.
+            StorageError: the store failed, or the queue cannot be read.
         """
 
     async def ack(self, job_id: JobReference, *, result: Any = None, deadline: Duration | None = None) -> None:
@@ -511,10 +529,17 @@ class Consumer(SupportsApply, Protocol):
             ClaimLostError: the claim went stale, and another worker may have claimed the job; nothing changed.
                 Repeating an ack soon after it succeeded is fine.
             JobNotFoundError: there is no job with this bare id.
+            DeadlineExceededError: the store did not answer in time; nothing changed.
+            UnknownOutcomeError: the answer of the store was lost: the job has finished, or not. Repeat the ack, or call
+                `resolve()`.
         """
 
     async def ack_many(self, jobs: Iterable[JobReference], *, deadline: Duration | None = None) -> list[Exception]:
-        """Finish many jobs in one commit, each as `ack` does. Return the errors of the lost claims."""
+        """Finish many jobs in one commit, each as `ack` does. Return the errors of the lost claims.
+
+        Raises:
+            DeadlineExceededError, UnknownOutcomeError: as for `ack`, for all jobs.
+        """
 
     async def nack(
         self,
@@ -539,6 +564,9 @@ class Consumer(SupportsApply, Protocol):
         Raises:
             ClaimLostError: the claim is not current; nothing changed.
             JobNotFoundError: there is no job with this bare id.
+            DeadlineExceededError: the store did not answer in time; nothing changed.
+            UnknownOutcomeError: the answer of the store was lost: the job was given back, or not. `resolve()` finds
+                out.
         """
 
     async def nack_many(
@@ -551,7 +579,11 @@ class Consumer(SupportsApply, Protocol):
         charge: bool = True,
         deadline: Duration | None = None,
     ) -> list[Exception]:
-        """Give many jobs back in one commit, each as `nack` does. Return the errors of the lost claims."""
+        """Give many jobs back in one commit, each as `nack` does. Return the errors of the lost claims.
+
+        Raises:
+            DeadlineExceededError, UnknownOutcomeError: as for `nack`, for all jobs.
+        """
 
     async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:
         """Report that the work on a claimed job goes on.
@@ -562,6 +594,8 @@ class Consumer(SupportsApply, Protocol):
             JobCancelledError: the job, or a job of the claimed range, was cancelled. The claim holds, but this
                 heartbeat does not count. That of `heartbeat_many` does.
             JobNotFoundError: there is no job with this bare id.
+            DeadlineExceededError: the store did not answer in time; the claim has the time that it had.
+            UnknownOutcomeError: the answer of the store was lost. Send another heartbeat.
         """
 
     async def heartbeat_many(
@@ -577,7 +611,11 @@ class Consumer(SupportsApply, Protocol):
 
 @runtime_checkable
 class Operator(SupportsApply, Protocol):
-    """The verbs of operators: people and programs that keep a queue in order or inspect it."""
+    """The verbs of operators: people and programs that keep a queue in order or inspect it.
+
+    Each may also raise DeadlineExceededError (nothing changed), UnknownOutcomeError (perhaps done, at most once; its
+    `resolve` finds out) and StorageError.
+    """
 
     async def cancel(self, job_id: str, *, running: bool = False, deadline: Duration | None = None) -> Job:
         """Remove an unclaimed job, or ask the worker of a job in progress to stop. Return the job.
