@@ -197,6 +197,17 @@ SOME_DIED = 1
 USUAL = WorkerSettings()
 """The settings of a worker whose program sets none."""
 
+HELP = {
+    name: f"{text}. By default as the program sets it, else {usual}."
+    for name, text, usual in (
+        ("concurrency", "Jobs to run at once", USUAL.concurrency),
+        ("grace", "Time for jobs to finish after SIGTERM", USUAL.grace),
+        ("give_up_after", "Time to retry a queue that is gone or unusable", USUAL.give_up_after),
+        ("health", "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080", "nowhere"),
+    )
+}
+"""Help of the options that replace settings of the program."""
+
 MOST_PROCESSES = 1000
 """Largest number of processes of one command."""
 
@@ -205,38 +216,13 @@ def worker(
     context: typer.Context,
     target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
     url: URL,
-    concurrency: Annotated[
-        int | None,
-        option("NUMBER", f"Jobs to run at once. By default as the program sets it, else {USUAL.concurrency}.", min=1),
-    ] = None,
-    grace: Annotated[
-        float | None,
-        option(
-            "SECONDS",
-            f"Time for jobs to finish after SIGTERM. By default as the program sets it, else {USUAL.grace}.",
-            min=0,
-        ),
-    ] = None,
-    give_up_after: Annotated[
-        float | None,
-        option(
-            "SECONDS",
-            f"Time to retry a queue that is gone or unusable. By default as the program sets it, else "
-            f"{USUAL.give_up_after}.",
-            min=0,
-        ),
-    ] = None,
+    concurrency: Annotated[int | None, option("NUMBER", HELP["concurrency"], min=1)] = None,
+    grace: Annotated[float | None, option("SECONDS", HELP["grace"], min=0)] = None,
+    give_up_after: Annotated[float | None, option("SECONDS", HELP["give_up_after"], min=0)] = None,
     show_errors: Annotated[
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
-    health: Annotated[
-        str | None,
-        option(
-            "HOST:PORT",
-            "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080. By default as the program sets it, "
-            "else nowhere.",
-        ),
-    ] = None,
+    health: Annotated[str | None, option("HOST:PORT", HELP["health"])] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
     poll_interval: Annotated[
         float | None, option("SECONDS", "Longest time between two reads of an idle queue. By default 1.", min=0.001)
