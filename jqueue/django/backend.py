@@ -38,13 +38,13 @@ from jqueue.django.results import (
     queue_and_path_of,
     result_of,
 )
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JQueueError, QueueMissingError
+from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JQueueError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import LARGE_PAYLOAD_BYTES, Limits
 from jqueue.domain.models import Job
+from jqueue.domain.operations.lookups import Find
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.sync import SyncQueue
-from jqueue.sync.background import wait_for
 from jqueue.worker.handler_options import DEFAULT_BACKOFF, HandlerOptions
 from jqueue.worker.retries import Backoff
 
@@ -232,14 +232,12 @@ class JQueueBackend(BaseTaskBackend):
         """Return the result with an id, which may be a UUID."""
         queue = self.queue
         try:
-            job = queue.find(str(result_id))
-            if job is not None and job.status is not JobStatus.COMPLETED:
-                view = queue.view()  # the job from `find` has no payload
-                job = wait_for(lambda: view.find(str(result_id)))
-        except (InvalidJobError, QueueMissingError):
-            job = None
-        if job is None:
+            [jobs] = queue.apply(Find(str(result_id), with_payload=True))
+        except InvalidJobError:
+            jobs = []
+        if not jobs:
             raise TaskResultDoesNotExist(result_id)
+        [job] = jobs
         return result_of(job, self._call_of(queue, job), self.known_task(job), self.alias)
 
     @staticmethod

@@ -56,12 +56,14 @@ async def test_a_batch_is_committed_and_answered_and_a_second_time_only_answered
     assert 1 == (await other.stats()).ready
 
 
-async def test_a_look_at_a_job_travels_without_its_payload(broker):
-    await results(broker, batch(add("one")), add("one"))
-    operations = Find("one"), Peek(Dequeue(claim_timeout=5.0)), Guarded(AllOrNothing((Find("one"),)))
-    [found], [peeked], [[again]] = await results(broker, batch(*operations, sequence=2), *operations)
+async def test_a_look_at_a_job_travels_without_its_payload_unless_it_asks_for_it(broker):
+    await results(broker, batch(add("one", b"payload")), add("one"))
+    whole = Find("one", with_payload=True)
+    operations = Find("one"), Peek(Dequeue(claim_timeout=5.0)), Guarded(AllOrNothing((Find("one"), whole)))
+    [found], [peeked], [[again], [loaded]] = await results(broker, batch(*operations, sequence=2), *operations)
     assert ["one", "one", "one"] == [found.id, peeked.id, again.id]
     assert all("<not loaded>" in repr(job_of(job)) for job in (found, peeked, again))
+    assert ("one", b"payload") == (loaded.id, loaded.payload)
 
 
 async def test_a_dequeue_waits_while_spaces_come_and_is_answered_by_the_commit_of_its_job(broker):

@@ -396,7 +396,7 @@ def decode_result(operation: Operation, data: bytes | msgspec.Raw) -> Any:
     if isinstance(operation, Guarded):
         return decode_result(operation.operation, data)
     result = _result_decoder(type(operation)).decode(text)[0]
-    if isinstance(operation, lookups.Peek | lookups.Find):
+    if isinstance(operation, lookups.Peek) or (isinstance(operation, lookups.Find) and not operation.with_payload):
         return [job.evolve(payload=NotLoaded()) for job in result]
     return result
 

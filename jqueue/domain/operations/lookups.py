@@ -97,19 +97,22 @@ class LookAtBacklog(Operation, frozen=True):
 
 
 class Find(OnJob, frozen=True):
-    """Look at a job. Its result is a list: the job without its payload, or nothing if it is not there.
+    """Look at a job. Its result is a list: the job, or nothing if it is not there.
 
     For a job that finished a short while ago and is gone, the result has the id, the attempt and the status completed.
 
     Attributes:
         job_id: the id of the job.
+        with_payload: True to return its payload too, unless that is in an object.
     """
+
+    with_payload: bool = False
 
     def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
         """Return the job in a list, and change nothing."""
         job = draft.jobs.find(self.job_id)
         if job is not None:
-            return [job.evolve(payload=NotLoaded())]
+            return [job if self.with_payload else job.evolve(payload=NotLoaded())]
         attempt = draft.header.finished.get(self.job_id)
         if attempt is None:
             return []
