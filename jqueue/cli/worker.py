@@ -21,7 +21,7 @@ from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 from rich.console import Console
@@ -250,24 +250,71 @@ def worker(
 
     Exits with 1 if jobs died during a run with --drain, and with 2 if the queue cannot be used.
     """
-    run, count = partial(run_worker, context.params), processes or 1
-    if not processes and not reload:
-        status = run()
-    elif count > 1 and url.lower().startswith("memory:"):
-        raise RefusedError("an in-memory queue is visible only to its own process: --processes needs a file or a store")
-    else:
+    if processes or reload:
         with log_to_stderr(log_level, "", log_format):
             pass
-        changes = changes_in(Path.cwd()) if reload else None
-        status = Supervisor(run, count, {0, SOME_DIED} if drain else {0}, changes).supervise()
+    status = supervise(partial(run_worker, find_program), context.params)
     if status != 0:
         raise typer.Exit(status)
 
 
-def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[], object] = lambda: None) -> int:
+class Program(NamedTuple):
+    """A worker, and what its command runs it with."""
+
+    worker: Worker
+    queue: Mapping[str, Any]
+    """Arguments of `connect_queue`."""
+    formatter: logging.Formatter
+    """Of its log."""
+
+
+def find_program(options: Mapping[str, Any]) -> Program:
+    """Return the program of `jqueue worker`, and set up the log.
+
+    Args:
+        options: the parameters of the command, by name.
+
+    Raises:
+        RefusedError: there is no such worker.
+        typer.Exit: its module cannot be imported. The error has been printed.
+    """
+    with log_to_stderr(options["log_level"], options["target"], options["log_format"]) as formatter:
+        worker = find_worker(options["target"])
+    gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
+    queue = {name: options[name] for name in ("url", "create", "poll_interval")}
+    return Program(worker, {name: value for name, value in queue.items() if value not in (None, False)}, formatter)
+
+
+def supervise(run: Callable[..., int], options: Mapping[str, Any]) -> int:
+    """Run a worker in this process, or in others if `processes` or `reload` say so. Return the exit status.
+
+    Args:
+        run: takes the options, and the arguments that `Supervisor` hands over.
+        options: the parameters of the command, by name. They are sent to the processes, and so is `run`.
+
+    Raises:
+        RefusedError: the worker cannot be run.
+    """
+    processes, reload = options["processes"], options["reload"]
+    if not processes and not reload:
+        return run(options)
+    if processes and processes > 1 and options["url"].lower().startswith("memory:"):
+        raise RefusedError("an in-memory queue is visible only to its own process: --processes needs a file or a store")
+    changes = changes_in(Path.cwd()) if reload else None
+    final = {0, SOME_DIED} if options["drain"] else {0}
+    return Supervisor(partial(run, options), processes or 1, final, changes).supervise()
+
+
+def run_worker(
+    find: Callable[[Mapping[str, Any]], Program],
+    options: Mapping[str, Any],
+    number: int = 1,
+    usable: Callable[[], object] = lambda: None,
+) -> int:
     """Run a worker, and return the exit status.
 
     Args:
+        find: returns the program, given the options.
         options: the parameters of the command, by name. Those that are neither None nor False and have the name of a
             setting of the worker replace it.
         number: the number of this process, from 1 on. Among several, its name ends with it, and each has a port.
@@ -278,9 +325,7 @@ def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[],
         typer.Exit: its module cannot be imported. The error has been printed.
     """
     given = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is a value
-    as_json = options["log_format"] == "json"
-    with log_to_stderr(options["log_level"], options["target"], options["log_format"]) as formatter:
-        worker = find_worker(options["target"])
+    worker, arguments, formatter = find(options)
     try:
         settings = {field.name: given[field.name] for field in fields(WorkerSettings) if field.name in given}
         worker.settings = replace(worker.settings, **settings)
@@ -290,15 +335,13 @@ def run_worker(options: Mapping[str, Any], number: int = 1, usable: Callable[[],
                 host, _, port = health.rpartition(":")
                 health = f"{host}:{int(port) + number - 1 if int(port) else 0}"
             worker.settings = replace(worker.settings, name=f"{worker.settings.name}-{number}", health=health)
-        queue = connect_queue(
-            options["url"], **{name: given[name] for name in given.keys() & {"create", "poll_interval"}}
-        )
+        queue = connect_queue(**arguments)
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise RefusedError(str(error)) from None
+    fail: Callable[[str], object] = note
     if isinstance(formatter, JSONFormatter):
         formatter.worker = f"{worker.settings.name}@{process_name()}"
-    gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
-    fail: Callable[[str], object] = partial(logger.error, "%s") if as_json else note
+        fail = partial(logger.error, "%s")
     return asyncio.run(serve(worker, queue, fail, usable, drain=options["drain"]))
 
 

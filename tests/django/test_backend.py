@@ -400,12 +400,13 @@ def test_a_task_with_run_after_waits_until_then(site, use_tz):
         assert tomorrow > result.finished_at >= result.enqueued_at
 
 
-def test_a_worker_of_one_queue_leaves_the_tasks_of_the_others(site):
-    left, done = send.enqueue(), send.using(queue_name="mail").enqueue()
-    site.work(queue=["mail"])
-    left.refresh()
-    done.refresh()
-    assert (READY, SUCCESSFUL) == (left.status, done.status)
+def test_a_worker_of_some_queues_leaves_the_tasks_of_the_others(site):
+    with site.settings(queues=()):
+        results = [send.using(queue_name=name).enqueue() for name in ("default", "mail", "print")]
+        site.work(queue=["mail,print"])
+        for result in results:
+            result.refresh()
+    assert [READY, SUCCESSFUL, SUCCESSFUL] == [result.status for result in results]
 
 
 @pytest.mark.parametrize("kind", [connect, aconnect])
@@ -590,6 +591,10 @@ def test_a_queue_in_a_file_needs_locks_which_windows_lacks(site, monkeypatch):
 
 
 def test_the_command_refuses_what_it_cannot_run(site):
+    with pytest.raises(CommandError, match="--processes must be from 1"):
+        site.work(processes=0)
+    with site.settings(url="memory://"), pytest.raises(CommandError, match="--processes needs a file or a store"):
+        site.work(processes=2)
     with pytest.raises(CommandError, match="concurrency"):
         site.work(concurrency=0)
     with pytest.raises(CommandError, match="TASKS has no backend 'mail': it has default"):

@@ -1,5 +1,6 @@
 """The example site, run in processes as its users run it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -52,3 +53,14 @@ def test_tasks_are_enqueued_on_commit_and_survive_their_worker_and_their_results
     assert "ada@example.org SUCCESSFUL second" == ada
     assert "refused@example.org READY second shop.tasks.Refused" == refused
     queue.close()
+
+
+@pytest.mark.wide
+def test_several_processes_run_the_tasks_and_log_json(manage):
+    assert 0 == manage("migrate", "--verbosity", "0")[0]
+    assert 0 == manage("order", "ada@example.org")[0]
+    status, _, log = manage("jqueue_worker", "--processes", "2", "--batch", "--log-format", "json")
+    assert 0 == status
+    workers = {json.loads(line)["worker"].partition("@")[0] for line in log.splitlines()}
+    assert {"worker-1", "worker-2"} == workers
+    assert manage("order", "--list")[1].startswith("ada@example.org SUCCESSFUL worker-")

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import sys
-from typing import Any
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, get_args
 
+import django
+from django.apps import apps
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import connections
 
-from jqueue.cli.worker import PLAIN, JobFormatter, serve
-from jqueue.connect import connect_queue
+from jqueue.cli.help import RefusedError
+from jqueue.cli.worker import (
+    MOST_PROCESSES,
+    PLAIN,
+    JobFormatter,
+    JSONFormatter,
+    LogFormat,
+    Program,
+    run_worker,
+    supervise,
+)
 from jqueue.django.api import task_backends
 from jqueue.django.backend import JQueueBackend
 from jqueue.django.worker import worker_of
-from jqueue.domain.errors import InvalidJobError
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG, logging.DEBUG)
 """Lowest level of messages to log, by the verbosity of the command."""
 
-SETTINGS = ("concurrency", "grace", "health", "name", "claim_timeout", "show_errors")
-"""Options that are those of `WorkerSettings`."""
+OPTIONS = (
+    *("backend", "queue", "concurrency", "grace", "claim_timeout", "health", "name", "drain", "processes", "reload"),
+    *("show_errors", "log_format", "verbosity"),
+)
+"""Options that the worker needs, in this process or in others."""
 
 
 class Command(BaseCommand):
@@ -38,51 +52,95 @@ class Command(BaseCommand):
         seconds: dict[str, Any] = {"type": float, "metavar": "SECONDS"}
         parser.add_argument("--backend", default="default", metavar="ALIAS", help="alias in TASKS; default by default")
         parser.add_argument(
-            "--queue", action="append", default=[], metavar="NAME", help="run only tasks of this queue; may be repeated"
+            *("--queue", "--queue-name"),
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="run only tasks of this queue; several are separated by commas, or the option is repeated",
         )
         parser.add_argument("--concurrency", type=int, metavar="NUMBER", help="tasks to run at once; 50 by default")
+        parser.add_argument(
+            "--processes", type=int, metavar="NUMBER", help="run so many processes, each with a worker of its own"
+        )
         parser.add_argument("--grace", **seconds, help="time for tasks to finish after SIGTERM; 30 by default")
         parser.add_argument(
             "--claim-timeout", **seconds, help="time after which the tasks of a lost worker run again; 300 by default"
         )
         parser.add_argument("--health", metavar="HOST:PORT", help="serve /healthz, /readyz and /metrics there")
         parser.add_argument("--name", help="name of the worker, with which its ids begin; worker by default")
-        parser.add_argument("--drain", action="store_true", help="exit when no task is ready")
+        parser.add_argument("--drain", "--batch", action="store_true", help="exit when no task is ready")
+        parser.add_argument(
+            "--reload",
+            action="store_true",
+            help="start anew when a Python file below this folder changes; in development",
+        )
         parser.add_argument(
             "--show-errors", action="store_true", help="log messages and tracebacks of errors: they may quote arguments"
+        )
+        parser.add_argument(
+            "--log-format", choices=get_args(LogFormat), default="text", help="text, or json with one object a line"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Run the worker."""
-        alias = options["backend"]
-        if alias not in task_backends:
-            raise CommandError(f"TASKS has no backend {alias!r}: it has {', '.join(task_backends)}", returncode=2)
-        backend = task_backends[alias]
-        if not isinstance(backend, JQueueBackend):
-            raise CommandError(f"the backend {alias!r} of TASKS is not a JQueueBackend", returncode=2)
-        if problem := next((each for each in backend.check() if each.is_serious()), None):
-            raise CommandError(f"{problem.msg} {problem.hint or ''}".strip(), returncode=2)
-        self._log(LEVELS[options["verbosity"]])
+        if options["processes"] is not None and not 1 <= options["processes"] <= MOST_PROCESSES:
+            raise CommandError(f"--processes must be from 1 to {MOST_PROCESSES}", returncode=2)
         try:
-            given = {name: options[name] for name in SETTINGS if options[name] is not None}
-            worker = worker_of(backend, options["queue"], **given)
-        except InvalidJobError as error:
+            url = _backend_of(options["backend"]).queue_options["url"]
+            if options["processes"] or options["reload"]:
+                _log(options)
+            status = supervise(partial(run_worker, _find), {"url": url, **{name: options[name] for name in OPTIONS}})
+        except RefusedError as error:
             raise CommandError(str(error), returncode=2) from None
-        if not worker.handlers:
-            raise CommandError("no app has tasks: a worker finds those in the module `tasks` of an app", returncode=2)
-        connections.close_all()  # of this thread, which runs no tasks
-        queue = connect_queue(**backend.queue_options)
-        if status := asyncio.run(serve(worker, queue, self.stderr.write, drain=options["drain"])):
+        if status:
             sys.exit(status)
 
-    def _log(self, level: int) -> None:
-        """Log the messages of jqueue to the standard error, unless LOGGING says what to do with them."""
-        for name, each in logging.root.manager.loggerDict.items():
-            if isinstance(each, logging.Logger) and f"{name}.".startswith("jqueue."):
-                each.disabled = False  # LOGGING disables earlier loggers, unless it is told not to
-        logger = logging.getLogger("jqueue")
-        if not logger.hasHandlers():
-            handler = logging.StreamHandler()
-            handler.setFormatter(JobFormatter(PLAIN))
-            logger.addHandler(handler)
-            logger.setLevel(level)
+
+def _find(options: Mapping[str, Any]) -> Program:
+    """Return the program of the command, and set up the log.
+
+    Raises:
+        RefusedError: the options of the command or of the backend are wrong, or there are no tasks.
+    """
+    if not apps.ready:
+        django.setup()  # in a process of --processes or --reload
+    backend, formatter = _backend_of(options["backend"]), _log(options)
+    queues = [name for names in options["queue"] for name in names.split(",")]
+    worker = worker_of(backend, queues)
+    if not worker.handlers:
+        raise RefusedError("no app has tasks: a worker finds those in the module `tasks` of an app")
+    connections.close_all()  # of this thread, which runs no tasks
+    return Program(worker, backend.queue_options, formatter)
+
+
+def _backend_of(alias: str) -> JQueueBackend:
+    """Return the backend with an alias.
+
+    Raises:
+        RefusedError: there is none, or its settings are wrong.
+    """
+    if alias not in task_backends:
+        raise RefusedError(f"TASKS has no backend {alias!r}: it has {', '.join(task_backends)}")
+    backend = task_backends[alias]
+    if not isinstance(backend, JQueueBackend):
+        raise RefusedError(f"the backend {alias!r} of TASKS is not a JQueueBackend")
+    if problem := next((each for each in backend.check() if each.is_serious()), None):
+        raise RefusedError(f"{problem.msg} {problem.hint or ''}".strip())
+    return backend
+
+
+def _log(options: Mapping[str, Any]) -> logging.Formatter:
+    """Log the messages of jqueue to the standard error, unless LOGGING says what to do with them."""
+    for name, each in logging.root.manager.loggerDict.items():
+        if isinstance(each, logging.Logger) and f"{name}.".startswith("jqueue."):
+            each.disabled = False  # LOGGING disables earlier loggers, unless it is told not to
+    logger, is_json = logging.getLogger("jqueue"), options["log_format"] == "json"
+    formatter = JSONFormatter() if is_json else JobFormatter(PLAIN)
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(formatter)
+        logger.addHandler(handler)
+        logger.setLevel(LEVELS[options["verbosity"]])
+    elif is_json:
+        logger.warning("--log-format json has no effect: LOGGING has a handler for the log of jqueue")
+    return formatter
