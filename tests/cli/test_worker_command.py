@@ -431,7 +431,7 @@ def test_a_process_that_ends_at_once_again_and_again_ends_all(tmp_path, start):
 def test_a_mistake_is_printed_by_one_process(tmp_path, start, target):
     if target == "program:worker":
         (tmp_path / "queue.json").write_text("this is no queue")
-    parent = start("--processes", "4", target=target)
+    parent = start("--processes", "2", target=target)
     parent.end(status=2)
     assert 1 == len(parent.log.splitlines()), parent.log
 
@@ -472,6 +472,7 @@ def test_each_process_has_probes_at_a_port_of_its_own(queue, start):
 # --reload
 
 
+@pytest.mark.wide
 def test_a_worker_starts_anew_when_its_program_changes_and_waits_for_a_change_after_an_error(tmp_path, queue, start):
     (tmp_path / "program.py").write_text("def broken(:\n")
     parent = start("--processes", "2", "--reload")

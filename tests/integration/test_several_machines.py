@@ -108,8 +108,9 @@ async def state_of(place):
         return await direct.read_state()
 
 
+@pytest.mark.wide
 @pytest.mark.usefixtures("moto_s3")
-@pytest.mark.parametrize("end", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.wide)])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 async def test_no_call_is_lost_or_done_twice_when_the_broker_ends(place, tmp_path, end):
     tokens = token_file(tmp_path)
     async with connect(place, BrokerQueue, share=False) as direct:

@@ -24,7 +24,7 @@ from jqueue.testing.virtual_time import VirtualClock, run
 from tests.fuzz.oracles import check_same
 
 CHECKS = [HealthCheck.too_slow]
-PATIENT = settings(deadline=None, max_examples=25, derandomize=True, suppress_health_check=CHECKS)
+PATIENT = settings(deadline=None, max_examples=12, derandomize=True, suppress_health_check=CHECKS)
 """A machine with other things to do needs seconds to draw some states."""
 
 MANY = settings(PATIENT, max_examples=60)

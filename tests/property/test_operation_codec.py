@@ -137,7 +137,7 @@ def is_of_class(hint):
 
 
 @pytest.mark.parametrize("kind", TRAVELLING, ids=lambda kind: kind.__name__)
-@settings(PATIENT, max_examples=8)
+@settings(PATIENT, max_examples=4)
 @given(data=st.data())
 def test_an_operation_is_decoded_as_it_was_and_changes_a_queue_in_the_same_way(kind, data):
     operation = data.draw(DRAWING.of(kind))

@@ -160,7 +160,7 @@ async def test_writers_of_one_throttled_object_all_make_progress(kind, writers, 
     assert lost_races <= storage.landed / 4, "a writer that takes turns reads before it writes"
 
 
-@pytest.mark.parametrize("latency", [0.02, 0.2])
+@pytest.mark.parametrize("latency", [0.2, pytest.param(0.02, marks=pytest.mark.wide)])
 @in_virtual_time
 async def test_a_broker_for_eight_clients_has_one_write_in_twenty_refused(latency):
     storage = SharedThrottledStorage(latency=latency)
