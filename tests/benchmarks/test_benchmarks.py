@@ -1,6 +1,7 @@
 """The benchmarks themselves: their rows and their page, and that the programs of jqueue can be run."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -43,7 +44,11 @@ def test_a_row_compares_its_own_contestants_and_each_can_be_run(row):
 def test_the_page_shows_the_figures_of_the_stored_run():
     page, results = ROOT / "docs/reference/performance.md", ROOT / "benchmarks/results.json"
     table = markdown(json.loads(results.read_text(encoding="utf-8")))
-    assert f"{BEGIN}\n{table}\n{END}" in page.read_text(encoding="utf-8")
+    text = page.read_text(encoding="utf-8")
+    assert f"{BEGIN}\n{table}\n{END}" in text
+    short = re.findall(r"(?<=\| )[\d,]+(?= \|)", text.partition(BEGIN)[0])
+    assert len(short) == 15
+    assert set(short) <= set(re.findall(r"(?<=\| )[\d,]+(?= \|)", table)), "the table at the top has other figures"
 
 
 @pytest.mark.wide
