@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MADE = ROOT / "docs" / "reference" / "api" / "commands.md"
 """A page that exists only once the site has been built."""
 
@@ -43,6 +43,10 @@ def test_links_have_targets():
             if not (target.exists() and (not anchor or anchor in _anchors(target))):
                 broken.append((_name(page), link))
     assert [] == broken
+
+
+def test_the_changelog_links_the_pages_that_it_names():
+    assert [] == re.findall(r"(?<!\()\bdocs/[\w/-]*", _text("CHANGELOG.md"))
 
 
 @cache
