@@ -1,16 +1,20 @@
 """How Sphinx builds the site from this folder: `make docs`."""
 
+import inspect
 import re
 from pathlib import Path
 from typing import Any
 
 import typer
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
 from jqueue import __version__
 from jqueue.cli.app import app as commands
+from jqueue.domain.errors import JQueueError
+from jqueue.operations import EnqueuedJobs
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -23,6 +27,17 @@ COLON = "\ue000"
 
 PAGE = re.compile(r"^\| \[([^]]+)\]\(([^)#]+)\.md\) \| (.+) \|$", re.MULTILINE)
 """A page in the tables of index.md: its title, its name, and what is in it."""
+
+MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
+"""The modules before a name, in a type."""
+
+ANNOTATED = re.compile(r"~?(?:\w+\.)*Annotated\[")
+
+UNCALLED = (BaseModel, JQueueError, EnqueuedJobs)
+"""Classes whose objects callers get, and do not make."""
+
+LONGEST_TYPE = 160
+"""Number of characters of the longest type of an attribute that is shown."""
 
 SUMMARY = "A job queue for asyncio programs in Python whose whole state is one JSON object in a file or a bucket."
 
@@ -78,19 +93,53 @@ def link_to_repository(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = STEPS_UP.sub(target, source[0])
 
 
+def _parts(text: str) -> tuple[list[str], str]:
+    """Split a text at its commas outside of brackets, up to the bracket that closes it. Return the rest, too."""
+    parts: list[str] = []
+    depth = start = 0
+    for place, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            return [*parts, text[start:place]], text[place + 1 :]
+        if char == "," and not depth:
+            parts.append(text[start:place])
+            start = place + 1
+    return [*parts, text[start:]], ""
+
+
+def _plain(text: str) -> str:
+    """Return a signature or a type without the bounds of its values, which `Annotated` has."""
+    while found := ANNOTATED.search(text):
+        parts, rest = _parts(text[found.end() :])
+        text = text[: found.start()] + parts[0] + rest
+    return text.replace("datetime.timedelta(", "timedelta(").replace("= 384", "= 0o600")
+
+
 def shorten_signature(
-    app: Sphinx, kind: str, name: str, item: object, options: Any, signature: str | None, returned: str | None
+    app: Sphinx, kind: str, name: str, item: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Show a timedelta by its own name, and no signature of a class that nobody calls."""
-    if signature == "(*args, **kwargs)":
-        return None, None
-    return signature and signature.replace("datetime.timedelta(", "timedelta(").replace("= 384", "= 0o600"), returned
+    """Show types by their own names, no excluded parameters, and no signature of a class that nobody calls."""
+    if signature == "(*args, **kwargs)" or (inspect.isclass(item) and issubclass(item, UNCALLED)):
+        return "", returned
+    if signature is None:
+        return None, returned
+    hidden = options.exclude_members or ()
+    shown = [each.strip() for each in _parts(_plain(signature)[1:])[0]]
+    return f"({', '.join(each for each in shown if each.partition(':')[0] not in hidden)})", returned
 
 
 def keep_colon(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:
     """Hide the colon of a property's first line from Napoleon, which takes what is before it for a type."""
     if kind == "property" and lines:
         lines[0] = lines[0].replace(": ", COLON)
+
+
+def shorten_types(app: Sphinx, kind: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
+    """Show the type of an attribute without the modules of its parts, and not at all if it takes many lines."""
+    for number, line in enumerate(lines):
+        if ":type:" in line:
+            short = MODULES.sub("", _plain(line))
+            lines[number] = short if len(short) <= LONGEST_TYPE else ""
 
 
 def hide_excluded(app: Sphinx, kind: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
@@ -140,6 +189,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", link_to_repository)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_colon, priority=400)
+    app.connect("autodoc-process-docstring", shorten_types, priority=600)
     app.connect("autodoc-process-docstring", hide_excluded, priority=600)
     app.connect("autodoc-process-docstring", show_code, priority=600)
     app.connect("missing-reference", find_shown)

@@ -89,8 +89,8 @@ class Limits:
             get objects of their own, or else 1 MiB. A payload from a file or an async iterable may be larger.
         blob_bytes: size limit of the blob. Enqueue stops when the jobs, the keys held for jobs that are gone, and the
             cron entries would take more than 90% of it. Results and errors are kept up to 100% of it. No operation but
-            enqueue is refused for size: see `docs/decisions/0011-size-limit.md`. If the queue has a limit of its own,
-            by `configure(blob_bytes=...)`, that one holds.
+            enqueue is refused for size. If the queue has a limit of its own, by `configure(blob_bytes=...)`, that one
+            holds.
         batch_size: largest number of jobs in one dequeue, and of operations in one call.
         header_bytes: largest number of bytes that a job's headers may take together, names and texts, in UTF-8.
         name_bytes: bytes of the longest entrypoint, id, key or header name, in UTF-8.

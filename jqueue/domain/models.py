@@ -183,7 +183,7 @@ class Job(JobFacts, BaseModel):
             between queues.
         failures: number of its claims, the current one included, that were not handed back unharmed. Compared with
             `max_attempts`.
-        max_attempts: number of failures after which it is dead; None means never.
+        max_attempts: number of failures after which it is dead; None means the number of its handler in a `Worker`.
         run_at: time before which it is not claimed; None means at once.
         expires_at: time from which it is removed if it is queued; None means never.
         headers: names and texts that travel with it.

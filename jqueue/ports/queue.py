@@ -223,7 +223,8 @@ class SupportsRanges(Protocol):
 
         Raises:
             DeadlineExceededError: the store did not answer in time; nothing was claimed.
-            UnknownOutcomeError: the answer of the store was lost. `resolve()` returns the claim if there is one.
+            UnknownOutcomeError: the answer of the store was lost. A claim that was made is handed back, or becomes
+                stale.
             StorageError: the store failed.
         """
 
@@ -512,8 +513,8 @@ class Consumer(SupportsApply, Protocol):
 
         Raises:
             DeadlineExceededError: the store did not answer in time; nothing was claimed.
-            UnknownOutcomeError: the answer of the store was lost. `resolve()` returns the jobs if they were claimed. If
-                nobody calls it, their claims become stale, and other consumers get the jobs.
+            UnknownOutcomeError: the answer of the store was lost. Jobs that were claimed are handed back, or their
+                claims become stale. Call `dequeue` again.
             StorageError: the store failed, or the queue cannot be read.
         """
 
