@@ -103,7 +103,9 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
             close_old_connections()
 
     async def arun(payload: bytes, ctx: Context) -> Any:
-        async with ThreadSensitiveContext():  # a thread, and so a connection, that no other task closes
+        # As a request of Django's ASGI handler, a task has a thread for its queries and for the receivers of its signals.
+        # One thread for all tasks would be faster, but each task would close the connection of the others.
+        async with ThreadSensitiveContext():
             try:
                 result, args = begin(payload, ctx)
                 await task_started.asend_robust(sender, task_result=result)
