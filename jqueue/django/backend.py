@@ -38,12 +38,13 @@ from jqueue.django.results import (
     queue_and_path_of,
     result_of,
 )
-from jqueue.domain.errors import DuplicateJobError, InvalidJobError, JQueueError
+from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import LARGE_PAYLOAD_BYTES, Limits
 from jqueue.domain.models import Job
 from jqueue.domain.operations.lookups import Find
 from jqueue.runtime.queue_options import QueueOptions
+from jqueue.runtime.system import SystemEntropy
 from jqueue.sync import SyncQueue
 from jqueue.worker.handler_options import DEFAULT_BACKOFF, HandlerOptions
 from jqueue.worker.retries import Backoff
@@ -63,6 +64,8 @@ QUEUE_OPTIONS = {"create", "token", "ca_file", "insecure"} | {
 
 QUEUE_DEFAULTS: Mapping[str, Any] = {"limits": Limits(result_bytes=2 * LARGE_PAYLOAD_BYTES)}
 """Defaults of those options that are not those of a queue: a result that is kept contains the arguments of its task."""
+
+entropy = SystemEntropy()
 
 known_tasks: dict[str, Task] = {}
 """Every task of this process, by the path of its function. Workers call no other functions."""
@@ -211,20 +214,21 @@ class JQueueBackend(BaseTaskBackend):
                 raise InvalidTask(f"a worker takes the {name} of a task from its module: set it where {task.name} is")
         payload, options, run_at = encode_call(args, kwargs), self.options_of(task), task.run_after
         if run_at is not None and timezone.is_naive(run_at):
-            run_at = timezone.make_aware(run_at)
-        try:
-            job = self.queue.enqueue(
-                entrypoint_of(task.queue_name, task),
-                payload,
-                -int(task.priority),
-                run_at=run_at,
-                unique_key=getattr(task, "unique_key", None),
-                on_conflict="raise",
-                max_attempts=options["max_attempts"],
-                keep_result=options["keep_result"],
-            )
-        except DuplicateJobError as error:
-            return self._look_up(error.job_id), False
+            run_at = timezone.make_aware(run_at, timezone.get_default_timezone())
+        queue, unique_key = self.queue, getattr(task, "unique_key", None)
+        own_id = None if unique_key is None else entropy.new_id()
+        job = queue.enqueue(
+            entrypoint_of(task.queue_name, task),
+            payload,
+            -int(task.priority),
+            run_at=run_at,
+            job_id=own_id,
+            unique_key=unique_key,
+            max_attempts=options["max_attempts"],
+            keep_result=options["keep_result"],
+        )
+        if own_id not in (None, job.id):
+            return result_of(job, self._call_of(queue, job), self.known_task(job), self.alias), False
         call = decode_call(payload) or Call(list(args), dict(kwargs))  # as the task gets them: all keys are texts
         return result_of(job, call, task, self.alias), True
 

@@ -111,7 +111,7 @@ def queue_and_path_of(job: Job) -> tuple[str, str]:
 
 def moment(at: datetime | None) -> datetime | None:
     """Return a time as Django has it: naive and local with `USE_TZ = False`."""
-    return at if at is None or settings.USE_TZ else timezone.make_naive(at)
+    return at if at is None or settings.USE_TZ else timezone.make_naive(at, timezone.get_default_timezone())
 
 
 def result_of(job: Job, call: Call, task: Task, alias: str) -> TaskResult:

@@ -103,7 +103,7 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
             close_old_connections()
 
     async def arun(payload: bytes, ctx: Context) -> Any:
-        # As a request of Django's ASGI handler, a task has a thread for its queries and for the receivers of its signals.
+        # As each request to Django by ASGI, a task has a thread, for its queries and the receivers of its signals.
         # One thread for all tasks would be faster, but each task would close the connection of the others.
         async with ThreadSensitiveContext():
             try:

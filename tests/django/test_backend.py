@@ -7,7 +7,7 @@ import threading
 import types
 import uuid
 from contextlib import suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import django
@@ -30,6 +30,7 @@ from jqueue.django.api import (
     task_finished,
     task_started,
 )
+from jqueue.django.backend import JQueueBackend
 from jqueue.django.worker import worker_of
 from jqueue.runtime import file_lock
 from jqueue.worker import Context
@@ -249,6 +250,21 @@ def test_an_unfinished_task_with_the_same_unique_key_is_returned_in_place_of_a_s
     assert 1 == len(calls)
 
 
+class Late(JQueueBackend):
+    """A backend that finds no task any more when it looks for one, as if each had finished at that moment."""
+
+    def get_result(self, result_id):
+        raise TaskResultDoesNotExist(result_id)
+
+    _look_up = get_result
+
+
+def test_a_task_with_a_taken_unique_key_is_answered_without_another_look_for_the_task_that_has_it(site):
+    once = send.using(unique_key="daily")
+    with site.settings(backend=f"{__name__}.Late", keep_result=None):
+        assert once.enqueue("first").id == once.enqueue("second").id
+
+
 # Running
 
 
@@ -387,26 +403,30 @@ def test_a_task_runs_although_an_operator_gave_it_a_priority_and_the_settings_no
 
 @pytest.mark.parametrize("use_tz", [True, False])
 def test_a_task_with_run_after_waits_until_then(site, use_tz):
-    with override_settings(USE_TZ=use_tz):
-        tomorrow = timezone.now() + timedelta(days=1)
-        result = send.using(run_after=tomorrow).enqueue()
+    with override_settings(USE_TZ=use_tz), timezone.override("Pacific/Kiritimati"):
+        now = datetime.now(UTC) if use_tz else datetime.now(timezone.get_default_timezone()).replace(tzinfo=None)
+        later = now + timedelta(hours=12)
+        result = send.using(run_after=later).enqueue()
+        assert abs(result.enqueued_at - now) < timedelta(minutes=1)
         site.work()
         result.refresh()
         assert READY == result.status
-        assert abs(send.get_result(result.id).task.run_after - tomorrow) < timedelta(seconds=1)
+        assert abs(send.get_result(result.id).task.run_after - later) < timedelta(seconds=1)
         retry_now(site, result)
         site.work()
         result.refresh()
-        assert tomorrow > result.finished_at >= result.enqueued_at
+        assert later > result.finished_at >= result.enqueued_at
 
 
 def test_a_worker_of_some_queues_leaves_the_tasks_of_the_others(site):
     with site.settings(queues=()):
         results = [send.using(queue_name=name).enqueue() for name in ("default", "mail", "print")]
-        site.work(queue=["mail,print"])
+        site.work(queue=["mail, print", "mail"])
         for result in results:
             result.refresh()
-    assert [READY, SUCCESSFUL, SUCCESSFUL] == [result.status for result in results]
+        assert [READY, SUCCESSFUL, SUCCESSFUL] == [result.status for result in results]
+        site.work(queue=["*"])
+        assert SUCCESSFUL == send.get_result(results[0].id).status
 
 
 @pytest.mark.parametrize("kind", [connect, aconnect])

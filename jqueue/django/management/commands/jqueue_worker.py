@@ -27,6 +27,7 @@ from jqueue.cli.worker import (
 from jqueue.django.api import task_backends
 from jqueue.django.backend import JQueueBackend
 from jqueue.django.worker import worker_of
+from jqueue.domain.errors import InvalidJobError
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG, logging.DEBUG)
 """Lowest level of messages to log, by the verbosity of the command."""
@@ -56,7 +57,7 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="NAME",
-            help="run only tasks of this queue; several are separated by commas, or the option is repeated",
+            help="run only tasks of this queue, or of several with commas between them; all by default",
         )
         parser.add_argument("--concurrency", type=int, metavar="NUMBER", help="tasks to run at once; 50 by default")
         parser.add_argument(
@@ -105,8 +106,11 @@ def _find(options: Mapping[str, Any]) -> Program:
     if not apps.ready:
         django.setup()  # in a process of --processes or --reload
     backend, formatter = _backend_of(options["backend"]), _log(options)
-    queues = [name for names in options["queue"] for name in names.split(",")]
-    worker = worker_of(backend, queues)
+    queues = dict.fromkeys(name.strip() for names in options["queue"] for name in names.split(","))
+    try:
+        worker = worker_of(backend, () if "*" in queues else [*queues])
+    except InvalidJobError as error:
+        raise RefusedError(str(error)) from None
     if not worker.handlers:
         raise RefusedError("no app has tasks: a worker finds those in the module `tasks` of an app")
     connections.close_all()  # of this thread, which runs no tasks
