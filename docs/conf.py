@@ -119,10 +119,10 @@ def shorten_signature(
     app: Sphinx, kind: str, name: str, item: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
     """Show types by their own names, no excluded parameters, and no signature of a class that nobody calls."""
-    if signature == "(*args, **kwargs)" or (inspect.isclass(item) and issubclass(item, UNCALLED)):
-        return "", returned
     if signature is None:
         return None, returned
+    if signature == "(*args, **kwargs)" or (inspect.isclass(item) and issubclass(item, UNCALLED)):
+        return "", returned
     hidden = options.exclude_members or ()
     shown = [each.strip() for each in _parts(_plain(signature)[1:])[0]]
     return f"({', '.join(each for each in shown if each.partition(':')[0] not in hidden)})", returned
