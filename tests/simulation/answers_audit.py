@@ -29,7 +29,6 @@ from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.testing.virtual_time import EPOCH
-from tests.property.plain_values import STALE
 from tests.simulation.chain import (
     COMPLETED,
     DEAD,
@@ -45,6 +44,7 @@ from tests.simulation.chain import (
 )
 from tests.simulation.history import NEVER, Call, Evidence, Violation, is_of_the_store
 from tests.simulation.model_audit import Answer, ModelAudit, claims_told
+from tests.simulation.plain_values import STALE
 from tests.simulation.stored_segments import FOLDER
 from tests.simulation.workload import DEADLINE, READ_FOR
 

@@ -23,11 +23,11 @@ from jqueue.domain.operations.operator import Fence, Reprioritise
 from jqueue.domain.operations.rules import RunSchedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
-from tests.property.plain_queue import EXPIRED, REMOVED
 from tests.simulation.chain import COMPLETED, NOTHING, Version, status_of
 from tests.simulation.history import BY_ITSELF, Call, Evidence, Record, Violation
 from tests.simulation.modelled import Model, Shown, first_difference, load
 from tests.simulation.people import OLD_PROGRAM
+from tests.simulation.plain_queue import EXPIRED, REMOVED
 from tests.simulation.replay import Difference, Replay
 
 MODEL = 20

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tests.property.plain_queue import EXPIRED, PlainQueue
-from tests.property.plain_rules import NO_RULES, SETTINGS
-from tests.property.plain_values import ABSENT, ENTRY, JobFields
 from tests.simulation.chain import Fields, Version, attempt_of, failures_of, status_of
+from tests.simulation.plain_queue import EXPIRED, PlainQueue
+from tests.simulation.plain_rules import NO_RULES, SETTINGS
+from tests.simulation.plain_values import ABSENT, ENTRY, JobFields
 from tests.simulation.workload import CRONS
 
 TIMES = ("created_at", "run_at", "expires_at", "heartbeat_at", "claimed_at", "queued_at", "dead_at", "finished_at")

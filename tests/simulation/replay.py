@@ -35,12 +35,12 @@ from jqueue.domain.operations.ends import Ack, Heartbeat
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
 from jqueue.ports.observer import AppliedCall
-from tests.property.plain_queue import may_be_in_a_range
-from tests.property.plain_values import JobFields, Refused
 from tests.simulation.actors import Mistake
 from tests.simulation.chain import Version, read_segments
 from tests.simulation.history import Evidence
 from tests.simulation.modelled import Model, is_whole, job_of
+from tests.simulation.plain_queue import may_be_in_a_range
+from tests.simulation.plain_values import JobFields, Refused
 
 OPTIONS = (
     *("run_at", "expires_at", "max_attempts", "headers", "unique_key", "unique_for", "concurrency_key"),
@@ -228,9 +228,9 @@ class Replay:
             case Ack() if operation.result_object is not None:
                 content = from_json(self._seed.objects[operation.result_object.suffix][1])
                 found = Ack(operation.job, content, keep_result=operation.keep_result)
-                return self.model.perform(found, [operation.job], "", 0.0)
+                return self.model.perform(found, [operation.job])
         claims = operation.jobs if isinstance(operation, Heartbeat) else [getattr(operation, "job", None)]
-        return self.model.perform(operation, claims, "", 0.0)
+        return self.model.perform(operation, claims)
 
     def _raise_floor(self, told: Iterable[Any]) -> None:
         """Raise the floor to where jobs begin: other operations of the commit may have raised it by whole segments."""

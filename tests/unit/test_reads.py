@@ -1,8 +1,10 @@
 """Reads that claim nothing: peek, find and waiting; and what a missing queue or one that is no queue says."""
 
+import asyncio
 import copy
 import pickle
 from contextlib import AsyncExitStack
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +57,16 @@ async def test_find_returns_a_job_by_its_id_and_no_repr_shows_its_payload():
     finished = await queue.find("here")
     assert (finished and finished.status) == JobStatus.COMPLETED
     assert await queue.find("nowhere") is None
+
+
+@in_virtual_time
+async def test_a_job_counts_as_ready_until_the_moment_of_its_expiry():
+    queue, ready = blob(), []
+    await queue.enqueue("work", expires_at=VirtualClock().now() + timedelta(seconds=60))
+    for seconds in (0, 59, 1):
+        await asyncio.sleep(seconds)
+        ready.append((await queue.stats()).ready)
+    assert [1, 1, 0] == ready
 
 
 @in_virtual_time

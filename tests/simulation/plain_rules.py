@@ -13,10 +13,7 @@ from jqueue import InvalidJobError
 from jqueue.domain.operations.rules import UNCHANGED, RunSchedule
 from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.testing.virtual_time import EPOCH
-from tests.property.plain_values import ENTRY, JobFields, Refused
-
-CRONS = {"* * * * *": (60, 0), "*/10 * * * * *": (10, 0), "0 */2 * * * *": (120, 0)}
-"""Cron expressions, each with the seconds between two of its times, and the seconds from midnight to the first."""
+from tests.simulation.plain_values import ENTRY, JobFields, Refused
 
 NO_RULES = {"paused": False, "running": None, "rate": None, "per": None}
 SETTINGS = {"dead_retention": None, "blob_bytes": None, "history": None, "history_bytes": None}
@@ -35,15 +32,15 @@ class PlainRules:
     """Limits, pauses, settings and cron entries of a plain queue.
 
     Attributes:
-        crons: the cron expressions that it can read.
+        crons: the cron expressions that it can read, each with the seconds between two of its times, and the seconds
+            from midnight to the first.
         rules: entrypoint -> its limits and pause.
         claims_made: entrypoint -> claims while it has a rate limit: first and last time of several, and their number.
         settings: settings of the whole queue.
         schedules: the cron entries by name.
-        is_critical: True if a limit was ever set.
     """
 
-    crons: Mapping[str, tuple[int, int]] = CRONS
+    crons: Mapping[str, tuple[int, int]]
     not_fired: frozenset[str] = frozenset()
     """Names of entries that do not fire now, as it cannot be seen if their jobs are there."""
 
@@ -60,7 +57,6 @@ class PlainRules:
         self.claims_made: dict[str, tuple[tuple[datetime, datetime, int], ...]] = {}
         self.settings: dict[str, Any] = {**SETTINGS, "history_payloads": False}
         self.schedules: dict[str, dict[str, Any]] = {}
-        self.is_critical = False
 
     # Operators
 
@@ -93,7 +89,6 @@ class PlainRules:
         self.rules = {name: rules for name, rules in self.rules.items() if name != entrypoint}
         if after != NO_RULES:
             self.rules[entrypoint] = after
-            self.is_critical = True
         if after["rate"] is None:
             self.claims_made.pop(entrypoint, None)
         self.changes += 1
@@ -278,25 +273,6 @@ class PlainRules:
     def add_of_entry(self, entry, moment, job_id, on_conflict):
         """Enqueue a job of a cron entry."""
         raise NotImplementedError
-
-    def figures(self, entrypoint=None):
-        """Return the expected figures of an entrypoint, or of all: depth, scheduled, in progress, dead, oldest ready
-        age, completed, and whether it is paused."""
-        jobs = [job for job in self.table.values() if entrypoint in (None, job["entrypoint"])]
-        queued = [job for job in jobs if job["status"] == "queued"]
-        scheduled = [job for job in queued if job["run_at"] is not None and job["run_at"] > self.now]
-        ready = [
-            job
-            for job in queued
-            if job not in scheduled and (job["expires_at"] is None or job["expires_at"] > self.now)
-        ]
-        ages = [self.now - (job["run_at"] or job["created_at"]) for job in ready]
-        dead = [job for job in jobs if job["status"] == "dead"]
-        claimed = [job for job in jobs if job["status"] == "in_progress"]
-        completed = [job for job in jobs if job["status"] == "completed"]
-        paused = self.rules.get(entrypoint, NO_RULES)["paused"]
-        counts = len(ready), len(scheduled), len(claimed), len(dead)
-        return *counts, max(ages, default=None), len(completed), paused
 
 
 def shortened(spans: Times) -> tuple[tuple[datetime, datetime], ...]:

@@ -1,9 +1,8 @@
 """A queue as the documentation describes it, as plain as possible: a dict of jobs, searched from end to end.
 
-`tests/property/queue_machine.py` compares the real queues with it, and the simulation every version of a queue. It was
-written from README.md, docs/ and the docstrings of the verbs, and shares nothing with `jqueue.domain` but the public
-names of operations and errors. `jqueue` is fast because it has heaps, drafts and journals; this one is right because it
-has none.
+The simulation compares every version of a queue with it. It was written from README.md, docs/ and the docstrings of the
+verbs, and shares nothing with `jqueue.domain` but the public names of operations and errors. `jqueue` is fast because
+it has heaps, drafts and journals; this one is right because it has none.
 """
 
 import json
@@ -29,7 +28,6 @@ from jqueue.domain.operations.operator import Attend, CreateQueue, Fence, LeaveS
 from jqueue.operations import (
     Ack,
     Cancel,
-    Dequeue,
     Enqueue,
     Heartbeat,
     Nack,
@@ -40,8 +38,8 @@ from jqueue.operations import (
     Reschedule,
     StopWorker,
 )
-from tests.property.plain_rules import PlainRules
-from tests.property.plain_values import ABSENT, AS_ASKED, ENTRY, NO_CLAIM, STALE, JobFields, Refused, ended, kept_text
+from tests.simulation.plain_rules import PlainRules
+from tests.simulation.plain_values import ABSENT, AS_ASKED, ENTRY, NO_CLAIM, STALE, JobFields, Refused, ended, kept_text
 
 TABLES = (
     *("table", "finished", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
@@ -130,25 +128,20 @@ class PlainQueue(PlainRules):
         """Return the job with this id, or None."""
         return self.table.get(job_id)
 
-    def perform(self, operation, claims, new_id, default_timeout):
+    def perform(self, operation, claims):
         """Perform one operation. Returns its result; raises Refused, with nothing changed."""
         before = self.copy()
         try:
-            return self._do(operation, claims, new_id, default_timeout)
+            return self._do(operation, claims)
         except Refused:
             self.restore(before)
             raise
 
-    def _do(self, operation, claims, new_id, default_timeout):
+    def _do(self, operation, claims):
         match operation:
             case Guarded(guarded):
                 self.check(operation)
-                return self._do(guarded, claims, new_id, default_timeout)
-            case Enqueue():
-                return self.enqueue(operation, new_id)
-            case Dequeue(entrypoints, claim_timeout=timeout):
-                names = [entrypoints] if isinstance(entrypoints, str) else entrypoints
-                return self.dequeue(operation, names, default_timeout if timeout is None else timeout)
+                return self._do(guarded, claims)
             case Ack():
                 return self.ack(claims[0], operation)
             case Nack():
@@ -245,7 +238,6 @@ class PlainQueue(PlainRules):
         """Add a job behind all others."""
         job = {**ABSENT, "status": "queued", "place": self.behind_all(), **fields}
         self.table[job["id"]] = job
-        self.is_critical = self.is_critical or job["concurrency_key"] is not None
         self.count(job["entrypoint"], ENQUEUED)
         self.changes += 1
         return job
