@@ -247,7 +247,10 @@ class RepeatedOptions(TypedDict, total=False):
     keep_result: Annotated[
         GivenDuration | None,
         Option(
-            "time for which the result is kept after the ack; None means not at all.", _seconds, capability="results"
+            "time for which the result is kept after the ack; None means the time of its handler in a `Worker`, if it "
+            "has one, and else not at all.",
+            _seconds,
+            capability="results",
         ),
     ]
 

@@ -199,7 +199,8 @@ class Job(JobFacts, BaseModel):
             most 1 KiB, without code and values. None if its worker recorded none.
         concurrency_key: limits jobs across entrypoints: see `concurrency_limit`.
         concurrency_limit: the job is claimed only while fewer jobs with the same key are in progress. None means 1.
-        keep_result: seconds for which the result is kept after the ack; None means that it is not kept.
+        keep_result: seconds for which the result is kept after the ack; None means the time of its handler, if it
+            has one.
         result: the value given with the ack; any JSON value. Do not change it: all readers share one object.
         result_object: the object that keeps a large result; then `result` is None, and the verb `result` loads it.
         result_dropped: bytes of a result that the queue had no room for; 0 if it was kept.
