@@ -6,7 +6,9 @@ from types import SimpleNamespace
 from django.db import transaction
 from django.test import override_settings
 
+from jqueue import SyncQueue
 from jqueue.django.api import TaskResultStatus, task_backends
+from jqueue.domain.operations.rules import RunSchedule
 from tests.docs.test_snippets import ON_DJANGO, examples_of
 
 
@@ -44,3 +46,18 @@ def test_nothing_is_enqueued_by_a_transaction_that_is_rolled_back(site, tmp_path
         transaction.on_commit(send.enqueue)
         assert not (tmp_path / "queue.json").exists()
     assert (tmp_path / "queue.json").exists()
+
+
+def test_a_cron_entry_enqueues_a_task_with_the_options_and_the_result_of_others(site):
+    from tests.django.test_backend import send, try_again
+
+    with SyncQueue(site.url) as queue:
+        jobs = []
+        for task in (send, try_again):
+            queue.schedule("nightly", "0 3 * * *", f"mail:{task.module_path}", b'{"args": [], "kwargs": {}}')
+            jobs += queue.apply(RunSchedule("nightly"))
+        with site.settings(max_attempts=2):
+            assert 1 == site.work()
+    done, failed = send.get_result(jobs[0].id), try_again.get_result(jobs[1].id)
+    assert (TaskResultStatus.SUCCESSFUL, [{}]) == (done.status, done.return_value)
+    assert (TaskResultStatus.FAILED, 2) == (failed.status, failed.attempts)
