@@ -198,12 +198,11 @@ def test_a_draining_worker_does_all_ready_jobs_and_exits_with_1_if_a_job_died(tm
 
 
 @pytest.mark.wide
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
-def test_a_signal_lets_running_jobs_finish_and_the_worker_exits_with_0(tmp_path, queue, start, name):
+def test_a_hang_up_lets_running_jobs_finish_and_the_worker_exits_with_0(tmp_path, queue, start):
     queue.enqueue("until told", b"")
     process = start()
     process.lines("began")
-    process.send(name)
+    process.send("SIGHUP")
     process.until_logged("worker is stopping: waiting for 1 job, up to 60 s")
     (tmp_path / "told").touch()
     assert "1 succeeded" in process.end()
@@ -386,19 +385,15 @@ def test_ctrl_c_in_a_terminal_reaches_each_process_once(tmp_path, queue, start):
 
 
 @pytest.mark.wide
-def test_a_second_signal_ends_all_at_once(queue, start):
-    parent, pids = busy(queue, start, 2)
-    parent.send("SIGTERM")
-    parent.until_logged(r"worker-[12] is stopping: waiting for 1 job", times=2)
-    assert all(map(is_there, pids))
-    parent.send("SIGTERM")
-    parent.end()
-    assert {(1, 0)} == {(job.attempt, job.failures) for job in queue.read_state().queued_jobs()}
-
-
-@pytest.mark.wide
-def test_processes_stop_in_order_when_their_parent_is_killed(tmp_path, queue, start):
-    parent, pids = busy(queue, start, 2)
+def test_each_process_has_probes_and_they_stop_in_order_when_their_parent_is_killed(tmp_path, queue, start):
+    port = two_free_ports()
+    parent, pids = busy(queue, start, 2, "--health", f"127.0.0.1:{port}")
+    parent.until_logged("probes at http", times=2)
+    names = set()
+    for each in (port, port + 1):
+        with urllib.request.urlopen(f"http://127.0.0.1:{each}/healthz", timeout=PATIENCE) as answer:
+            names.update(re.findall(rb"worker-\d", answer.read()))
+    assert {b"worker-1", b"worker-2"} == names
     parent.process.kill()
     parent.until_logged(r"worker-[12] is stopping: waiting for 1 job", times=2)
     (tmp_path / "told").touch()
@@ -407,15 +402,19 @@ def test_processes_stop_in_order_when_their_parent_is_killed(tmp_path, queue, st
 
 
 @pytest.mark.wide
-def test_a_process_that_is_killed_is_replaced(tmp_path, queue, start):
+def test_a_process_that_is_killed_is_replaced_and_a_second_signal_ends_all_at_once(queue, start):
     parent, pids = busy(queue, start, 2)
     queue.enqueue("until told", b"")
     os.kill(pids[0], signal.SIGKILL)
-    assert int(parent.lines("began", 3)[2]) not in pids
+    living = [int(parent.lines("began", 3)[2]), pids[1]]
+    assert living[0] not in pids
     assert re.search(rf"worker process [12] \(pid {pids[0]}\) ended by SIGKILL: another one is started", parent.log)
     parent.send("SIGTERM")
-    (tmp_path / "told").touch()
+    parent.until_logged(r"worker-[12] is stopping: waiting for 1 job", times=2)
+    assert all(map(is_there, living))
+    parent.send("SIGTERM")
     parent.end()
+    assert {(1, 0)} == {(job.attempt, job.failures) for job in queue.read_state().queued_jobs()}
 
 
 @pytest.mark.wide
@@ -442,9 +441,6 @@ def test_a_drain_ends_when_all_processes_have_ended_with_the_worst_status(tmp_pa
         queue.enqueue(entrypoint, b"1")
     start("--processes", "2", "--drain").end(status=1)
     assert 20 == len((tmp_path / "notes").read_text().split())
-    start("--processes", "2", "--drain").end()
-    (tmp_path / "queue.json").write_text("this is no queue")
-    start("--processes", "2").end(status=2)
 
 
 def two_free_ports():
@@ -455,18 +451,6 @@ def two_free_ports():
             first.bind(("127.0.0.1", port))
             second.bind(("127.0.0.1", port + 1))
             return port
-
-
-@pytest.mark.wide
-def test_each_process_has_probes_at_a_port_of_its_own(queue, start):
-    port = two_free_ports()
-    parent, _ = busy(queue, start, 2, "--health", f"127.0.0.1:{port}")
-    parent.until_logged("probes at http", times=2)
-    names = set()
-    for each in (port, port + 1):
-        with urllib.request.urlopen(f"http://127.0.0.1:{each}/healthz", timeout=PATIENCE) as answer:
-            names.update(re.findall(rb"worker-\d", answer.read()))
-    assert {b"worker-1", b"worker-2"} == names
 
 
 # --reload

@@ -22,7 +22,7 @@ from tests.worker_processes.processes import LONGEST, ROOT, Scene
 pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("worker processes")]
 
 APP = "tests.worker_processes.programs.web:app"
-PROCESSES, REQUESTS, AT_ONCE, RECYCLED_AFTER = 4, 600, 12, 60
+PROCESSES, REQUESTS, AT_ONCE, RECYCLED_AFTER = 2, 200, 12, 60
 SERVERS = {
     "uvicorn": f"uvicorn {APP} --port 8000 --workers {PROCESSES} --limit-max-requests {RECYCLED_AFTER}",
     "gunicorn": f"gunicorn {APP} --bind 127.0.0.1:8000 --workers {PROCESSES} --max-requests {RECYCLED_AFTER} "
