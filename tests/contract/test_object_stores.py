@@ -14,7 +14,7 @@ from tests.servers.gcs_signed_urls import SigningCredentials
 
 
 @on("moto_s3")
-@pytest.mark.wide
+@pytest.mark.full
 class TestS3OnMoto(OnAServer, StorageContract):
     etag_names_the_write = False
 
@@ -37,7 +37,7 @@ class TestGCS(OnAServer, StorageContract):
 
 
 @on("moto_s3")
-@pytest.mark.wide
+@pytest.mark.full
 class TestObjectsOnMoto(OnAServer, ObjectsContract):
     urls_are_checked = False
 
@@ -78,7 +78,7 @@ class TestBrokerQueueOnSeaweedFS(QueueOnAServer):
 
 
 @on("azurite")
-@pytest.mark.wide
+@pytest.mark.full
 class TestDirectQueueOnAzurite(QueueOnAServer):
     kind = DirectQueue
 

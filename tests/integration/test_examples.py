@@ -167,6 +167,7 @@ def test_the_example_recovers_the_jobs_of_a_killed_worker_with_correct_checksums
     assert result.stdout.endswith(f"A plain loop gives the same {FILES} checksums: no job was lost.\n")
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not CHANGING.is_dir(), reason="there is no such folder here")
 def test_the_example_fails_when_a_checksum_differs_from_that_of_a_plain_loop():
     result = _checksums(CHANGING, "--workers", 2)
