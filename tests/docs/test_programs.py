@@ -70,7 +70,8 @@ def test_the_tests_for_your_own_storage_pass_for_a_correct_one_and_fail_for_a_fa
     assert careless != storage
     (tmp_path / "test_my_storage.py").write_text((careless if faulty else storage) + tests, encoding="utf-8")
     options = ["-q", "-p", "no:cacheprovider", "-n", "0", "-W", "ignore", "-o", "asyncio_mode=strict"]
-    output = python(tmp_path, "-m", "pytest", *options, "-k", "TestMyStorage" if faulty else "", str(tmp_path))
+    options += ["-x", "-k", "TestMyStorage"] if faulty else []
+    output = python(tmp_path, "-m", "pytest", *options, str(tmp_path))
     if faulty:
         assert re.search(r"^FAILED .*TestMyStorage", output, re.MULTILINE), output
     else:

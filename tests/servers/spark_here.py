@@ -32,7 +32,8 @@ class SparkHere:
         if problem is not None:
             raise ServerUnavailableError(problem)
         interrupt = signal.getsignal(signal.SIGINT)
-        self.session = local_session("jqueue tests", "local[2]")
+        few = {"spark.sql.codegen.wholeStage": "false", "spark.sql.shuffle.partitions": "1"}  # quick for a few rows
+        self.session = local_session("jqueue tests", "local[2]", **few)
         signal.signal(signal.SIGINT, interrupt)  # replaces PySpark's handler, which would break tests of Ctrl-C
         self.session.sparkContext.setLogLevel("ERROR")
 
