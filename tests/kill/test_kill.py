@@ -28,7 +28,7 @@ def test_a_commit_killed_at_a_system_call_is_done_or_not_done_and_leaves_nothing
 
 @pytest.mark.wide
 def test_every_kind_of_commit_can_be_killed_at_a_system_call():
-    run("--every", "25")
+    run("--every", "60")
 
 
 @pytest.mark.full
@@ -45,7 +45,7 @@ def test_a_move_killed_at_its_system_calls_loses_no_job_and_moves_none_twice(eve
 
 @pytest.mark.wide
 def test_calls_on_queues_of_older_formats_can_be_killed_at_a_system_call():
-    run("formats", *(f"--case={verb} on *" for verb in ("enqueue", "dequeue", "ack")), "--every", "30")
+    run("formats", *(f"--case={verb} on *" for verb in ("enqueue", "dequeue", "ack")), "--every", "60")
 
 
 @pytest.mark.full

@@ -292,7 +292,7 @@ def test_claims_are_kept_alive_and_jobs_cancelled_meanwhile_are_stopped_or_not_b
         elif number == 1:
             async with connect(url, DirectQueue) as queue:
                 jobs = await held(queue)
-                assert {30.0} == {job.claim_timeout for job in jobs.values()}
+                assert {9.0} == {job.claim_timeout for job in jobs.values()}
                 for payload in (b"0", b"299", b"300", b"301"):
                     await queue.cancel(jobs[payload].id, running=True)
                 while len(list(stopped.iterdir())) < 2:
@@ -302,7 +302,7 @@ def test_claims_are_kept_alive_and_jobs_cancelled_meanwhile_are_stopped_or_not_b
         elif number in (299, 301):
             raise ValueError("it was begun")
 
-    report = run(url, worker, partitions=1, claim_timeout=30)
+    report = run(url, worker, partitions=1, claim_timeout=9)
     assert (302, 298, 4) == (report.claimed, report.done, report.cancelled)
     assert {} == left_in(url)
 

@@ -8,7 +8,7 @@ from tests.spark.batch_kills import MODES, kills
 
 pytestmark = [pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no child processes without fork")]
 
-STORY = [("all", 40, False), ("task", 6, False), ("all", 40, True), ("last-task", 6, True)]
+STORY = [("all", 40, False), ("task", 12, False), ("all", 40, True), ("last-task", 12, True)]
 
 
 @pytest.mark.wide

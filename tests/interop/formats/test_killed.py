@@ -7,7 +7,7 @@ from tests.interop.formats.originals import Original, worker
 
 pytestmark = pytest.mark.wide
 
-LIVES = [2, pytest.param(30, marks=pytest.mark.full)]
+LIVES = [1, pytest.param(30, marks=pytest.mark.full)]
 
 PLACES = {
     "dirq-simple": ("dirq", [None, {"granularity": 1}], "dirq://{}?kind=simple&granularity=1"),
