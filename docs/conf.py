@@ -123,6 +123,7 @@ def shorten_signature(
         return None, returned
     if signature == "(*args, **kwargs)" or (inspect.isclass(item) and issubclass(item, UNCALLED)):
         return "", returned
+    returned = returned and MODULES.sub("", _plain(returned)) if len(returned or "") <= LONGEST_TYPE else None
     hidden = options.exclude_members or ()
     shown = [each.strip() for each in _parts(_plain(signature)[1:])[0]]
     return f"({', '.join(each for each in shown if each.partition(':')[0] not in hidden)})", returned
