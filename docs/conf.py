@@ -112,7 +112,7 @@ def _plain(text: str) -> str:
     while found := ANNOTATED.search(text):
         parts, rest = _parts(text[found.end() :])
         text = text[: found.start()] + parts[0] + rest
-    return text.replace("datetime.timedelta(", "timedelta(").replace("= 384", "= 0o600")
+    return re.sub(r"~(\w+\.)+", "", text).replace("datetime.timedelta(", "timedelta(").replace("= 384", "= 0o600")
 
 
 def shorten_signature(
