@@ -63,7 +63,7 @@ setup: $(STAMP) ## build the environment in .venv; quick if it is up to date
 servers: $(STAMP) ## install Azurite, which the tests start; its tests are skipped if it cannot be installed
 	@$(BIN)/python -m tests.servers.azurite
 
-test: servers ## run the tests of every rule and every contract, in three minutes on two cores
+test: servers ## run the tests of every rule and every contract, in about four minutes on two cores
 	@$(PYTEST) $(ARGS)
 
 test-wide: servers ## run the tests that `make test` leaves out: more stores, older formats, Spark, processes

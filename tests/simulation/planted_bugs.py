@@ -51,7 +51,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(rate=0.4, processes=6, short_table=1.0, segments=0.0): {
         "A commit whose answer was lost is not recognised": NOT_RECOGNISED,
         "The error for a lost answer states that nothing was written": Bug(
-            "core/engine.py", "StorageError) and error.nothing_written", "StorageError)"
+            "core/engine.py", "StorageError) and error.nothing_written", "StorageError)", first=1
         ),
         "Only the last two writers' commits can be recognised": Bug(
             "domain/commits.py", "dict(header.commits)", "dict([*header.commits.items()][-1:])", first=21
@@ -82,7 +82,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "claiming: list[Request] = []\n        perform(Sweep(self.watch.suspects()), draft, now)",
         ),
         "A claim gets the timeout of the queue that watches it, and not its own": Bug(
-            "core/staleness.py", " if claim_timeout is None else claim_timeout", ""
+            "core/staleness.py", " if claim_timeout is None else claim_timeout", "", first=1
         ),
         "A suspected claim is revoked although its heartbeat has moved": Bug(
             "core/staleness.py",
@@ -93,16 +93,17 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "Stale claims are never revoked": Bug("domain/operations/ends.py", "in self.suspects:", "in ():"),
         "An empty dequeue is answered from the cached state": Bug(
-            "core/engine.py", "call.seen_empty and is_empty(outcome) for", "is_empty(outcome) for"
+            "core/engine.py", "call.seen_empty and is_empty(outcome) for", "is_empty(outcome) for", first=1
         ),
         "The claims of a cancelled dequeue are not handed back": Bug(
-            "core/requests.py", "            if claims:", "            if False:"
+            "core/requests.py", "            if claims:", "            if False:", first=2
         ),
         "A write with an unknown outcome is forgotten when its caller has left": Bug(
             "core/engine.py",
             "        self.draft.rollback()\n        if",
             "        self._forget_old_writes()\n        self.draft.rollback()\n        if",
             also=Bug("core/engine.py", "self.open_writes[:-OPEN_WRITES_KEPT]", "self.open_writes"),
+            first=2,
         ),
         "Leaving does not wait until the outcome of the last writes is known": Bug(
             "core/engine.py", "request.claims_jobs for sent in", "False for sent in", seeds=200, first=40
@@ -111,9 +112,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py",
             "self._spare.writing = True",
             "self._spare.writing = True\n        self.etag = self.etag or (await self.storage.read())[1]",
+            first=1,
         ),
         "A refused operation does not undo the earlier operations of its `apply`": Bug(
-            "domain/operations/base.py", "begin if atomic else savepoint", "savepoint"
+            "domain/operations/base.py", "begin if atomic else savepoint", "savepoint", first=1
         ),
         "An unexpected exception in one operation fails the whole commit": Bug(
             "domain/operations/base.py", "refusal.__cause__ = error", "raise error", first=4
@@ -143,10 +145,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/requests.py", '"""End the request, as its deadline has passed."""', "return"
         ),
         "A deadline that passes while a write is under way is reported as not done": Bug(
-            "core/requests.py", "if self.in_flight or self.open_writes or self.doubtful:", "if False:"
+            "core/requests.py", "if self.in_flight or self.open_writes or self.doubtful:", "if False:", first=2
         ),
         "The transitions of a refused operation are undone, and still counted": Bug(
-            "domain/draft.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]"
+            "domain/draft.py", "del self.moves[moves:]", "del self.moves[len(self.moves) if mark else 0 :]", first=1
         ),
         "A commit forgets the counters of the entrypoints that it does not change": Bug(
             "domain/counters.py", "3), dict(counters)", "3), {}"
@@ -165,7 +167,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "rules.max_running - self", "rules.max_running + 1 - self"
         ),
         "One job more than the limit of its concurrency key is claimed": Bug(
-            "domain/order.py", "self.running_keys.get(key, 0) < (", "self.running_keys.get(key, 0) <= ("
+            "domain/order.py", "self.running_keys.get(key, 0) < (", "self.running_keys.get(key, 0) <= (", first=1
         ),
         "One claim more than the rate is made": Bug("domain/rules.py", "max(0, rate", "max(0, 1 + rate"),
         "Old claims count against the rate for ever": Bug(
@@ -212,7 +214,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "result_dropped=0 if fits else self.result_bytes", "result_dropped=0", first=7
         ),
         "A job with a requested cancellation is queued again when its claim is stale": Bug(
-            "domain/operations/ends.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE"
+            "domain/operations/ends.py", "job, Verb.REVOKE", "job.evolve(cancel_requested=False), Verb.REVOKE", first=1
         ),
         "The heartbeat of a job with a requested cancellation does not report it": Bug(
             "domain/operations/ends.py", "lost.append(JobCancelledError(*claim))", "pass", seeds=100, first=21
@@ -226,7 +228,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A dequeue with a bound takes later jobs, too": Bug(
             "domain/operations/dequeue.py", "if self.through is None:", "if True:"
         ),
-        "Jobs that a bounded dequeue passes over are not put back": Bug("domain/order.py", "heap.push(passed)", "pass"),
+        "Jobs that a bounded dequeue passes over are not put back": Bug(
+            "domain/order.py", "heap.push(passed)", "pass", first=3
+        ),
     },
     # The history is kept in every seed.
     Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
@@ -234,11 +238,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/blob/history.py",
             "place, batches = Place(",
             "self.moved = Moved(history.series, history.batches)\n        place, batches = Place(",
+            first=2,
         ),
         "The loser of two movers drops its own range of events instead of the winner's": Bug(
             "core/blob/history.py",
             "(place.series, decode_object(content, queue, place.first))",
             "(place.series, batches)",
+            first=2,
         ),
         "The first event of a commit has the number of the last event before it": Bug(
             "domain/commits.py", "history.last + 1, now", "history.last, now"
@@ -247,6 +253,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/events.py",
             "if move[0] is not Verb.HEARTBEAT]",
             "if move[0] not in (Verb.HEARTBEAT, Verb.RESCHEDULE)]",
+            first=2,
         ),
     },
     # Large payloads and results are kept in objects in every seed.
@@ -264,12 +271,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Operators act on what they have seen in every seed.
     Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0): {
         "The guard of an order is not checked in the commit": Bug(
-            "domain/operations/codec.py", "if (changed := self._changed(draft, now)) is not None:", "if False:"
+            "domain/operations/codec.py", "if (changed := self._changed(draft, now)) is not None:", "if False:", first=1
         ),
         "Another priority resets the attempts and the failures of its job": Bug(
             "domain/operations/operator.py",
             "job.evolve(priority=self.priority)",
             "job.evolve(priority=self.priority, attempt=0, failures=0)",
+            first=1,
         ),
         "A job that was changed holds its unique key no longer": Bug(
             "domain/draft.py",
@@ -284,7 +292,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "        return _enqueue_of(schedule, now",
         ),
         "The purge of one dead job purges all dead jobs": Bug(
-            "domain/operations/operator.py", "return 1", "return replace(self, job_id=None).change(draft, now)"
+            "domain/operations/operator.py", "return 1", "return replace(self, job_id=None).change(draft, now)", first=3
         ),
         "An order to create the queue succeeds although the queue exists": Bug(
             "domain/operations/operator.py", "if draft.header.version or draft.header.queue or", "if", first=4
@@ -306,6 +314,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "if age <= self.staged_kept and awaits",
             "if False and awaits",
             also=Bug("core/bulk.py", "await self._check_presence(new)", "pass"),
+            first=1,
         ),
         "A repeated write removes its segments without a look at the manifest": Bug(
             "core/bulk.py", "own - header.segments.keys() - header.retired.keys()", "own", seeds=100, first=6
@@ -326,13 +335,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/segments.py", "if not (before or retired):", "if True:"
         ),
         "A spill names its segment whole, although another writer has spilled some of its jobs": Bug(
-            "domain/operations/segments.py", "self.segment, taken, now):", "self.segment, [], now):"
+            "domain/operations/segments.py", "self.segment, taken, now):", "self.segment, [], now):", first=1
         ),
         "A spill takes jobs out of the blob that have changed since it wrote them": Bug(
-            "domain/operations/segments.py", "(here is job or here == job)", "here is not None"
+            "domain/operations/segments.py", "(here is job or here == job)", "here is not None", first=1
         ),
         "A commit that takes rows forgets the rows behind the first that were taken before": Bug(
-            "domain/segments.py", "joined([*self.taken, *spans])", "joined([*self.taken[:1], *spans])"
+            "domain/segments.py", "joined([*self.taken, *spans])", "joined([*self.taken[:1], *spans])", first=1
         ),
         "An enqueue looks for the holder of its unique key in the blob alone": Bug(
             "domain/draft.py", "self.rows.find(key, keys=True)", "pass", first=12
@@ -341,7 +350,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/draft.py", "self.rows.find(job_id)", "pass"
         ),
         "The head of a segment is that of its last chunk once a chunk was taken": Bug(
-            "domain/segment_rows.py", "head=index.chunks[chunk]", "head=index.chunks[-1]"
+            "domain/segment_rows.py", "head=index.chunks[chunk]", "head=index.chunks[-1]", first=1
         ),
         "A merge names rows that were taken while it wrote its segment": Bug(
             "domain/operations/segments.py", "else current.taken", "else []"
@@ -360,6 +369,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/draft.py",
             "if status is not COMPLETED and",
             "if status is not COMPLETED and verb is not Verb.EXPIRE and",
+            first=1,
         ),
         "Statistics count the rows of a segment that were taken behind its next row": Bug(
             "domain/segments.py", "return self.rows - size_of(self.taken)", "return self.rows - self.next", first=34
@@ -374,7 +384,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Jobs are claimed by ranges, and segments are damaged in some seeds.
     Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=1.0): {
         "The end of a range by a holder whose claim is stale succeeds": Bug(
-            "domain/operations/ranges.py", "if draft.header.finished.get(claim.job_id) == claim.attempt:", "if True:"
+            "domain/operations/ranges.py",
+            "if draft.header.finished.get(claim.job_id) == claim.attempt:",
+            "if True:",
+            first=1,
         ),
         "The end of a range takes its failed jobs for done": Bug(
             "domain/operations/ranges.py", "for job_id in self.singles:", "for job_id in ():"
@@ -386,10 +399,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=5,
         ),
         "The event of the end of a range names the rows that were given back, too": Bug(
-            "domain/operations/ranges.py", "done, now))", "done, now)._replace(rows=((held.segment, [held.span]),)))"
+            "domain/operations/ranges.py",
+            "done, now))",
+            "done, now)._replace(rows=((held.segment, [held.span]),)))",
+            first=1,
         ),
         "A range that was given back is claimed with the attempt that it had before": Bug(
-            "domain/segments.py", "tried[claims, failures] = joined(", "_ = joined("
+            "domain/segments.py", "tried[claims, failures] = joined(", "_ = joined(", first=1
         ),
         "A range goes on behind rows that are taken": Bug(
             "domain/segments.py",
@@ -420,7 +436,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/counters.py", "sums.totals[kind] += 1", "sums.totals[kind] += verb is not CLAIM"
         ),
         "The rows of segments that dequeues claim are not marked as taken": Bug(
-            "domain/draft.py", "self.jobs.rows.take(job.id, self._changes)", "pass"
+            "domain/draft.py", "self.jobs.rows.take(job.id, self._changes)", "pass", first=3
         ),
     },
     # Some processes commit the calls of others.
@@ -450,7 +466,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/courier.py", "self._lost_calls[operation.call] = request", "pass", first=11
         ),
         "The last batch of a client is forgotten, and `clients_evicted` does not record it": Bug(
-            "domain/commits.py", "*(clients.pop(client).version for", "*(0 * clients.pop(client).version for"
+            "domain/commits.py", "*(clients.pop(client).version for", "*(0 * clients.pop(client).version for", first=2
         ),
         "A client commits a batch that it has sent without its number": Bug(
             "core/courier.py",
@@ -480,7 +496,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py", "0.0, sent.dead, recognised=True", "0.0, [], recognised=True", seeds=200, first=22
         ),
         "A job that is tried again is told of as dead": Bug(
-            "core/observers.py", " and job is not None and job.status is DEAD]", " and job is not None]"
+            "core/observers.py", " and job is not None and job.status is DEAD]", " and job is not None]", first=1
         ),
         "An order to stop one worker is for all": Bug(
             "domain/header.py", "name in (self.name, self.holder, run)", "True"

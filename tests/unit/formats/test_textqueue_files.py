@@ -192,18 +192,6 @@ async def test_a_mark_that_ended_a_claim_is_remembered_when_it_is_undone(path):
         assert [2, 2, 2] == [job.attempt for job in await queue.dequeue(batch_size=3)]
 
 
-async def test_a_claim_that_another_queue_object_took_over_cannot_be_ended(path):
-    path.write_bytes(b"-a\n")
-    async with queue_on(path) as queue, queue_on(path) as other:
-        [a] = await queue.dequeue()
-        await other.requeue_stale(0)
-        [again] = await other.dequeue()
-        for call in (queue.ack, queue.nack, queue.heartbeat):
-            with pytest.raises(ClaimLostError):
-                await call(a)
-        await other.ack(again)
-
-
 async def test_the_ids_of_copied_messages_are_those_that_a_new_queue_object_finds(path):
     path.write_bytes(b'#jq {"id":"x"}\n-a\n\n' * 2)
     async with queue_on(path, clock=StandingClock()) as queue:
