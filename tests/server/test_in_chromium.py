@@ -278,20 +278,18 @@ def test_what_is_said_in_the_corner_covers_no_button_and_a_late_refusal_is_said_
           return top?.closest(".note");
         }).map((node) => node.innerText)"""
     with opened(browser, path):
-        for width in (360, 1280):
-            browser.resize(width)
-            browser.go("/")
-            for name, word in (("Pause", "Paused"), ("Resume", "Resumed")):
-                browser.press(name, "main")
-                browser.press(name, "dialog")
-                browser.see(word, "#notes")
-            assert [] == browser.driver.execute_script(covered), width
-            for each in browser.all(".note .quiet"):
-                each.click()
+        browser.resize(360)
+        browser.go("/")
+        for name, word in (("Pause", "Paused"), ("Resume", "Resumed")):
+            browser.press(name, "main")
+            browser.press(name, "dialog")
+            browser.see(word, "#notes")
+        assert [] == browser.driver.execute_script(covered)
         browser.go("/jobs")
         browser.press("Add a job…", "main")
-        browser.until(lambda: browser.all("#field-entrypoint"), "the form")[0].send_keys("x" * 600)
+        browser.until(lambda: browser.all("#field-entrypoint"), "the form")
         browser.driver.execute_script(
+            "document.querySelector('#field-entrypoint').value = 'x'.repeat(600);"
             "document.querySelector('dialog form').requestSubmit(); document.querySelector('dialog').close()"
         )
         browser.see("the limit is 512", "#alerts")
