@@ -506,7 +506,7 @@ class JobRunner:
                 " failed: %s%s; %s (failure %d%s)",
                 type(error).__name__,
                 "" if place is None else f" at {place}",
-                "dead" if decision.dead else f"next try in {decision.delay:.3g} s",
+                "dead" if decision.dead else f"next try in {decision.delay:,.1f} s",
                 job.failures,
                 "" if attempts == math.inf else f" of {attempts}",
             )

@@ -87,7 +87,7 @@ class BatchReport:
         whose = "its" if self.killed == 1 else "their"
         killed = f" ({self.killed:,} ended {whose} process)" if self.killed else ""
         jobs = counted(self.claimed, "job")
-        return f"{jobs} in {self.seconds:.3g} s: {', '.join(counts)}{killed}"
+        return f"{jobs} in {self.seconds:,.1f} s: {', '.join(counts)}{killed}"
 
 
 class BatchFailedError(JQueueError):
