@@ -34,6 +34,7 @@ class Bug(NamedTuple):
         seeds: number of seeds within which the bug is found.
         also: another change that belongs to the same bug.
         first: a seed that found it once. `make test` begins there, as the search from seed 0 takes ten times as long.
+        is_slow: True if each seed that finds it takes some seconds, as a process is busy for nothing.
     """
 
     file: str
@@ -42,6 +43,7 @@ class Bug(NamedTuple):
     seeds: int = ENOUGH
     also: Bug | None = None
     first: int = 0
+    is_slow: bool = False
 
 
 NOT_RECOGNISED = Bug("domain/commits.py", "return Verdict.LANDED", "return Verdict.NOT_DONE")
@@ -139,7 +141,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "heapq.heappop(heap.entries)[-1]", "heap.entries.pop()[-1]"
         ),
         "A waiting consumer is always told that a job is due now": Bug(
-            "core/engine.py", "return self.draft.jobs.order.next_due()", "return self.now()"
+            "core/engine.py", "return self.draft.jobs.order.next_due()", "return self.now()", is_slow=True
         ),
         "A call does not end at its deadline": Bug(
             "core/requests.py", '"""End the request, as its deadline has passed."""', "return"
@@ -171,7 +173,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "One claim more than the rate is made": Bug("domain/rules.py", "max(0, rate", "max(0, 1 + rate"),
         "Old claims count against the rate for ever": Bug(
-            "domain/rules.py", "[span for span in usage if span.first - per < now < span.last + per]", "list(usage)"
+            "domain/rules.py",
+            "[span for span in usage if span.first - per < now < span.last + per]",
+            "list(usage)",
+            is_slow=True,
         ),
         "A pause is ignored": Bug("domain/order.py", "if rules.paused:", "if False:"),
         "A job held back by its concurrency key never becomes ready again": Bug(
@@ -482,6 +487,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "is not None for request in here) else None",
             "is not None for request in self.waiting) else None",
             first=28,
+            is_slow=True,
         ),
     },
     # Workers that show themselves, and some that stop others.

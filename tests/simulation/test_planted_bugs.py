@@ -24,7 +24,7 @@ def searches():
     """Return each planted bug with the seed to begin at: one that found it once, and 0 in the wide set."""
     for settings, bugs in PLANTED.items():
         for name, bug in bugs.items():
-            yield pytest.param(settings, name, bug, bug.first, id=name)
+            yield pytest.param(settings, name, bug, bug.first, id=name, marks=[pytest.mark.wide] * bug.is_slow)
             if bug.first:
                 yield pytest.param(settings, name, bug, 0, id=f"{name}, from seed 0", marks=pytest.mark.wide)
 
