@@ -21,12 +21,12 @@ def first_violation(seeds, settings=None):
 
 
 def searches():
-    """Return each planted bug with the seed to begin at: one that found it once, and 0 in the wide set."""
+    """Return each planted bug with the seed to begin at: one that found it once, and 0 in the full set."""
     for settings, bugs in PLANTED.items():
         for name, bug in bugs.items():
             yield pytest.param(settings, name, bug, bug.first, id=name, marks=[pytest.mark.wide] * bug.is_slow)
             if bug.first:
-                yield pytest.param(settings, name, bug, 0, id=f"{name}, from seed 0", marks=pytest.mark.wide)
+                yield pytest.param(settings, name, bug, 0, id=f"{name}, from seed 0", marks=pytest.mark.full)
 
 
 @pytest.mark.parametrize(("settings", "name", "bug", "first"), list(searches()))
