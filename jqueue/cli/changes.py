@@ -416,9 +416,9 @@ def redrive(
     A job stays dead if another job has taken its unique key meanwhile.
 
     Workers queue the jobs of a dead worker again by themselves, once its claims time out: after five minutes by
-    default. --stale 30s does it now, for all jobs in progress without a heartbeat in the last 30 seconds. A job without
-    attempts left becomes dead. A worker that still lives can no longer end such a job, and another may run it at the
-    same time.
+    default. --stale 2m does it now, for all jobs in progress without a heartbeat in the last two minutes. A live worker
+    sends one every minute, or every third of a shorter claim timeout: with a shorter AGE its jobs run twice. A job
+    without attempts left becomes dead.
 
     Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
     """

@@ -6,13 +6,16 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from jqueue import BrokerQueue, LocalFileSystemStorage, connect
 from jqueue.domain.header import WorkerRecord
+from jqueue.domain.limits import Limits
 from tests.cli.commands import run
+from tests.tiny_segments import tiny_queue
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -37,6 +40,10 @@ def python(folder, *arguments, **options):
         **options,
     )
     return ended.stdout
+
+
+def shell(commands):
+    subprocess.run(["bash", "-euc", commands], check=True, timeout=60)
 
 
 @pytest.mark.wide
@@ -116,6 +123,50 @@ def test_each_of_twenty_tasks_is_done_by_its_command(tmp_path, monkeypatch, name
         if words[0] not in ("worker", "metrics", "dashboard") and "--watch" not in words:  # which do not end
             result = run(*words)
             assert 0 == result.exit_code, (command, result.output)
+
+
+def test_a_backup_is_a_queue_and_brings_back_jobs_of_every_kind(tmp_path, monkeypatch):
+    """By the commands of the pages, for a queue with all four folders beside it."""
+    monkeypatch.chdir(tmp_path)
+    backup, _ = blocks((DOCS / "guide/operating.md").read_text(encoding="utf-8"), "bash")
+    page = (DOCS / "operations/runbook.md").read_text(encoding="utf-8").partition("## Restore a backup")[2]
+    restore, _, rest = blocks(textwrap.dedent(re.sub("(?m)^   ", "", page)), "bash")
+    payloads = {f"job {number}": bytes([number]) * 600 * (1 + number % 2) for number in range(40)}
+
+    def queue(path="queue.json"):
+        limits = Limits(object_bytes=1000)
+        return tiny_queue(LocalFileSystemStorage(path), limits, hot_bytes=5000, events_per_object=20)
+
+    async def fill():
+        first = queue()
+        await first.configure(history=86400)
+        await first.enqueue("result", b"", keep_result=86400, job_id="with a result", priority=-1)
+        for job_id, payload in payloads.items():
+            await first.enqueue("work", payload, job_id=job_id)
+        await first.ack((await first.dequeue("result"))[0], result="r" * 1200)
+
+    async def use():
+        await queue().enqueue("work", b"new", job_id="new")
+        while jobs := await queue().dequeue("work", batch_size=10):
+            await queue().ack_many(jobs)
+        await queue().enqueue("work", b"newer", job_id="newer")
+
+    async def contents(path="queue.json"):
+        opened = queue(path)
+        jobs = [job async for job in opened.iterate_jobs() if job.status == "queued"]
+        payloads = {job.id: b"".join([part async for part in opened.open_payload(job)]) for job in jobs}
+        return payloads, await opened.result("with a result")
+
+    asyncio.run(fill())
+    shell(backup)
+    asyncio.run(use())
+    assert all(any(Path(f"queue.json.{name}").iterdir()) for name in ("segments", "payloads", "results", "history"))
+    assert (payloads, "r" * 1200) == asyncio.run(contents("backup/queue.json"))
+    shell(restore)
+    assert (payloads, "r" * 1200) == asyncio.run(contents())
+    for command in rest.splitlines():
+        assert 0 == run(*shlex.split(command)[1:]).exit_code
+    assert ({**payloads, "newer": b"newer"}, "r" * 1200) == asyncio.run(contents())
 
 
 # Stores
