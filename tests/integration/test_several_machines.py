@@ -128,6 +128,9 @@ async def test_no_call_is_lost_or_done_twice_when_the_broker_ends(place, tmp_pat
             process.wait(PATIENCE)
             with serving(place, tokens, port):
                 out = [json.loads((await asyncio.to_thread(each.communicate))[0]) for each in (near, far)]
+                async with asyncio.timeout(PATIENCE):
+                    while (seat := (await state_of(place)).broker) is None or seat.term < 2:
+                        await asyncio.sleep(0.1)
     for said in out:
         assert said["errors"] == []
         assert len(said["added"]) > 20, "the clients did not work"
