@@ -118,13 +118,13 @@ def _plain(text: str) -> str:
 def shorten_signature(
     app: Sphinx, kind: str, name: str, item: Any, options: Any, signature: str | None, returned: str | None
 ) -> tuple[str | None, str | None]:
-    """Show types by their own names, no excluded parameters, and no signature of a class that nobody calls."""
+    """Show types by their own names, no excluded fields of a class, and no signature of a class that nobody calls."""
     if signature is None:
         return None, returned
     if signature == "(*args, **kwargs)" or (inspect.isclass(item) and issubclass(item, UNCALLED)):
         return "", returned
     returned = returned and MODULES.sub("", _plain(returned)) if len(returned or "") <= LONGEST_TYPE else None
-    hidden = options.exclude_members or ()
+    hidden = (kind == "class" and options.exclude_members) or ()
     shown = [each.strip() for each in _parts(_plain(signature)[1:])[0]]
     return f"({', '.join(each for each in shown if each.partition(':')[0] not in hidden)})", returned
 

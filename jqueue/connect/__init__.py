@@ -36,10 +36,25 @@ _ALIASES = {
 
 
 @overload
-def connect(url: str | os.PathLike[str], *, create: bool = False, **settings: Any) -> Any: ...
+def connect(
+    url: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    token: str | None = None,
+    ca_file: str | None = None,
+    insecure: bool = False,
+    **settings: Any,
+) -> Any: ...
 @overload
 def connect(
-    url: str | os.PathLike[str], kind: Callable[..., Queue], *, create: bool = False, **settings: Any
+    url: str | os.PathLike[str],
+    kind: Callable[..., Queue],
+    *,
+    create: bool = False,
+    token: str | None = None,
+    ca_file: str | None = None,
+    insecure: bool = False,
+    **settings: Any,
 ) -> Queue: ...
 
 
@@ -96,11 +111,24 @@ def connect(
 
 @overload
 def connect_queue(
-    url: str | os.PathLike[str], *, create: bool = False, **settings: Any
+    url: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    token: str | None = None,
+    ca_file: str | None = None,
+    insecure: bool = False,
+    **settings: Any,
 ) -> BrokerQueue | StoreQueue: ...
 @overload
 def connect_queue(
-    url: str | os.PathLike[str], kind: Callable[..., Queue], *, create: bool = False, **settings: Any
+    url: str | os.PathLike[str],
+    kind: Callable[..., Queue],
+    *,
+    create: bool = False,
+    token: str | None = None,
+    ca_file: str | None = None,
+    insecure: bool = False,
+    **settings: Any,
 ) -> Queue | StoreQueue: ...
 
 

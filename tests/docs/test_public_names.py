@@ -4,11 +4,15 @@ import enum
 import importlib
 import inspect
 import re
+import runpy
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from types import SimpleNamespace
+from typing import Any, get_args, get_origin, get_overloads, get_type_hints
 
 import pytest
+from sphinx.util.inspect import stringify_signature
 
 from jqueue import Job, JQueueError
 from jqueue.domain import errors
@@ -90,3 +94,32 @@ def test_each_enumeration_is_shown_with_its_members():
             item = getattr(importlib.import_module(module), name) if kind == "class" else None
             if inspect.isclass(item) and issubclass(item, enum.Enum):
                 assert ":undoc-members:" in options, path
+
+
+def _called() -> Iterator[tuple[Any, set[str], str, Any]]:
+    """Each function and method that callers call: the item that the pages name, what they exclude, its kind, itself."""
+    for page in sorted(PAGES.glob("*.md")):
+        for kind, path, options in SHOWN.findall(page.read_text(encoding="utf-8")):
+            module, _, name = path.rpartition(".")
+            items = _public(path).values() if kind == "module" else [getattr(importlib.import_module(module), name)]
+            listed = re.search(r":exclude-members:((?:[^:]|\n {6})*)", options)
+            excluded = set(re.findall(r"\w+", listed[1])) if listed else set()
+            for item in items:
+                if inspect.isfunction(item):
+                    yield item, excluded, "function", item
+                for member in vars(item).values() if inspect.isclass(item) else ():
+                    if inspect.isfunction(inner := getattr(member, "__func__", member)) and inner.__name__[0] != "_":
+                        yield item, excluded, "method", inner
+
+
+def test_each_signature_on_the_pages_has_every_parameter():
+    """The members that a directive excludes are fields of its classes, not parameters of their methods."""
+    conf = runpy.run_path(str(PAGES.parents[1] / "conf.py"))
+    for item, excluded, kind, function in _called():
+        options, signature = SimpleNamespace(exclude_members=excluded), inspect.signature(function)
+        text, _ = conf["shorten_signature"](None, kind, "", function, options, stringify_signature(signature), None)
+        names = [re.sub(r"\W.*", "", each.strip(" *")) for each in conf["_parts"](text[1:])[0]]
+        assert [name for name in names if name] == list(signature.parameters), (item, function)
+        shown = [each for one in get_overloads(function) for each in inspect.signature(one).parameters.values()]
+        if shown and not any("Unpack" in str(each.annotation) for each in shown):
+            assert set(signature.parameters) <= {each.name for each in shown}, (item, function)
