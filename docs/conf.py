@@ -176,6 +176,13 @@ def find_shown(app: Sphinx, environment: Any, node: Any, content: Any) -> Any:
     return python.resolve_xref(environment, node["refdoc"], app.builder, "obj", min(shown, key=len), node, content)
 
 
+def announce_unpublished(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: Any) -> None:
+    """Say on each page how to install a version that the changelog calls unreleased."""
+    if f"## {version} (unreleased)" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"):
+        address = f"{context['pathto']('project/releases')}#the-state-of-the-release"
+        context["theme_announcement"] = f"{version} is not on PyPI yet: <a href='{address}'>how to install it</a>"
+
+
 def list_for_programs(app: Sphinx, error: Exception | None) -> None:
     """Write llms.txt: what each page is about, and where its Markdown is."""
     if error is None and app.builder.name == "html":
@@ -194,4 +201,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", hide_excluded, priority=600)
     app.connect("autodoc-process-docstring", show_code, priority=600)
     app.connect("missing-reference", find_shown)
+    app.connect("html-page-context", announce_unpublished)
     app.connect("build-finished", list_for_programs)
