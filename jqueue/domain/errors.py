@@ -400,8 +400,8 @@ class UnknownOutcomeError(StorageError):
             timeout: seconds or timedelta to keep trying; the queue's deadline by default.
 
         Returns:
-            The operation's own result. A dequeue returns an empty list, and `claim_range` None: claims have been handed
-            back.
+            The operation's own result. A dequeue returns an empty list, and `claim_range` None, as what they claimed
+            has been handed back.
 
         Raises:
             DeadlineExceededError: it certainly did not take effect, and never will.

@@ -539,7 +539,8 @@ class Consumer(SupportsApply, Protocol):
         """Finish many jobs in one commit, each as `ack` does. Return the errors of the lost claims.
 
         Raises:
-            DeadlineExceededError, UnknownOutcomeError: as for `ack`, for all jobs.
+            DeadlineExceededError: as for `ack`, for all jobs.
+            UnknownOutcomeError: as for `ack`, for all jobs.
         """
 
     async def nack(
@@ -583,7 +584,8 @@ class Consumer(SupportsApply, Protocol):
         """Give many jobs back in one commit, each as `nack` does. Return the errors of the lost claims.
 
         Raises:
-            DeadlineExceededError, UnknownOutcomeError: as for `nack`, for all jobs.
+            DeadlineExceededError: as for `nack`, for all jobs.
+            UnknownOutcomeError: as for `nack`, for all jobs.
         """
 
     async def heartbeat(self, job_id: JobReference, *, deadline: Duration | None = None) -> None:

@@ -143,8 +143,11 @@ class Router:
     def middleware(self, function: MiddlewareT) -> MiddlewareT:
         """Register a function that is called around every handler. The first that is registered is the outermost.
 
-        async def timed(ctx, call_next):
-            return await call_next()
+        It gets the context of the job, and the function that calls what is inside:
+
+            @worker.middleware
+            async def timed(ctx, call_next):
+                return await call_next()
         """
         self._check_open()
         self._middlewares.append(function)
@@ -153,8 +156,9 @@ class Router:
     def thread_middleware(self, function: ThreadMiddlewareT) -> ThreadMiddlewareT:
         """Register a function that is called in the thread of each handler without `async`, around the handler.
 
-        def traced(ctx, call_next):
-            return call_next()
+            @worker.thread_middleware
+            def traced(ctx, call_next):
+                return call_next()
 
         Raises:
             TypeError: the function is async.

@@ -5,6 +5,8 @@ import re
 from functools import cache
 from pathlib import Path
 
+from jqueue.testing import pytest_plugin
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MADE = ROOT / "docs" / "reference" / "api" / "commands.md"
@@ -84,6 +86,12 @@ def test_each_safety_rule_names_its_code_and_existing_tests():
         assert CODE.search(text), f"rule {number} names no code"
         assert named <= existing
         assert {name for name in existing if re.fullmatch(rf"test_rule_{number}_\w+", name)} <= named
+
+
+def test_fixtures_named_on_a_page_exist():
+    for page in PAGES:
+        for names in re.findall(r"fixtures ((?:`\w+`(?:,? and |, )?)+)", page.read_text(encoding="utf-8")):
+            assert set(re.findall(r"`(\w+)`", names)) <= vars(pytest_plugin).keys(), page
 
 
 def test_make_targets_named_on_a_page_exist():
