@@ -1,6 +1,7 @@
-"""The tables of the pages have every option, metric, column, capability and planted bug of the code, once."""
+"""The tables of the pages have every option, metric, column, package and capability of the code, once."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,16 @@ def test_the_page_on_metrics_has_the_tables_of_the_catalog():
         ]
         table = "\n".join(["| metric | kind | more labels | meaning |", "| --- | --- | --- | --- |", *rows])
         assert table == page.partition(f"<!-- metrics of {name} -->\n\n")[2].partition("\n\n")[0]
+
+
+def test_the_page_on_platforms_has_the_lowest_version_of_each_package():
+    page = text_of("project/platforms.md").partition("## Packages")[2].partition("## Pythons")[0].lower()
+    project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = re.findall(r"`(\w+)`", "".join(re.findall(r"^\|([^|]+)\|", page, re.MULTILINE)))
+    needed = [*project["dependencies"], *(need for each in extras for need in project["optional-dependencies"][each])]
+    assert len(extras) == 15
+    for name, version in re.findall(r"([\w-]+)(?:\[\w+\])?>=([\d.]+)", " ".join(needed)):
+        assert f"{name} {version}" in page
 
 
 def test_the_page_on_older_formats_has_the_capabilities_and_urls_of_each():
