@@ -14,7 +14,7 @@ from typer.main import get_command
 from jqueue import __version__
 from jqueue.cli.app import app as commands
 from jqueue.domain.errors import JQueueError
-from jqueue.operations import EnqueuedJobs
+from jqueue.operations import EnqueuedJobs, Operation
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -32,6 +32,11 @@ MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
 """The modules before a name, in a type."""
 
 ANNOTATED = re.compile(r"~?(?:\w+\.)*Annotated\[")
+DURATION = re.compile(r"~?(?:\w+\.)*timedelta \| float \| int|~?(?:\w+\.)*Annotated\[float, [^]]*ge=0, le=\d+\)[^]]*\]")
+"""The types that are a `Duration`, as Python spells them out."""
+
+FILTERS = re.compile(r"(?:^\* `--[a-z-]+ [A-Z]+`: Only (?:running )?jobs .*\n){3,}", re.MULTILINE)
+"""The options of a command that choose jobs, on the page of commands."""
 
 UNCALLED = (BaseModel, JQueueError, EnqueuedJobs)
 """Classes whose objects callers get, and do not make."""
@@ -53,7 +58,6 @@ copybutton_exclude = ".linenos, .gp, .go"
 autodoc_default_options = {"member-order": "bysource"}
 autodoc_typehints_format = "short"
 napoleon_numpy_docstring = False
-napoleon_custom_sections = [("Options", "params_style")]
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"
@@ -61,6 +65,7 @@ html_title = f"jqueue {__version__}"
 html_baseurl = "https://janbjorge.github.io/jqueue/"
 html_theme_options = {"source_repository": REPOSITORY, "source_branch": "main", "source_directory": "docs/"}
 html_show_sphinx = False
+html_search_scorer = str(DOCS / "search_scorer.js")
 
 
 def describe_commands(app: Sphinx) -> None:
@@ -69,7 +74,15 @@ def describe_commands(app: Sphinx) -> None:
     context = typer.Context(command, info_name="jqueue")
     _import_commands(command, context)
     text = get_docs_for_click(obj=command, ctx=context, name="jqueue", title="Commands")
+    start = text.index("\n## ")
+    filters = f"\n## Filters\n\nOptions that choose jobs. A job must match all of them.\n\n{FILTERS.findall(text)[0]}"
+    text = text[:start] + filters + FILTERS.sub(_name_filters, text[start:])
     (DOCS / "reference" / "api" / "commands.md").write_text(text, encoding="utf-8")
+
+
+def _name_filters(match: re.Match[str]) -> str:
+    names = re.findall(r"^\* (`--[a-z-]+)", match[0], re.MULTILINE)
+    return f"* {'`, '.join(names)}`: see [Filters](#filters).\n"
 
 
 def _import_commands(group: Any, context: typer.Context) -> None:
@@ -108,7 +121,8 @@ def _parts(text: str) -> tuple[list[str], str]:
 
 
 def _plain(text: str) -> str:
-    """Return a signature or a type without the bounds of its values, which `Annotated` has."""
+    """Return a signature or a type with durations by name, and without the bounds of values, which `Annotated` has."""
+    text = DURATION.sub("Duration", text)
     while found := ANNOTATED.search(text):
         parts, rest = _parts(text[found.end() :])
         text = text[: found.start()] + parts[0] + rest
@@ -126,7 +140,15 @@ def shorten_signature(
     returned = returned and MODULES.sub("", _plain(returned)) if len(returned or "") <= LONGEST_TYPE else None
     hidden = (kind == "class" and options.exclude_members) or ()
     shown = [each.strip() for each in _parts(_plain(signature)[1:])[0]]
+    if kind == "class" and "\nOptions:\n" in (item.__doc__ or ""):
+        shown = [*shown[: shown.index("*")], "**options: QueueOptions"]
     return f"({', '.join(each for each in shown if each.partition(':')[0] not in hidden)})", returned
+
+
+def refer_to_options(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:
+    """Leave out the options that the docstrings of all queues end with: the page shows them once."""
+    if kind == "class" and "Options:" in lines:
+        del lines[lines.index("Options:") :]
 
 
 def keep_colon(app: Sphinx, kind: str, name: str, item: object, options: Any, lines: list[str]) -> None:
@@ -140,6 +162,8 @@ def shorten_types(app: Sphinx, kind: str, name: str, item: Any, options: Any, li
     for number, line in enumerate(lines):
         if ":type:" in line:
             short = MODULES.sub("", _plain(line))
+            if kind == "class" and issubclass(item, Operation):
+                short = short.replace("float", "Duration")
             lines[number] = short if len(short) <= LONGEST_TYPE else ""
 
 
@@ -196,6 +220,7 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", describe_commands)
     app.connect("source-read", link_to_repository)
     app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("autodoc-process-docstring", refer_to_options, priority=400)
     app.connect("autodoc-process-docstring", keep_colon, priority=400)
     app.connect("autodoc-process-docstring", shorten_types, priority=600)
     app.connect("autodoc-process-docstring", hide_excluded, priority=600)

@@ -20,7 +20,8 @@ class BrokerQueue(GroupCommitLoop):
 
     Args:
         storage: holds the queue's object; `connect(url, BrokerQueue)` makes it from a URL.
-        options: by name, as below.
+        stale_timeout: time without a heartbeat after which a claim made here is stale; 5 minutes by default.
+        options: by name: those of `QueueOptions`.
     """
 
     _how_to_start = "use it as `async with BrokerQueue(...) as queue:`"

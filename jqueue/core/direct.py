@@ -24,7 +24,7 @@ class DirectQueue(BlobQueue, UsableAtOnce):
         storage: holds the queue's object.
         max_retries: maximum number of lost races in one call; the next one raises CASConflictError. None: only the
             deadline ends the call.
-        options: by name, as below.
+        options: by name: those of `QueueOptions`.
     """
 
     @takes_queue_options

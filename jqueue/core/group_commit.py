@@ -24,8 +24,8 @@ class GroupCommitLoop(BlobQueue):
 
     Args:
         storage: holds the queue's object.
-        stale_timeout: time after which a claim made here is stale without a heartbeat; it is kept with the claim.
-        options: by name, as below.
+        stale_timeout: time without a heartbeat after which a claim made here is stale; 5 minutes by default.
+        options: by name: those of `QueueOptions`.
     """
 
     @takes_queue_options

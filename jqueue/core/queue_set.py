@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain
 from typing import Any, NoReturn, Self, Unpack
 
@@ -30,9 +31,11 @@ from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.printable import counted
 from jqueue.domain.stats import QueueStats, sum_of
+from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers, payload_of
-from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
+from jqueue.runtime.queue_options import QueueOptions
+from jqueue.runtime.system import SystemClock
 
 logger: Logger = logger_of("jqueue")
 
@@ -71,7 +74,6 @@ class _Member:
     failed_until: float = 0.0
 
 
-@lists_queue_options
 class QueueSet(JobQueue):
     """Takes jobs from several queues, in turn.
 
@@ -88,12 +90,16 @@ class QueueSet(JobQueue):
 
     Args:
         queues: any queues, each once.
-        options: by name, as below. The set uses `deadline` and `clock`; its queues use their own options for the rest.
+        deadline: longest time for a call of the set that gives no `deadline` of its own; 30 seconds by default.
+        clock: source of the time for the worker of the set; the machine's clock by default.
+
+    Each queue keeps the options that it was made with.
     """
 
-    @takes_queue_options
-    def __init__(self, *queues: JobQueue, **options: Any) -> None:
-        self.options: QueueOptions = QueueOptions(**options)
+    def __init__(
+        self, *queues: JobQueue, deadline: Duration = timedelta(seconds=30), clock: Clock | None = None
+    ) -> None:
+        self.options: QueueOptions = QueueOptions(deadline=deadline, clock=clock or SystemClock())
         self.options.check()
         self._members: list[_Member] = []
         self._owners: OrderedDict[str, list[tuple[JobQueue, Job]]] = OrderedDict()

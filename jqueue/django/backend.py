@@ -38,6 +38,7 @@ from jqueue.django.results import (
     queue_and_path_of,
     result_of,
 )
+from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import LARGE_PAYLOAD_BYTES, Limits
@@ -82,14 +83,14 @@ class JQueueTask(Task):
         max_attempts: number of attempts after which the task is FAILED.
         backoff: the wait before another attempt: see `Exponential`.
         timeout: time that an attempt may take, a timedelta or seconds.
-        keep_result: time for which the result is kept after the task succeeded.
+        keep_result: time for which the result is kept after the task succeeded, a timedelta or seconds.
         unique_key: while an unfinished task has the key, `enqueue` returns the result of that task and adds none.
     """
 
     max_attempts: int | None = None
     backoff: Backoff | None = None
-    timeout: Any = None
-    keep_result: Any = None
+    timeout: Duration | None = None
+    keep_result: Duration | None = None
     unique_key: str | None = None
 
     def using(self, **options: Any) -> JQueueTask:

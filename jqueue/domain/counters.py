@@ -342,10 +342,10 @@ class Rates(_Sum, frozen=True):
     """Jobs per second, averaged over some time.
 
     Attributes:
-        enqueued: added.
-        claimed: claimed by a worker.
-        done: acked.
-        failed: claims that ended with a failure.
+        enqueued: jobs added, per second.
+        claimed: claims made, per second.
+        done: jobs acked, per second.
+        failed: claims that ended with a failure, per second.
     """
 
     enqueued: float = 0.0

@@ -9,7 +9,10 @@ from datetime import UTC, datetime, timedelta
 from jqueue.domain.errors import InvalidJobError, shown
 
 Duration = timedelta | float | int
-"""A length of time as callers give it: a timedelta, or a number of seconds."""
+"""A length of time as callers give it. It is a `timedelta` or a number of seconds, from 0 to 100 years.
+
+`timedelta(minutes=5)`, `300` and `300.0` are the same. Another value is refused with InvalidJobError.
+"""
 
 LONGEST = 100 * 366 * 86400.0
 """The longest duration, in seconds: a century, so that a date with a duration added is still a date."""

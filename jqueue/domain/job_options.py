@@ -135,7 +135,7 @@ class PriorityOption(TypedDict, total=False):
 
     priority: Annotated[
         Priority,
-        Option("lower is served first; 32 bits.", _priority, default=0, unset=0, capability="priority"),
+        Option("lower is served first; a signed 32-bit number.", _priority, default=0, unset=0, capability="priority"),
     ]
 
 

@@ -424,7 +424,7 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
 
     Args:
         store: the store of the jobs. A call that needs a feature the store lacks is refused.
-        options: by name, as below.
+        options: by name: those of `QueueOptions`.
     """
 
     _calls: StoreCalls

@@ -428,7 +428,7 @@ class Producer(SupportsApply, Protocol):
             entrypoint: the name of the handler.
             payload: bytes-like; text is refused. Empty by default. For a payload of any size, a `pathlib.Path` or an
                 async iterable of bytes: it is read in pieces.
-            priority: lower is served first; 32 bits.
+            priority: lower is served first; a signed 32-bit number.
             deadline: maximum time for the call.
 
         Returns:
@@ -505,7 +505,7 @@ class Consumer(SupportsApply, Protocol):
 
         Args:
             entrypoint: of the jobs; one name, several, or None for all.
-            wait: maximum time to wait for the first job if none is ready.
+            wait: maximum time to wait for the first job if none is ready; None: no wait.
             deadline: maximum time for the call, in addition to `wait`.
 
         Returns:
@@ -557,7 +557,7 @@ class Consumer(SupportsApply, Protocol):
 
         Args:
             job_id: as for `ack`.
-            delay: minimum time until it can be claimed again.
+            delay: minimum time until it can be claimed again; None: none.
             error: an exception or a text to keep with the job, cut at 2 KiB.
             dead: True if it must not be tried again.
             charge: False hands it back unharmed: no failure is counted, and it keeps its place.
@@ -645,7 +645,11 @@ class Operator(SupportsApply, Protocol):
     ) -> Job:
         """Change the time from which a queued job can be claimed, and return the job.
 
-        The time is a delay from now (0 means at once) or `run_at`.
+        Args:
+            job_id: of the job.
+            delay: time from now; 0 means at once. Give either this or `run_at`.
+            run_at: the time itself, with a time zone.
+            deadline: maximum time for the call.
 
         Raises:
             JobNotFoundError: it is not in the queue.
@@ -654,6 +658,11 @@ class Operator(SupportsApply, Protocol):
 
     async def reprioritise(self, job_id: str, priority: int, *, deadline: Duration | None = None) -> Job:
         """Give a queued job another priority, and return it.
+
+        Args:
+            job_id: of the job.
+            priority: from -2,147,483,648 to 2,147,483,647; lower is served first, and 0 is the default of enqueue.
+            deadline: maximum time for the call.
 
         Raises:
             JobNotFoundError: it is not in the queue.
@@ -681,12 +690,29 @@ class Operator(SupportsApply, Protocol):
         older_than: Duration | None = None,
         deadline: Duration | None = None,
     ) -> int:
-        """Remove dead jobs (or queued or completed ones, by `status`) for good, and return their number."""
+        """Remove dead jobs (or queued or completed ones, by `status`) for good, and return their number.
+
+        Without arguments, it removes all dead jobs of the queue.
+
+        Args:
+            status: of the jobs to remove. Jobs in progress are not purged: see `cancel`.
+            entrypoint: of the jobs to remove; None: those of every entrypoint.
+            older_than: time since a job died or finished, or since its enqueue if it is queued. Younger jobs stay;
+                None: jobs of any age are removed.
+            deadline: maximum time for the call.
+        """
 
     async def requeue_stale(self, timeout: Duration, *, deadline: Duration | None = None) -> int:
         """Revoke every claim not confirmed within `timeout`, whatever its own timeout is. Return the number of them.
 
         This is an operator's order. A queue finds stale claims by itself at every dequeue.
+
+        A `timeout` below the interval between heartbeats also revokes claims of live workers: their jobs then run
+        twice. A worker sends heartbeats every third of its claim timeout, and at least every 60 seconds.
+
+        Args:
+            timeout: time since the last heartbeat, or since the claim. It has no default; 0 revokes all claims.
+            deadline: maximum time for the call.
         """
 
     async def pause(self, entrypoint: str, *, deadline: Duration | None = None) -> None:
@@ -710,10 +736,15 @@ class Operator(SupportsApply, Protocol):
 
         Args:
             entrypoint: the entrypoint to limit.
-            running: maximum number of jobs in progress at once.
-            rate: maximum number of jobs claimed within any period of `per`, by the clock of the store.
-            per: the period of `rate`.
+            running: maximum number of jobs in progress at once, from 1; None: any number.
+            rate: maximum number of jobs claimed within any period of `per`, from 1, by the clock of the store; None:
+                any number.
+            per: the period of `rate`, more than 0 seconds. It has no default: give both or neither.
             deadline: maximum time for the call.
+
+        Raises:
+            InvalidJobError: a number is out of range, or only one of `rate` and `per` is given.
+            QueueFullError: too many entrypoints have limits or pauses.
         """
 
     async def configure(

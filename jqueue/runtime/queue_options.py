@@ -23,11 +23,14 @@ class QueueOptions:
     """Settings of a queue object. Durations are timedeltas or seconds.
 
     Attributes:
-        stale_timeout: Time after which a claim without a heartbeat is stale. It is kept with the claim.
-        deadline: Longest time for a call that gives no `deadline` of its own.
-        call_timeout: Longest time for one request to the store.
-        poll_interval: Longest time between two looks at the store while a dequeue waits for jobs.
-        max_pending: Number of calls that may wait for the store. Further calls wait for room until their deadline.
+        stale_timeout: Time without a heartbeat after which a claim is stale, and its job can be claimed again; 5
+            minutes by default. It is kept with the claim.
+        deadline: Longest time for a call that gives no `deadline` of its own; 30 seconds by default. A call that is
+            not done by then raises DeadlineExceededError or UnknownOutcomeError.
+        call_timeout: Longest time for one request to the store; 15 seconds by default.
+        poll_interval: Longest time between two looks at the store while a dequeue waits for jobs; 1 second by default.
+        max_pending: Number of calls that may wait for the store; 10,000 by default. Further calls wait for room
+            until their deadline, and then raise QueueFullError. Acks, nacks and heartbeats need no room.
         limits: Largest sizes that the queue accepts: `Limits(...)`.
         holder: Name kept with claims: who works on the jobs. None: this process, as `host:pid`.
         share: True if calls go to the broker of the queue when another process offers one. False: never.

@@ -171,7 +171,7 @@ class SyncQueue:
 
     Args:
         target: the URL or the path of a queue, a storage, or an async queue that was not entered.
-        settings: options of the `BrokerQueue`, as below. An async queue has its own and takes none here.
+        settings: options of the `BrokerQueue`: see `QueueOptions`. An async queue has its own and takes none here.
 
     Raises:
         InvalidURLError: the URL is wrong.
@@ -346,7 +346,7 @@ class SyncQueue:
 
         Args:
             job_id: a job, a claim, the claim of a range, an id, or several of them.
-            interval: between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
+            interval: time between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
 
         Returns:
             A context manager. Its `lost` is True once a claim is lost, and leaving it then raises ClaimLostError. Its
@@ -387,8 +387,8 @@ class SyncQueue:
         """Take no more calls, finish those under way, and release the storage. A closed queue may be entered again.
 
         Args:
-            deadline: time within which this ends. Calls that could not be finished fail, and their errors say if they
-                may have been done.
+            deadline: time within which this ends; by default, that of the queue. Calls that could not be finished fail,
+                and their errors say if they may have been done.
         """
         seconds = None if deadline is None else to_seconds("deadline", deadline)
         with background.starting:

@@ -87,7 +87,7 @@ class Rate:
 
     Attributes:
         count: number of claims.
-        per: the span, a timedelta or seconds.
+        per: the span, a timedelta or seconds; one second by default.
     """
 
     count: int
@@ -133,17 +133,19 @@ class HandlerOptions:
     """The options of a handler. Durations are timedeltas or seconds.
 
     Attributes:
-        max_attempts: number of failures after which a job is dead, unless the job says otherwise; None: never.
+        max_attempts: number of failures after which a job is dead, unless the job says otherwise; 20 by default, None:
+            never.
         backoff: the wait before the next try.
         retry: what becomes of a job by the class of its error: `{RateLimited: 60, ValueError: Discard}`, or a function
             of the error and the number of failures. The backoff decides about errors that it does not name.
-        timeout: time that the handler may take; None for no limit.
-        max_running: number of these jobs that may run at once, over all workers.
+        timeout: time that the handler may take, a timedelta or seconds; None for no limit.
+        max_running: number of these jobs that may run at once, over all workers; None: any number.
         rate: number of these jobs that may be claimed within a span of time, over all workers.
-        concurrency_limit: number of jobs with the same `concurrency_key` that may run at once, given with each enqueue.
+        concurrency_limit: number of jobs with the same `concurrency_key` that may run at once, given with each enqueue;
+            None: one.
         process: True to run the handler in a separate process.
-        priority: priority of the jobs that the handler enqueues; lower is served first.
-        keep_result: time to keep the result; None: it is not kept.
+        priority: priority of the jobs that the handler enqueues; lower is served first, and 0 is the default.
+        keep_result: time to keep the result, a timedelta or seconds; None: it is not kept.
         batch: largest number of jobs in one call of the handler, which then takes a list of payloads; None: each call
             takes one payload.
         batch_wait: time to wait for more jobs if a batch is not full. By default, it takes the jobs that are ready.
@@ -200,15 +202,15 @@ class WorkerSettings:
     """The settings of a worker. Durations are timedeltas or seconds.
 
     Attributes:
-        concurrency: number of jobs at a time. A batch counts as one.
-        grace: time that running jobs get to finish when the worker is stopped.
-        cancel_grace: time that a handler gets to end after it was told to stop. A worker that ends waits no longer, and
-            gives the job back. One that goes on keeps the claim until the handler ends.
-        claim_timeout: time that a claim lasts without a heartbeat; None for the queue's default. A job whose worker has
-            died is claimed by another worker after this time.
-        give_up_after: time that a worker goes on when it can do nothing, before `run` raises; None: for ever. It can do
-            nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do not stop take all slots.
-            A store that does not answer is waited for regardless.
+        concurrency: number of jobs at a time; 50 by default. A batch counts as one.
+        grace: time that running jobs get to finish when the worker is stopped; 30 seconds by default.
+        cancel_grace: time that a handler gets to end after it was told to stop; 5 seconds by default. A worker that
+            ends waits no longer, and gives the job back. One that goes on keeps the claim until the handler ends.
+        claim_timeout: time that a claim lasts without a heartbeat, at least 0.05 seconds; None for the queue's
+            `stale_timeout`. A job whose worker has died is claimed by another worker after this time.
+        give_up_after: time that a worker goes on when it can do nothing, before `run` raises; 300 seconds by default,
+            None: for ever. It can do nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do
+            not stop take all slots. A store that does not answer is waited for regardless.
         name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
         lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
         on_dead: called with each job that is dead, after the commit that made it so.

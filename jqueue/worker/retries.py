@@ -159,8 +159,8 @@ class Exponential:
     """A bound that doubles after each failure, up to a cap. The wait is drawn evenly from zero to the bound.
 
     Attributes:
-        base: the bound after the first failure: a timedelta or seconds.
-        cap: the largest bound.
+        base: the bound after the first failure: a timedelta or seconds, 1 by default.
+        cap: the largest bound: a timedelta or seconds, 300 by default.
     """
 
     base: Duration = 1

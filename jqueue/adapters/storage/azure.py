@@ -127,7 +127,7 @@ class AzureBlobStorage(RemoteStorage[Any]):
             AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN; without these, `azure.identity.aio.DefaultAzureCredential`.
         encryption_scope: the encryption scope to write with.
         standard_blob_tier: the access tier to write with, for example "Hot".
-        timeout: time that one call may take.
+        timeout: time that one call may take: a timedelta or seconds, 15 by default.
 
     Raises:
         ValueError: the name of the container or of the blob is empty, or no account is named.

@@ -64,7 +64,7 @@ class LocalFileSystemStorage(ObjectFiles):
     Args:
         path: path of the file. A symbolic link there is not followed. A relative path keeps its meaning if the process
             changes its working directory.
-        lock_timeout: time that a write may wait for other writers, in seconds or as a timedelta.
+        lock_timeout: time that a write may wait for other writers: a timedelta or seconds, 10 by default.
         entropy: makes the tokens; the system's by default.
         mode: permissions of a new file, for example 0o660 for the users of one group; the umask is ignored. An existing
             file keeps its own.

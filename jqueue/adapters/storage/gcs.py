@@ -77,7 +77,7 @@ class GCSStorage(RemoteStorage[Any]):
         project: project of the client made here, if the environment does not name one.
         endpoint_url: URL of an emulator or a private endpoint. With http, no credentials are sent.
         kms_key_name: name of the key to encrypt with.
-        timeout: time that one call may take.
+        timeout: time that one call may take: a timedelta or seconds, 15 by default.
 
     Raises:
         ValueError: the name of the bucket or of the object is empty.

@@ -194,7 +194,7 @@ class S3Storage(RemoteStorage[Any]):
         addressing_style: "path" or "virtual", if botocore guesses wrong.
         etag_style: "quoted" or "unquoted", the style of etags that the store accepts in a condition; by default, it is
             found out.
-        timeout: time that one call may take.
+        timeout: time that one call may take: a timedelta or seconds, 15 by default.
 
     Raises:
         ValueError: the bucket or the key is empty, the endpoint_url holds credentials, or the etag_style is unknown.

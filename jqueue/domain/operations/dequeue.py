@@ -41,7 +41,7 @@ def sought_names(names: object) -> tuple[str, ...]:
 class DequeueOptions(TypedDict, total=False):
     """Keyword options of `dequeue` for the jobs to claim, without the options for its own time."""
 
-    batch_size: Annotated[int, Option("largest number of jobs to claim.", default=1)]
+    batch_size: Annotated[int, Option("largest number of jobs to claim, at most `Limits.batch_size`.", default=1)]
     claim_timeout: Annotated[
         GivenDuration | None,
         Option("time that a claim lasts without a heartbeat; the queue's `stale_timeout` by default."),

@@ -459,7 +459,11 @@ def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime) -> int:
 
 
 class RequeueStale(Operation, frozen=True):
-    """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number."""
+    """Revoke every claim without a heartbeat for `timeout`, by order of an operator. Its result is their number.
+
+    Attributes:
+        timeout: time since the last heartbeat; see `requeue_stale` for its smallest safe value.
+    """
 
     timeout: Duration
 

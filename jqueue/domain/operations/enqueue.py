@@ -135,7 +135,7 @@ class Enqueue(AddsOneJob, frozen=True):
     Attributes:
         entrypoint: the name by which a worker finds the job's handler.
         payload: bytes-like, a `pathlib.Path`, or an async iterable of bytes; empty by default.
-        priority: lower is served first.
+        priority: lower is served first; a signed 32-bit number.
     """
 
     entrypoint: Name

@@ -93,7 +93,7 @@ class SetLimits(_OnEntrypoint, frozen=True):
         entrypoint: the name of the entrypoint.
         running: number of its jobs that may be in progress at once; None means any number.
         rate: number of its jobs that may be claimed within any time of length `per`; None means any number.
-        per: the window of `rate`, a timedelta or seconds.
+        per: the window of `rate`, a timedelta or seconds: more than 0, given if `rate` is.
     """
 
     running: Positive | None = None
@@ -239,7 +239,7 @@ class SetSchedule(AddsJobs, frozen=True):
         cron: the expression, of five fields (or six, the first for seconds), as in cron.
         entrypoint, payload: as in the jobs that it enqueues.
         timezone: IANA name of the time zone of the expression.
-        priority: of the jobs.
+        priority: of the jobs; lower is served first, and 0 is the default.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
