@@ -1,8 +1,8 @@
 // Order of the search results: guides first, then operations, the reference and the API, then decisions and records.
 const PLACES = [
   [/^(guide\/migrating|operations)\//, 13],
-  [/^guide\/|^questions$/, 15],
-  [/^(decisions|project)\/|^reference\/(files|testing|performance|architecture)$/, -20],
+  [/^guide\/|^questions$|^project\/platforms$/, 15],
+  [/^decisions\/|^project\/changelog$|^reference\/(files|testing|architecture)$/, -20],
 ];
 
 var Scorer = {
