@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_overloads, get_type_hints
 
 import pytest
-from sphinx.util.inspect import stringify_signature
 
 from jqueue import Job, JQueueError
 from jqueue.domain import errors
@@ -114,10 +113,13 @@ def _called() -> Iterator[tuple[Any, set[str], str, Any]]:
 
 def test_each_signature_on_the_pages_has_every_parameter():
     """The members that a directive excludes are fields of its classes, not parameters of their methods."""
+    sphinx = pytest.importorskip("sphinx.util.inspect", reason="`make docs` installs Sphinx")
     conf = runpy.run_path(str(PAGES.parents[1] / "conf.py"))
     for item, excluded, kind, function in _called():
         options, signature = SimpleNamespace(exclude_members=excluded), inspect.signature(function)
-        text, _ = conf["shorten_signature"](None, kind, "", function, options, stringify_signature(signature), None)
+        text, _ = conf["shorten_signature"](
+            None, kind, "", function, options, sphinx.stringify_signature(signature), None
+        )
         names = [re.sub(r"\W.*", "", each.strip(" *")) for each in conf["_parts"](text[1:])[0]]
         assert [name for name in names if name] == list(signature.parameters), (item, function)
         shown = [each for one in get_overloads(function) for each in inspect.signature(one).parameters.values()]
