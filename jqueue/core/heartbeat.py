@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, Self
 
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import (
+    CASConflictError,
     ClaimLostError,
     InvalidJobError,
     JobCancelledError,
@@ -138,7 +139,7 @@ class HeartbeatManager:
             try:
                 errors = await self._send(max(SHORTEST_INTERVAL, confirmed + timeout - loop.time()))
                 confirmed = loop.time()
-            except (StorageError, QueueFullError) as error:
+            except (StorageError, QueueFullError, CASConflictError) as error:
                 if loop.time() - confirmed >= timeout:
                     self._lose(self._given_up(timeout, error))
                     return

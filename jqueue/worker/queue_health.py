@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from jqueue.domain.durations import exponential_bound
-from jqueue.domain.errors import QueueClosedError, QueueFullError, StorageError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, QueueClosedError, QueueFullError, StorageError, StorageFatalError
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
@@ -23,8 +23,8 @@ from jqueue.ports.storage import SupportsWriteCheck, describe
 
 logger: Logger = logger_of("jqueue.worker")
 
-RETRIED_ERRORS = (StorageError, QueueFullError)
-"""Errors that may pass: errors of the store, missed deadlines, and a full buffer."""
+RETRIED_ERRORS = (StorageError, QueueFullError, CASConflictError)
+"""Errors that may pass: errors of the store, missed deadlines, a full buffer, and races lost to other writers."""
 
 FIRST_PAUSE = 0.1
 LONGEST_PAUSE = 15.0
@@ -111,6 +111,8 @@ class QueueHealth:
             level, state = logging.ERROR, "cannot be used"
         elif isinstance(error, QueueFullError):
             state = "is full"
+        elif isinstance(error, CASConflictError):
+            state = "is busy with other writers"
         logger.log(level, "%s %s%s: %s fails and is retried: %s", self._name, state, lasting, what, error)
 
     def answered(self, what: str) -> None:

@@ -10,7 +10,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
-from jqueue.domain.errors import ClaimLostError, InvalidJobError, JobNotFoundError
+from jqueue.domain.errors import CASConflictError, ClaimLostError, InvalidJobError, JobNotFoundError
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import Fault
@@ -133,6 +133,20 @@ async def test_a_store_failure_loses_the_claim_at_its_timeout_from_the_last_conf
                 await asyncio.sleep(3600)
         assert now() == pytest.approx(300, abs=2), "by then another worker may have the job"
         assert (job.id, True) == (raised.value.job_id, raised.value.__cause__ is not None)
+
+
+@in_virtual_time
+async def test_heartbeats_go_on_after_one_that_other_writers_have_beaten():
+    class Beaten(HeartbeatOnly):
+        async def heartbeat(self, job_id):
+            await super().heartbeat(job_id)
+            if len(self.beats) == 1:
+                raise CASConflictError("max_retries is used up")
+
+    queue = Beaten()
+    async with HeartbeatManager(queue, "a", 5):
+        await asyncio.sleep(14)
+    assert [(5, "a"), (10, "a")] == queue.beats
 
 
 # Lost claims

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from jqueue import (
+    CASConflictError,
     DeadlineExceededError,
     InMemoryStorage,
     JQueueError,
@@ -61,7 +62,9 @@ def counting(seconds=0.0, **options):
     return worker, work, done
 
 
-@pytest.mark.parametrize("error", [DOWN, UnknownOutcomeError("?"), DeadlineExceededError("?"), QueueFullError("?")])
+@pytest.mark.parametrize(
+    "error", [DOWN, UnknownOutcomeError("?"), DeadlineExceededError("?"), QueueFullError("?"), CASConflictError("?")]
+)
 @pytest.mark.parametrize("verb", ["dequeue", "apply_each", "heartbeat_many", "limit"])
 @in_virtual_time
 async def test_errors_of_the_store_do_not_end_the_worker(verb, error):
