@@ -15,7 +15,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import Logger, logger_of
 from jqueue.server.access import Caller, Role, TokenFile
 from jqueue.server.problems import Problem, problem_of
-from jqueue.server.shield import foreign_origin, is_ours
+from jqueue.server.shield import foreign_origin, is_ours, shown
 
 logger: Logger = logger_of("jqueue.server")
 
@@ -82,10 +82,9 @@ class Gate:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not is_ours(host, self._hosts):
-            raise Problem(
-                421, "HostNotAllowed", "this name of the host is not allowed: start the broker with --host NAME"
-            )
-        if (foreign := foreign_origin(headers, host)) is not None:
+            detail = f"the host name {shown(host)} is not allowed: start the broker with --host NAME"
+            raise Problem(421, "HostNotAllowed", detail)
+        if (foreign := foreign_origin(headers, host, self._hosts)) is not None:
             raise Problem(403, "ForeignOrigin", foreign)
         if self._tokens is None:
             client = scope.get("client")

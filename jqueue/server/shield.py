@@ -10,6 +10,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from jqueue.domain.printable import printable
+
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -30,6 +32,8 @@ HEADERS = {
 
 PROOF = "X-Jqueue-Dashboard"
 """A header that every request for a change has. A page of another site cannot set it without asking us first."""
+
+DEFAULT_PORTS = {"http": 80, "https": 443}
 
 SAFE_METHODS = frozenset(("GET", "HEAD"))
 
@@ -65,24 +69,46 @@ class Shield:
     def _refusal(self, headers: Headers, method: str) -> str | None:
         host = headers.get("host", "")
         if self._hosts is not None and not is_ours(host, self._hosts):
-            return "this name of the host is not allowed: start the dashboard with --allow-host NAME"
+            return f"the host name {shown(host)} is not allowed: start the dashboard with --allow-host NAME"
         if method in SAFE_METHODS:
             return None
-        if (foreign := foreign_origin(headers, host)) is not None:
+        if (foreign := foreign_origin(headers, host, self._hosts or ())) is not None:
             return foreign
         if headers.get(PROOF) is None:
             return f"the request has no header {PROOF}"
         return None
 
 
-def foreign_origin(headers: Headers, host: str) -> str | None:
-    """Return why a request comes from another site; None if it does not."""
-    origin = headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.casefold() != host.casefold():
-        return "the request comes from another site"
-    if headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return "the request comes from another site"
+def foreign_origin(headers: Headers, host: str, names: Collection[str]) -> str | None:
+    """Return why a request comes from another site; None if it does not.
+
+    An origin with one of the names is ours: a proxy may send a `Host` of its own.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+    if origin is not None and not _is_origin_of(origin, host, names):
+        return (
+            f"the request comes from another site: its Origin is {shown(origin)}, and its Host is {shown(host)}. Behind "
+            "a proxy, allow the name that browsers use: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
+        )
+    if site != "same-origin":
+        return f"the request comes from another site: its Sec-Fetch-Site is {shown(site)}"
     return None
+
+
+def _is_origin_of(origin: str, host: str, names: Collection[str]) -> bool:
+    """Return True if an origin has one of the names, or is that of a `Host` header, which may leave out its port."""
+    try:
+        page, own = urlsplit(origin), urlsplit(f"//{host}")
+        usual = DEFAULT_PORTS[page.scheme]
+        same = bool(page.hostname) and (page.hostname, page.port or usual) == (own.hostname, own.port or usual)
+    except (ValueError, KeyError):
+        return False
+    return same or (page.hostname or "").rstrip(".") in names
+
+
+def shown(text: str) -> str:
+    """Return the value of a header for a message."""
+    return printable(text)[:100] or "empty"
 
 
 def is_ours(host: str, names: Collection[str]) -> bool:

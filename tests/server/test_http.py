@@ -241,7 +241,10 @@ async def test_requests_under_foreign_names_and_from_foreign_pages_are_refused(s
         assert (421, "HostNotAllowed") == (await served.get("/v1/stats", Host=host)).problem
     assert 404 == (await served.get("/v1/stats", Host=f"queue.example:{port}")).status
     job = {"entrypoint": "mail"}
-    assert (403, "ForeignOrigin") == (await served.post("/v1/jobs", job, Origin="https://evil.example")).problem
+    foreign = await served.post("/v1/jobs", job, Origin="https://evil.example")
+    assert (403, "ForeignOrigin") == foreign.problem
+    assert "its Origin is https://evil.example, and its Host is 127.0.0.1:" in foreign.values["detail"]
+    assert 200 == (await served.post("/v1/jobs", job, Origin="https://queue.example")).status
     assert (403, "ForeignOrigin") == (await served.post("/v1/jobs", job, **{"Sec-Fetch-Site": "cross-site"})).problem
     form = {"Content-Type": "text/plain"}
     assert (415, "NotJSON") == (await served.post("/v1/jobs", job, **form)).problem

@@ -89,6 +89,31 @@ async def test_a_change_that_another_site_sends_is_refused(queue, app, headers):
     assert 200 == (await act(app, "cancel", body, headers=good)).status
 
 
+@pytest.mark.parametrize(
+    ("origin", "host", "passes"),
+    [
+        ("https://queue.example.org", "127.0.0.1:8470", True),  # nginx, as it is by default
+        ("https://queue.example.org", "queue.example.org", True),  # with Host $host
+        ("https://queue.example.org", "queue.example.org:443", True),  # with $host:$server_port
+        ("https://QUEUE.example.org:8443", "127.0.0.1", True),
+        ("http://127.0.0.1", "127.0.0.1:80", True),
+        ("http://127.0.0.1", "127.0.0.1:443", False),
+        ("https://other.example.org", "queue.example.org", False),
+        ("https://queue.example.org.evil.example", "127.0.0.1:8470", False),
+        ("https://queue.example.org@evil.example", "127.0.0.1:8470", False),
+        ("https://[", "127.0.0.1:8470", False),
+        ("ftp://127.0.0.1:8470", "127.0.0.1:8470", False),
+    ],
+)
+async def test_the_origin_of_an_allowed_host_passes_behind_a_proxy_and_a_refusal_says_what_was_compared(
+    guarded, origin, host, passes
+):
+    headers = {"origin": origin, "sec-fetch-site": "same-origin"}
+    answer = await post(guarded, "/api/session", {"token": TOKEN}, headers=headers, host=host)
+    assert (200 if passes else 403) == answer.status
+    assert passes or {origin + ",", host + "."} <= set(answer.values["error"].split())
+
+
 @pytest.mark.parametrize("target", ["/", "/app.js", "/api/overview", "/nothing"])
 async def test_every_answer_has_the_protecting_headers(queue, app, target):
     headers = (await get(app, target)).headers
