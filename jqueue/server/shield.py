@@ -87,8 +87,8 @@ def foreign_origin(headers: Headers, host: str, names: Collection[str]) -> str |
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
     if origin is not None and not _is_origin_of(origin, host, names):
         return (
-            f"the request comes from another site: its Origin is {shown(origin)}, and its Host is {shown(host)}. Behind "
-            "a proxy, allow the name that browsers use: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
+            f"the request comes from another site: its Origin is {shown(origin)}, and its Host is {shown(host)}. "
+            "Behind a proxy, allow the name in browsers: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
         )
     if site != "same-origin":
         return f"the request comes from another site: its Sec-Fetch-Site is {shown(site)}"
