@@ -88,7 +88,7 @@ def foreign_origin(headers: Headers, host: str, names: Collection[str]) -> str |
     if origin is not None and not _is_origin_of(origin, host, names):
         return (
             f"the request comes from another site: its Origin is {shown(origin)}, and its Host is {shown(host)}. "
-            "Behind a proxy, allow the name in browsers: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
+            "Behind a proxy, allow its name: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
         )
     if site != "same-origin":
         return f"the request comes from another site: its Sec-Fetch-Site is {shown(site)}"
