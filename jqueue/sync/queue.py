@@ -9,6 +9,7 @@ import inspect
 import os
 import sys
 import threading
+import warnings
 import weakref
 from collections.abc import (
     AsyncGenerator,
@@ -166,8 +167,9 @@ class SyncQueue:
     `with` releases its connections earlier. A pickled copy is the same queue elsewhere.
 
     The errors are the ones of the async queue. Ctrl-C, or another exception from a signal handler, ends a waiting call,
-    and jobs that it claims are handed back. In the thread of a running event loop every verb raises JQueueError, as it
-    would block that loop: use `BrokerQueue` there. The cells of a notebook may block their loop.
+    and jobs that it claims are handed back. In a coroutine every call warns that it blocks the event loop, and `result`
+    and `collect` raise JQueueError, as their job may need that loop: use `BrokerQueue` there. The cells of a notebook
+    may block their loop.
 
     Args:
         target: the URL or the path of a queue, a storage, or an async queue that was not entered.
@@ -413,6 +415,7 @@ class SyncQueue:
         claims: Callable[[Any], Iterable[Job]] | None = None,
     ) -> Any:
         """Do `work` on the background thread, and wait for it."""
+        _check_coroutine(endless)
         try:
             return self._open().run(work, endless=endless, claims=claims)
         except CallEnded:
@@ -426,7 +429,6 @@ class SyncQueue:
 
     def _open(self) -> OpenQueue:
         """Return the queue that is open on the thread of this process. It is opened if it is not."""
-        _refuse_to_block_a_loop()
         if self._closed:
             raise QueueClosedError("this SyncQueue is closed: make a new one, or enter it again")
         open_queue = self._open_queue
@@ -514,13 +516,19 @@ def _as_list(jobs: Any) -> Any:
     return list(jobs) if isinstance(jobs, Iterable) and not isinstance(jobs, str | bytes) else jobs
 
 
-def _refuse_to_block_a_loop() -> None:
-    """Raise JQueueError in the thread of an event loop, except in the cells of a notebook, which may block it."""
+def _check_coroutine(endless: bool) -> None:
+    """Warn of a call in a coroutine, except in the cells of a notebook, which may block their event loop.
+
+    Code that a loop calls outside of its tasks, as below Playwright's blocking API, has nothing that it could await.
+
+    Raises:
+        JQueueError: the call is endless, and the work that it waits for may be on the blocked loop.
+    """
     with suppress(RuntimeError):  # no event loop runs in this thread
-        asyncio.get_running_loop()
         ipython = sys.modules.get("IPython")
-        if getattr(ipython and ipython.get_ipython(), "kernel", None) is None:
-            raise JQueueError(
-                "a SyncQueue would block the event loop that runs in this thread: use BrokerQueue and await its calls, "
-                "or call from another thread, for example with asyncio.to_thread"
-            )
+        if asyncio.current_task() is None or getattr(ipython and ipython.get_ipython(), "kernel", None) is not None:
+            return
+        advice = "use BrokerQueue and await its calls, or call from another thread, for example with asyncio.to_thread"
+        if endless:
+            raise JQueueError(f"this coroutine would wait for a job that may need the same event loop: {advice}")
+        warnings.warn(f"a SyncQueue blocks the event loop of this coroutine: {advice}", RuntimeWarning, stacklevel=4)

@@ -95,16 +95,33 @@ def test_a_garbage_collected_queue_is_stopped():
 # Event loops
 
 
-async def test_a_call_in_a_running_loop_is_refused_except_in_a_notebook(monkeypatch):
-    queue = SyncQueue(InMemoryStorage())
-    with pytest.raises(JQueueError, match="BrokerQueue"):
-        queue.enqueue("work", b"")
-    with pytest.raises(JQueueError, match="BrokerQueue"):
-        queue.keep_alive("an id")
-    shell = types.SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
-    with queue:
+async def test_in_a_coroutine_calls_warn_and_a_call_that_may_never_end_is_refused_except_in_a_notebook(monkeypatch):
+    with SyncQueue(InMemoryStorage()) as queue:
+        with pytest.warns(RuntimeWarning, match="blocks the event loop of this coroutine: use BrokerQueue") as caught:
+            job = queue.enqueue("work", b"")
+        assert [__file__] == [each.filename for each in caught]
+        with pytest.raises(JQueueError, match="may need the same event loop: use BrokerQueue"):
+            queue.result(job)
+        shell = types.SimpleNamespace(kernel=object())
+        monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
         assert "work" == queue.enqueue("work", b"").entrypoint
+
+
+def test_code_that_a_running_loop_calls_outside_of_its_tasks_is_served():
+    """So does the blocking API of Playwright: the program goes on in a callback of its event loop."""
+    loop, jobs = asyncio.new_event_loop(), []
+
+    def program() -> None:
+        with SyncQueue(InMemoryStorage()) as queue:
+            jobs.append(queue.enqueue("work", b""))
+            with queue.keep_alive(queue.dequeue(batch_size=1)):
+                jobs.append(queue.find(jobs[0].id))
+        loop.stop()
+
+    loop.call_soon(program)
+    loop.run_forever()
+    loop.close()
+    assert ["work", "work"] == [job.entrypoint for job in jobs]
 
 
 PATCHED = """
