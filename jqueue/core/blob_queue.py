@@ -55,7 +55,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
             call_timeout=to_seconds("call_timeout", options.call_timeout),
             max_conflicts=max_retries,
-            hot_bytes=options.limits.hot_bytes,
+            limits=options.limits,
         )
         objects = None
         if isinstance(storage, SupportsObjects):

@@ -18,11 +18,12 @@ from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, J
 from jqueue.core.engine import Engine
 from jqueue.core.tasks import in_turns
 from jqueue.core.values import ValueObjects
-from jqueue.domain.draft import enqueue_limit
+from jqueue.domain.draft import size_limit
 from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import OnConflict
+from jqueue.domain.limits import enqueue_share
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Preparation
 from jqueue.domain.operations.bulk import (
@@ -138,8 +139,8 @@ class SegmentCommit:
             given: True if the caller has chosen its id.
             behind: number to add to its own number.
         """
-        number, most = behind + job.sequence, self._preparation.limits.enqueue_bytes
-        return number, Enqueue.of(job, given, self._modes.get(number, self._on_conflict), most)
+        number = behind + job.sequence
+        return number, Enqueue.of(job, given, self._modes.get(number, self._on_conflict))
 
     async def _jobs_of(
         self, new: NewSegment, chunks: Iterable[int] | None = None
@@ -374,8 +375,7 @@ class StagedCommit(SegmentCommit):
         if self.jobs > self._sizes.few_staged or sum(each.segment.index for each in new) > (self._sizes.hot_bytes or 0):
             return []
         jobs = [(job, each.behind) for each in new async for rows in self._jobs_of(each) for _, job in rows]
-        most = self._preparation.limits.enqueue_bytes
-        room = enqueue_limit(self._engine.draft, most) - self._engine.draft.taken_bytes
+        room = enqueue_share(size_limit(self._engine.draft)) - self._engine.draft.taken_bytes
         if sum(stored_bytes(job) for job, _ in jobs) > room:
             return []
         found = [self._single(job, False, behind) for job, behind in jobs]

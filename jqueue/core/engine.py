@@ -47,7 +47,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.header import Header
 from jqueue.domain.job import OBJECTS, JobRecord
-from jqueue.domain.limits import VERSIONS_KEPT, bytes_taken
+from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.ends import Sweep
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
@@ -147,7 +147,7 @@ class Engine:
         claim_timeout: seconds, for claims in the blob that carry no timeout of their own.
         call_timeout: seconds within which a call to the store must end.
         max_conflicts: maximum number of conflicts in one commit; the next one raises CASConflictError. None: no limit.
-        hot_bytes: see `Limits`.
+        limits: the size limits of the queue object.
 
     Attributes:
         draft: the known state of the queue.
@@ -169,7 +169,7 @@ class Engine:
         claim_timeout: float,
         call_timeout: float,
         max_conflicts: int | None = None,
-        hot_bytes: int | None = None,
+        limits: Limits,
     ) -> None:
         self.storage: ObjectStoragePort = storage
         self.place: ObjectStoragePort = storage
@@ -179,6 +179,7 @@ class Engine:
         self.max_conflicts = max_conflicts
         self.workers: Workers = Workers()
         self.call_timeout = call_timeout
+        self._blob_bytes = limits.blob_bytes
         self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
         self.retention = RETENTION  # the simulation shortens it, too
         self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
@@ -211,7 +212,7 @@ class Engine:
                 lambda: self._read(self.etag),
                 call_timeout=call_timeout,
             )
-            self.segments.writer.sizes.hot_bytes = hot_bytes
+            self.segments.writer.sizes.hot_bytes = limits.hot_bytes
         self.reset()
 
     def reset(self) -> None:
@@ -234,6 +235,7 @@ class Engine:
     def _forget_content(self) -> None:
         self.blob: Blob = Blob()
         self.draft: Draft = self.blob.draft
+        self.draft.blob_bytes = self._blob_bytes
         self.etag: str | None = None
         self.loaded: bool = False
         self.watch.missed_changes()

@@ -15,7 +15,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.header import BrokerSeat, Header, SetAside
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
-from jqueue.domain.limits import ENTRYPOINTS_KEPT, bytes_taken, enqueue_share
+from jqueue.domain.limits import ENTRYPOINTS_KEPT, Limits, bytes_taken, enqueue_share
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.order import Order
 from jqueue.domain.printable import printable
@@ -208,7 +208,10 @@ class Draft:
             entries, in the blob that the draft was opened from, and what the changes since then add. Finished ids and
             the writers' commits do not count, because no call could make room there.
         uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
+        blob_bytes: size limit of the blob in the process that commits, for a queue that has no limit of its own.
     """
+
+    blob_bytes: int = Limits().blob_bytes
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
@@ -587,30 +590,23 @@ FILLED = 0.99
 """Share of the size limit that results and errors fill: the bytes of a commit are known only roughly before it."""
 
 
-def enqueue_limit(draft: Draft, own: int) -> int:
-    """Return the number of bytes up to which enqueue fills the blob.
-
-    Args:
-        draft: the queue; its own limit holds if it has one.
-        own: the number by the writer's own limit.
-    """
-    most = draft.header.settings.blob_bytes
-    return own if most is None else enqueue_share(most)
+def size_limit(draft: Draft) -> int:
+    """Return the size limit of the blob in bytes: the queue's own, or else that of the process that commits."""
+    return draft.header.settings.blob_bytes or draft.blob_bytes
 
 
-def take_space(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
+def take_space(draft: Draft, size: int, what: str) -> None:
     """Count the bytes of a job or cron entry that is about to be added, if there is room for it.
 
     Args:
         draft: the draft that it is added to.
         size: about how many bytes it takes in the blob.
-        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
         what: its description, for the error.
 
     Raises:
         QueueFullError: there is no room for it.
     """
-    most = enqueue_limit(draft, enqueue_bytes)
+    most = enqueue_share(size_limit(draft))
     if draft.taken_bytes + size > most:
         raise QueueFullError(
             f"no room for {what}: the jobs in the queue take {draft.taken_bytes} of the {most} bytes that enqueue may "
@@ -621,7 +617,7 @@ def take_space(draft: Draft, size: int, enqueue_bytes: int, what: str) -> None:
         draft.note_added(size)
 
 
-def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:
+def take_reserve(draft: Draft, size: int) -> bool:
     """Count the bytes that a result or an error adds, if the blob stays within its size limit with them.
 
     A blob that is nearly filled by what does not count takes them up to the limit of enqueue.
@@ -629,12 +625,11 @@ def take_reserve(draft: Draft, size: int, blob_bytes: int) -> bool:
     Args:
         draft: the draft that it is added to.
         size: about how many bytes it adds to the blob; below 0 if it replaces something larger.
-        blob_bytes: the size limit of its writer, for a blob that has none of its own.
 
     Returns:
         True if there is room, which is always the case if `size` is not above 0.
     """
-    most = draft.header.settings.blob_bytes or blob_bytes
+    most = size_limit(draft)
     if size > 0 and draft.taken_bytes + size > max(enqueue_share(most), int(most * FILLED) - draft.uncounted_bytes):
         return False
     draft.note_added(size)

@@ -81,7 +81,7 @@ class StoreCalls(Calls):
         self.store = store
         self.clock: Clock = options.clock
         self.now: Callable[[], datetime] = getattr(store, "store_time", options.clock.now)
-        self._entropy = options.entropy
+        self._entropy, self._blob_bytes = options.entropy, options.limits.blob_bytes
         self._claim_timeout = to_seconds("stale_timeout", options.stale_timeout)
         super().__init__(options, store.watched)
         _users[id(store)] = self
@@ -90,6 +90,7 @@ class StoreCalls(Calls):
     def _reset(self, *, loop_stopped: bool = False) -> None:
         self._one_at_a_time = threading.Lock()
         self._draft = Draft()
+        self._draft.blob_bytes = self._blob_bytes
         self._stored: dict[str, StoredJob] = {}  # the jobs of the draft, as the store has shown them
         self._watch = StaleWatch(self._claim_timeout)
         self._scans, self._loaded = 0, -1  # scans made, and the number of the one in the draft; -1: it is not current

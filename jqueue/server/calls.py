@@ -103,8 +103,6 @@ def _check(role: Role, operation: Operation, limits: Limits) -> None:
     if isinstance(operation, Enqueue) and role is Role.PRODUCER:
         if operation.payload_object is not None:
             raise _not_allowed("a producer may not name an object that has a payload: it might be another job's")
-        if operation.enqueue_bytes > limits.enqueue_bytes:
-            raise InvalidJobError(f"enqueue_bytes may be at most {limits.enqueue_bytes}")
         check_name("id", operation.id, limits)
         operation.prepared(Preparation(limits, 0.0, str, _no_claim))
 

@@ -39,7 +39,18 @@ from jqueue.operations import (
     StopWorker,
 )
 from tests.simulation.plain_rules import PlainRules
-from tests.simulation.plain_values import ABSENT, AS_ASKED, ENTRY, NO_CLAIM, STALE, JobFields, Refused, ended, kept_text
+from tests.simulation.plain_values import (
+    ABSENT,
+    AS_ASKED,
+    BLOB_BYTES,
+    ENTRY,
+    NO_CLAIM,
+    STALE,
+    JobFields,
+    Refused,
+    ended,
+    kept_text,
+)
 
 TABLES = (
     *("table", "finished", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
@@ -329,7 +340,7 @@ class PlainQueue(PlainRules):
         if kept is None:
             del self.table[job_id]
         else:
-            dropped = asked.result_bytes if asked.result_bytes >= asked.blob_bytes else 0
+            dropped = asked.result_bytes if asked.result_bytes >= BLOB_BYTES else 0
             result = None if dropped else json.loads(json.dumps(asked.result))
             more: JobFields = {"finished_at": self.now, "result": result, "result_dropped": dropped, "traceback": None}
             more |= {"keep_result": kept, "payload": b"", "cancel_requested": False}

@@ -6,6 +6,9 @@ from typing import Any
 
 JobFields = dict[str, Any]
 
+BLOB_BYTES = 400_000
+"""Size limit of the queue in bytes: more than its jobs ever take, and less than an oversized result."""
+
 
 class _Stale(str):
     """The error kept with a job whose claim was revoked. Its wording is no promise: it equals any that begins alike."""

@@ -213,7 +213,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", " if job.keep_result is None else job.keep_result", ""
         ),
         "A result is kept even if the queue then exceeds its size limit": Bug(
-            "domain/operations/ends.py", "not given or take_reserve(draft, grows, self.blob_bytes)", "True", first=7
+            "domain/operations/ends.py", "not given or take_reserve(draft, grows)", "True", first=7
         ),
         "A result that does not fit is dropped without a record": Bug(
             "domain/operations/ends.py", "result_dropped=0 if fits else self.result_bytes", "result_dropped=0", first=7

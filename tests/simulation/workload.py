@@ -27,13 +27,11 @@ from tests.simulation.damage import Damage
 from tests.simulation.history import NEVER, Call, History, Record, Recorder, SentCalls
 from tests.simulation.loop import SimulatedProcess
 from tests.simulation.network import Network
+from tests.simulation.plain_values import BLOB_BYTES
 from tests.simulation.schedule import Schedule
 
 ENTRYPOINTS = ("a", "b")
 DEADLINE, CALL_TIMEOUT = 12.0, 3.0
-BLOB_BYTES = 400_000
-"""Size limit of the queue in bytes: more than its jobs ever take, and less than an oversized result."""
-
 OVERSIZED = 12
 """About every twelfth result is larger than the queue may become."""
 

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from jqueue import BrokerQueue, JobStatus, UnknownOutcomeError
+from jqueue import BrokerQueue, JobStatus, Limits, QueueFullError, UnknownOutcomeError
 from jqueue.core.messages import Answer, encode
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
 from jqueue.domain.job import Claim as JobClaim
@@ -182,6 +182,18 @@ async def test_a_batch_with_a_dequeue_is_refused():
             assert storage.handle is not None
             assert b"InvalidJobError" in await storage.handle(json.dumps(batch).encode())
         assert [JobStatus.QUEUED] == [job.status for job in (await broker.read_state()).jobs]
+
+
+@in_virtual_time
+async def test_a_client_with_a_larger_size_limit_is_held_to_that_of_its_broker():
+    storage, small, large = SharedMemory(), Limits(blob_bytes=20_000, hot_bytes=None), Limits(blob_bytes=1 << 60)
+    async with serving(storage, limits=small) as broker, BrokerQueue(storage, limits=large) as client:
+        await broker.enqueue("a", keep_result=60)
+        with pytest.raises(QueueFullError, match="18000 bytes"):
+            await client.enqueue("a", b"x" * 20_000)
+        await client.ack((await client.dequeue("a"))[0], result="x" * 20_000)
+        assert 0 < (await client.read_state()).jobs[0].result_dropped
+        assert len((await storage.read())[0]) < 20_000
 
 
 HARMFUL = [

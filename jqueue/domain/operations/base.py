@@ -180,7 +180,7 @@ def result_type(kind: type[Operation]) -> Any:
     return tuple.__class_getitem__(returned)
 
 
-HIDDEN = frozenset({"payload", "headers", "result", "results", "apart", "enqueue_bytes", "blob_bytes"})
+HIDDEN = frozenset({"payload", "headers", "result", "results", "apart"})
 """Fields that no log shows."""
 
 

@@ -16,7 +16,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.fields import LARGEST, Count, Duration, GivenDuration
 from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
-from jqueue.domain.limits import Limits, check_integer, check_name
+from jqueue.domain.limits import check_integer, check_name
 from jqueue.domain.operations.base import GivenNames, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.operations.rules import fire_due
@@ -60,7 +60,6 @@ class Claims(Operation, frozen=True, kw_only=True):
         holder: name kept with the jobs while the claim lasts: who works on them. A restarted caller finds its claims
             by it. None: the queue object's own.
         through: claim only jobs whose `sequence` is not larger, which were enqueued before a certain moment.
-        enqueue_bytes: number of bytes up to which cron entries fill a blob that has no limit of its own.
     """
 
     claims_jobs = True
@@ -68,7 +67,6 @@ class Claims(Operation, frozen=True, kw_only=True):
     claim_timeout: Duration | None = None
     holder: str | None = None
     through: Count | None = None
-    enqueue_bytes: Count = Limits().enqueue_bytes
 
     def completed(self, preparation: Preparation) -> dict[str, Any]:
         """Return the values of these fields in the prepared operation."""
@@ -78,7 +76,6 @@ class Claims(Operation, frozen=True, kw_only=True):
             "claim_timeout": to_seconds("claim_timeout", timeout),
             "holder": None if holder is None else check_name("holder", holder, preparation.limits),
             "through": None if self.through is None else check_integer("through", self.through, 0, LARGEST),
-            "enqueue_bytes": preparation.limits.enqueue_bytes,
         }
 
     def claims(self, result: list[Any]) -> Sequence[Claim]:
@@ -89,7 +86,7 @@ class Claims(Operation, frozen=True, kw_only=True):
         """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
         drop_outlived(draft, now)
         if draft.header.schedules:
-            fire_due(draft, now, self.enqueue_bytes)
+            fire_due(draft, now)
 
 
 CallName = Annotated[str, Meta(max_length=200)]

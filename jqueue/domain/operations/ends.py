@@ -30,7 +30,7 @@ from jqueue.domain.job import (
     StoredObject,
 )
 from jqueue.domain.large_values import LargeValue, check_named_in_time
-from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, Limits, check_result, cut_error, written_bytes
+from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, check_result, cut_error, written_bytes
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import GivenClaim, GivenError, JobReference, Operation, Preparation
 from jqueue.domain.segments import Range, Span, size_of
@@ -98,23 +98,23 @@ ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", , , "2026-01
 SAME_MOMENT = timedelta(microseconds=1)
 
 
-def kept_error(draft: Draft, job: JobRecord, error: str, traceback: str | None, blob_bytes: int) -> dict[str, Any]:
+def kept_error(draft: Draft, job: JobRecord, error: str, traceback: str | None) -> dict[str, Any]:
     """Return the fields that keep an error with a job, as far as the blob has room.
 
     The traceback is dropped first. Then the error is cut, and in the end only its size is kept.
     """
     before = sum(written_bytes(text) for text in (job.error, job.traceback) if text is not None)
     whole = written_bytes(error)
-    if traceback is not None and take_reserve(draft, whole + written_bytes(traceback) - before, blob_bytes):
+    if traceback is not None and take_reserve(draft, whole + written_bytes(traceback) - before):
         return {"error": error, "error_dropped": 0, "traceback": traceback}
     for text in (error, cut_error(error, SHORT_ERROR_BYTES)):
         size = written_bytes(text)
-        if take_reserve(draft, size - before, blob_bytes):
+        if take_reserve(draft, size - before):
             return {"error": text, "error_dropped": whole - size, "traceback": None}
     return {"error": None, "error_dropped": whole, "traceback": None}
 
 
-def kept_errors(draft: Draft, job: JobRecord, error: str, now: datetime, blob_bytes: int) -> tuple[AttemptError, ...]:
+def kept_errors(draft: Draft, job: JobRecord, error: str, now: datetime) -> tuple[AttemptError, ...]:
     """Return the errors of a job's last attempts, with one more. The oldest are dropped if the blob has no room.
 
     A format that keeps no time of a claim keeps only the last error.
@@ -125,7 +125,7 @@ def kept_errors(draft: Draft, job: JobRecord, error: str, now: datetime, blob_by
     text = cut_error(error, ATTEMPT_ERROR_BYTES)
     errors = (*known, AttemptError(job.attempt, now, text, job.holder, job.claimed_at))[-ERRORS_KEPT:]
     taken = sum(map(_size_of, known))
-    while not take_reserve(draft, sum(map(_size_of, errors)) - taken, blob_bytes):
+    while not take_reserve(draft, sum(map(_size_of, errors)) - taken):
         errors = errors[1:]
     return errors
 
@@ -180,7 +180,6 @@ class Ack(_EndsClaim, frozen=True):
         result: a JSON value, kept if the job was enqueued with `keep_result` and there is room for it.
         keep_result: time to keep the result of a job that was enqueued without `keep_result`; None: not at all.
         result_bytes: size of the result as JSON; set when the operation is prepared.
-        blob_bytes: the size limit of its writer, for a blob that has none of its own.
         apart: the result as JSON, while it must be stored in an object of its own; set when the operation is prepared.
         result_object: that object, once it exists.
         name_before: time until which a commit may name it.
@@ -189,7 +188,6 @@ class Ack(_EndsClaim, frozen=True):
     result: Any = None
     keep_result: Duration | None = None
     result_bytes: Count = 0
-    blob_bytes: Count = Limits().blob_bytes
     apart: bytes = b""
     result_object: StoredObject | None = None
     name_before: Moment | None = None
@@ -202,13 +200,13 @@ class Ack(_EndsClaim, frozen=True):
     def prepared(self, preparation: Preparation) -> Ack:
         """Return the operation with the claim found, and with the result as it will be read back."""
         keep_result = None if self.keep_result is None else to_seconds("keep_result", self.keep_result)
-        most, limits = preparation.object_bytes, preparation.limits
-        result, text = check_result(self.result, limits, most)
+        most = preparation.object_bytes
+        result, text = check_result(self.result, preparation.limits, most)
         apart = b""
         is_dropped = keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
         if most is not None and len(text) > most and not is_dropped:
             result, apart = None, text
-        return Ack(preparation.find_claim(self.job), result, keep_result, len(text), limits.blob_bytes, apart)
+        return Ack(preparation.find_claim(self.job), result, keep_result, len(text), apart)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Ack:
         """Return the ack of a job whose result is in this object."""
@@ -235,7 +233,7 @@ class Ack(_EndsClaim, frozen=True):
             before = len(job.payload) * 4 // 3 if job.payload_object is None else OBJECT_BYTES
             grows = (self.result_bytes if self.result_object is None else OBJECT_BYTES) - before
             given = self.result is not None or self.result_object is not None
-            fits = not given or take_reserve(draft, grows, self.blob_bytes)
+            fits = not given or take_reserve(draft, grows)
             kept = job.evolve(
                 status=COMPLETED,
                 payload=b"",
@@ -271,7 +269,6 @@ class Nack(_EndsClaim, frozen=True):
         error: an exception or a text to keep with the job, cut at 2 KiB.
         dead: True if the job must not be tried again: it goes to the dead jobs.
         charge: True if the claim counts as a failure; if not, the job also keeps its place.
-        blob_bytes: the size limit of its writer, for a blob that has none of its own.
         traceback: frames of the error's traceback to keep beside it, the innermost last: see `Job.traceback`.
     """
 
@@ -279,7 +276,6 @@ class Nack(_EndsClaim, frozen=True):
     error: GivenError | None = None
     dead: bool = False
     charge: bool = True
-    blob_bytes: Count = Limits().blob_bytes
     traceback: str | None = None
 
     def prepared(self, preparation: Preparation) -> Nack:
@@ -292,7 +288,6 @@ class Nack(_EndsClaim, frozen=True):
             delay=None if self.delay is None else to_seconds("delay", self.delay),
             error=None if self.error is None else cut_error(self.error),
             traceback=None if self.traceback is None else cut_error(self.traceback, TRACEBACK_BYTES),
-            blob_bytes=preparation.limits.blob_bytes,
         )
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
@@ -317,8 +312,8 @@ class Nack(_EndsClaim, frozen=True):
             changes["run_at"] = None
         if self.error is not None and not job.cancel_requested:
             assert isinstance(self.error, str)
-            changes |= kept_error(draft, job, self.error, self.traceback, self.blob_bytes)
-            changes["errors"] = kept_errors(draft, job, self.error, now, self.blob_bytes)
+            changes |= kept_error(draft, job, self.error, self.traceback)
+            changes["errors"] = kept_errors(draft, job, self.error, now)
         send_back(draft, job, Verb.NACK if self.charge else Verb.HAND_BACK, now, dead=self.dead, **changes)
         return changes.get("error_dropped") or None
 
@@ -453,7 +448,7 @@ def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime) -> int:
     for job in jobs:
         changes: dict[str, Any] = {}
         if not job.cancel_requested:
-            changes["errors"] = kept_errors(draft, job, STALE_ERROR, now, Limits().blob_bytes)
+            changes["errors"] = kept_errors(draft, job, STALE_ERROR, now)
         send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, traceback=None, **changes)
     return len(jobs)
 

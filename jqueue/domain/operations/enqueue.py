@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import Draft, take_space
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.fields import LARGEST, Count, Duration, JobId, Moment, Name, Positive, Priority
+from jqueue.domain.fields import LARGEST, Duration, JobId, Moment, Name, Positive, Priority
 from jqueue.domain.job import (
     COMPLETED,
     NO_CLAIM,
@@ -29,7 +29,7 @@ from jqueue.domain.job import (
 )
 from jqueue.domain.job_options import OPTIONS, STORED, OnConflict, check_options, options_bytes, options_needed
 from jqueue.domain.large_values import LargeValue, check_named_in_time, split_payload
-from jqueue.domain.limits import Limits, check_headers, check_name, check_priority, written_bytes
+from jqueue.domain.limits import check_headers, check_name, check_priority, written_bytes
 from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import GivenJob, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.rules import LIMITS
@@ -71,14 +71,14 @@ def stored_bytes(job: JobRecord) -> int:
     return size
 
 
-def add(draft: Draft, job: JobRecord, verb: Verb, enqueue_bytes: int) -> JobRecord:
+def add(draft: Draft, job: JobRecord, verb: Verb) -> JobRecord:
     """Add a new job to the queue, and return it.
 
     Raises:
         QueueFullError: there is no room for it.
     """
     size = stored_bytes(job)
-    take_space(draft, size, enqueue_bytes, f"a job of {size} bytes")
+    take_space(draft, size, f"a job of {size} bytes")
     draft.move(None, verb, job, job.status)
     if job.concurrency_key is not None:
         draft.require(LIMITS)
@@ -91,9 +91,6 @@ class AddsJobs(Operation, frozen=True, kw_only=True):
     """Base of the operations that add jobs: the options for a single job and for those of a cron entry.
 
     `jqueue.domain.job_options` describes them.
-
-    Attributes:
-        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
     """
 
     unique_key: str | None = None
@@ -102,7 +99,6 @@ class AddsJobs(Operation, frozen=True, kw_only=True):
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
     keep_result: Duration | None = None
-    enqueue_bytes: Count = Limits().enqueue_bytes
 
 
 class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
@@ -143,18 +139,17 @@ class Enqueue(AddsOneJob, frozen=True):
     priority: Priority = 0
 
     @staticmethod
-    def of(job: JobRecord, given: bool, on_conflict: OnConflict, enqueue_bytes: int) -> Enqueue:
+    def of(job: JobRecord, given: bool, on_conflict: OnConflict) -> Enqueue:
         """Return the prepared enqueue of a job.
 
         Args:
             job: the job, as it is to be added; its place and its times are those of the commit.
             given: True if the caller has chosen its id.
             on_conflict: the answer if it cannot be added.
-            enqueue_bytes: as above.
         """
         values = {name: getattr(job, name) for name in STORED if name != "id"}
         values |= {"job_id": job.id} if given else {"new_id": job.id}
-        values |= {"payload": job.payload, "payload_object": job.payload_object, "enqueue_bytes": enqueue_bytes}
+        values |= {"payload": job.payload, "payload_object": job.payload_object}
         return Enqueue(job.entrypoint, **values, on_conflict=on_conflict)
 
     @property
@@ -193,7 +188,6 @@ class Enqueue(AddsOneJob, frozen=True):
             check_priority(priority),
             new_id="" if "job_id" in checked else preparation.new_id(),
             apart=large is not None,
-            enqueue_bytes=limits.enqueue_bytes,
             **checked,
         )
 
@@ -288,7 +282,7 @@ class Enqueue(AddsOneJob, frozen=True):
             check_named_in_time(self.name_before, now)
         floor = draft.header.attempt_floor if is_given else 0
         job = self.job(draft.jobs.last_sequence + 1, now if created_at is None else created_at, floor)
-        return add(draft, job, ENQUEUE, self.enqueue_bytes)
+        return add(draft, job, ENQUEUE)
 
     def recovered(self, draft: Draft, at: datetime) -> JobRecord:
         """Return the added job, or the job that was there before."""
@@ -340,14 +334,12 @@ class Arrive(Operation, frozen=True):
 
     Attributes:
         job: the job, queued or dead, without a claim.
-        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
         payload: its payload, if `job` does not have it: an async iterable of pieces. Prepared, it has the payload while
             this must be stored in an object of its own.
         name_before: time until which a commit may name it.
     """
 
     job: GivenJob
-    enqueue_bytes: Count = Limits().enqueue_bytes
     payload: GivenPayload | None = None
     name_before: Moment | None = None
 
@@ -369,12 +361,12 @@ class Arrive(Operation, frozen=True):
         for name, option in STORED.items():
             if option.check is check_name and getattr(job, name) is not None:
                 check_name(name, getattr(job, name), limits)
-        return Arrive(job, limits.enqueue_bytes, None if large is None else large.content)
+        return Arrive(job, None if large is None else large.content)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Arrive:
         """Return the arrival of a job whose payload is in this object."""
         job = _record(self.job).evolve(payload_object=stored)
-        return Arrive(job, self.enqueue_bytes, name_before=name_before)
+        return Arrive(job, name_before=name_before)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield the capabilities without which the job would lose something."""
@@ -407,7 +399,7 @@ class Arrive(Operation, frozen=True):
         raised = max(0, draft.header.attempt_floor - job.attempt)
         attempts = {"attempt": job.attempt + raised, "attempts_before": job.attempts_before + raised}
         job = job.evolve(sequence=draft.next_sequence(), **attempts, **NO_CLAIM)
-        return add(draft, job, Verb.ARRIVE, self.enqueue_bytes)
+        return add(draft, job, Verb.ARRIVE)
 
     def _is_same(self, there: JobRecord) -> bool:
         """Return True if a job in this queue is the arriving job."""

@@ -18,10 +18,10 @@ from jqueue.domain.cron import check_cron, last_until, next_after
 from jqueue.domain.draft import Draft, take_space
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
-from jqueue.domain.fields import COUNT_MAX, Count, Duration, Name, Positive, Priority32
+from jqueue.domain.fields import COUNT_MAX, Duration, Name, Positive, Priority32
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
-from jqueue.domain.limits import Limits, check_headers, check_integer, check_name, schedule_bytes
+from jqueue.domain.limits import check_headers, check_integer, check_name, schedule_bytes
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.enqueue import AddsJobs, Enqueue
 from jqueue.domain.rules import (
@@ -188,7 +188,7 @@ _SPARE_NAME = 64
 """Number of bytes of a job's id that are kept free for its prefix and its time, besides the entry's name."""
 
 
-def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
+def fire_due(draft: Draft, now: datetime) -> None:
     """Enqueue the jobs of the cron entries that are due: one job each, whatever the number of missed times.
 
     An entry that this machine cannot read (its time zone is unknown here) waits for a machine that can. An entry
@@ -204,19 +204,18 @@ def fire_due(draft: Draft, now: datetime, enqueue_bytes: int) -> None:
             else:
                 occurrence = last_until(schedule.cron, schedule.timezone, next_time(schedule, now), now)
                 after = with_fired(schedule, occurrence, now)
-                _enqueue_of(schedule, occurrence, enqueue_bytes).change(draft, now)
+                _enqueue_of(schedule, occurrence).change(draft, now)
         except (InvalidJobError, QueueFullError, SegmentDamagedError):
             continue
         draft.note(draft.header.schedules, schedule.name, after)
 
 
-def _enqueue_of(schedule: Schedule, occurrence: datetime, enqueue_bytes: int, new_id: str = "") -> Enqueue:
+def _enqueue_of(schedule: Schedule, occurrence: datetime, new_id: str = "") -> Enqueue:
     """Return the enqueue of the job of an occurrence.
 
     Args:
         schedule: the entry.
         occurrence: the time.
-        enqueue_bytes: see `SetSchedule`.
         new_id: id of the job if it is not that of the occurrence. The key of the entry must not be taken then.
     """
     moment = occurrence.isoformat()
@@ -226,7 +225,7 @@ def _enqueue_of(schedule: Schedule, occurrence: datetime, enqueue_bytes: int, ne
         options |= {"new_id": new_id, "on_conflict": "raise"}
     else:
         options["job_id"] = f"cron:{schedule.name}:{moment}"
-    return Enqueue(schedule.entrypoint, schedule.payload, enqueue_bytes=enqueue_bytes, **options)
+    return Enqueue(schedule.entrypoint, schedule.payload, **options)
 
 
 class SetSchedule(AddsJobs, frozen=True):
@@ -267,7 +266,7 @@ class SetSchedule(AddsJobs, frozen=True):
         inline = msgspec.structs.replace(preparation, object_bytes=None)  # the entry copies its payload into each job
         job = Enqueue(self.entrypoint, self.payload, **options).prepared(inline)
         checked = {name: getattr(job, name) for name in ("payload", *SCHEDULE_OPTIONS)}
-        return replace(self, **checked | {"headers": headers, "enqueue_bytes": limits.enqueue_bytes})
+        return replace(self, **checked | {"headers": headers})
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
         """Set the entry, due at its next time after `now`. If it exists with the same times, its due time is kept.
@@ -287,7 +286,7 @@ class SetSchedule(AddsJobs, frozen=True):
                 return as_shown(known, now)
         schedule = Schedule(**values, next_at=next_at, fired=fired)
         size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
-        take_space(draft, size, self.enqueue_bytes, f"the cron entry {self.name!r}")
+        take_space(draft, size, f"the cron entry {self.name!r}")
         draft.note(draft.header.schedules, self.name, schedule)
         return as_shown(schedule, now)
 
@@ -298,7 +297,6 @@ class RunSchedule(Operation, frozen=True):
     Attributes:
         name: the name of the entry.
         job_id: id of the new job; drawn when the operation is prepared.
-        enqueue_bytes: number of bytes up to which its writer fills a blob that has no limit of its own.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
@@ -306,12 +304,11 @@ class RunSchedule(Operation, frozen=True):
 
     name: str
     job_id: str = ""
-    enqueue_bytes: Count = Limits().enqueue_bytes
 
     def prepared(self, preparation: Preparation) -> RunSchedule:
         """Check the name, and draw the id."""
         super().prepared(preparation)
-        return replace(self, job_id=preparation.new_id(), enqueue_bytes=preparation.limits.enqueue_bytes)
+        return replace(self, job_id=preparation.new_id())
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job. The header `jqueue-scheduled-for` holds the present time.
@@ -324,7 +321,7 @@ class RunSchedule(Operation, frozen=True):
         schedule = draft.header.schedules.get(self.name)
         if schedule is None:
             raise InvalidJobError(f"there is no cron entry {self.name!r}")
-        return _enqueue_of(schedule, now, self.enqueue_bytes, self.job_id).change(draft, now)
+        return _enqueue_of(schedule, now, self.job_id).change(draft, now)
 
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job."""
