@@ -98,7 +98,8 @@ logger: Logger = logger_of("jqueue.worker")
 
 PLAIN = "%(asctime)s %(levelname)s %(name)s: %(about)s%(message)s"
 IN_COLOURS = "%(about)s%(message)s"
-ABOUT = ("job_id", "entrypoint", "attempt")
+STANDARD = frozenset((*vars(logging.makeLogRecord({})), "message", "asctime", "about", "taskName"))
+"""The attributes of a record that are not its `extra`."""
 INDENTED = "\n    "
 
 
@@ -116,7 +117,7 @@ class JSONFormatter(logging.Formatter):
     worker: str | None = None
 
     def format(self, record: logging.LogRecord) -> str:
-        """As in logging. A record about a job has `job_id`, `entrypoint` and `attempt`."""
+        """As in logging, with the `extra` of the record. A name that the object has already begins with `extra_`."""
         values = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
@@ -124,10 +125,14 @@ class JSONFormatter(logging.Formatter):
             "message": record.getMessage(),
             "worker": self.worker,
         }
-        values |= {name: getattr(record, name) for name in ABOUT if hasattr(record, name)}
         if traceback := record.exc_text or (record.exc_info and self.formatException(record.exc_info)):
             values["traceback"] = traceback
-        return json.dumps(values, default=str)
+        extra = {name: value for name, value in vars(record).items() if name not in STANDARD}
+        values |= {f"extra_{name}" if name in values else f"{name}": value for name, value in extra.items()}
+        try:
+            return json.dumps(values, default=str, allow_nan=False)
+        except (TypeError, ValueError):  # a value has NaN, itself, or keys that are no text
+            return json.dumps({name: None if value is None else str(value) for name, value in values.items()})
 
 
 class JobFormatter(logging.Formatter):

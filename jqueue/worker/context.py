@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Protocol, TypedDict, Unpack, cast, overload
@@ -65,6 +65,14 @@ class Pieces:
                 yield piece
         finally:
             asyncio.run_coroutine_threadsafe(on_loop(self.aclose), loop).result()
+
+
+class _JobLogger(logging.LoggerAdapter[logging.Logger]):
+    """A logger whose records have what names the job, and the `extra` of their call."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """See `logging.LoggerAdapter`."""
+        return msg, {**kwargs, "extra": {**(self.extra or {}), **(kwargs.get("extra") or {})}}
 
 
 class Around(TypedDict, total=False):
@@ -129,7 +137,7 @@ class Surroundings(Generic[R_co]):
     def logger(self) -> logging.LoggerAdapter[logging.Logger]:
         """A logger whose records have `entrypoint` and, of a single job, `job_id` and `attempt`."""
         if self._logger is None:
-            self._logger = logging.LoggerAdapter(logger, self._about())
+            self._logger = _JobLogger(logger, self._about())
         return self._logger
 
     @property

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import logging
+import math
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -314,8 +316,8 @@ def test_the_log_in_json_is_one_object_a_line_also_for_a_process_of_handlers(que
     records = [json.loads(line) for line in process.end(status=1).splitlines()]
     assert {f"worker@{socket.gethostname()}:{process.process.pid}"} == {record["worker"] for record in records}
     by_message = {record["message"]: record for record in records}
-    assert ("INFO", "apart", jobs["apart"], 1) == tuple(
-        by_message["begins well"][name] for name in ("level", "entrypoint", "job_id", "attempt")
+    assert ("INFO", "apart", jobs["apart"], 1, ".") == tuple(
+        by_message["begins well"][name] for name in ("level", "entrypoint", "job_id", "attempt", "place")
     )
     assert ("ERROR", jobs["apart"]) == tuple(by_message["two\nlines"][name] for name in ("level", "job_id"))
     assert by_message["two\nlines"]["traceback"].endswith("ZeroDivisionError: division by zero")
@@ -358,6 +360,17 @@ def test_a_record_cannot_control_a_terminal_or_forge_a_line():
     assert line.isascii()
     assert line.isprintable()
     assert ("m\x1b", 3) == tuple(json.loads(line)[name] for name in ("entrypoint", "attempt"))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"), [({"a": [1]}, {"a": [1]}), (math.nan, "nan"), ({(1, 2): 3}, "{(1, 2): 3}")]
+)
+def test_a_record_in_json_has_the_extra_of_its_call_and_is_valid_json(value, shown):
+    extra = {"order": value, "worker": "mine", "place": pathlib.Path("here")}
+    record = logging.getLogger("program").makeRecord("program", 20, __file__, 1, "sold", (), None, extra=extra)
+    values = json.loads(JSONFormatter().format(record), parse_constant=pytest.fail)
+    assert {"time", "level", "logger", "message", "worker", "order", "extra_worker", "place"} == values.keys()
+    assert (None, shown, "mine", "here") == tuple(values[name] for name in ("worker", "order", "extra_worker", "place"))
 
 
 # Several processes

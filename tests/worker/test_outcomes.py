@@ -414,7 +414,7 @@ async def test_the_context_holds_the_job_and_the_worker(caplog):
     @worker.handler("work", timeout=30)
     async def work(ctx: Context) -> None:
         seen.append(ctx)
-        ctx.logger.warning("hello")
+        ctx.logger.warning("hello", extra={"order": 17})
 
     async with broker() as queue:
         job = await queue.enqueue("work", b"", headers={"trace": "af31"})
@@ -425,7 +425,7 @@ async def test_the_context_holds_the_job_and_the_worker(caplog):
     assert ctx.deadline is not None
     assert 30 == pytest.approx((ctx.deadline - EPOCH).total_seconds(), abs=0.1)
     [record] = [record for record in caplog.records if "hello" in record.getMessage()]
-    assert (job.id, "work", 1) == (record.job_id, record.entrypoint, record.attempt)
+    assert (job.id, "work", 1, 17) == (record.job_id, record.entrypoint, record.attempt, record.order)
 
 
 @in_virtual_time
