@@ -249,7 +249,8 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         extra: fields that this version does not know, kept for the versions that do.
     """
 
-    version: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
+    # with a factory it is written even if it is 0, as by 1.0.0
+    version: Annotated[int, Meta(ge=0, le=LARGEST)] = msgspec.field(default_factory=int)
     queue: str = ""
     critical: tuple[str, ...] = ()
     evicted_through: Count = 0

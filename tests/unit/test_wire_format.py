@@ -12,6 +12,7 @@ import pytest
 from pydantic import ValidationError
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus
+from jqueue.core.codec import encode
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.header import CommitRecord, KeyHold
 from jqueue.domain.models import Job, QueueState
@@ -55,6 +56,10 @@ def queue_of(data):
 async def state_of(data):
     queue, _ = queue_of(data)
     return await queue.read_state()
+
+
+def test_the_version_is_written_even_if_it_is_0_as_by_1_0_0():
+    assert 0 == json.loads(encode(QueueState()))["version"]
 
 
 async def committed(data):
