@@ -62,6 +62,7 @@ from jqueue.ports.storage import (
     SupportsStoreTime,
     SupportsTurns,
     SupportsWatching,
+    describe,
 )
 
 Answer = TypeVar("Answer")
@@ -653,8 +654,8 @@ class Engine:
         if queue_id not in ("", parsed.header.queue):
             found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
             raise StorageFatalError(
-                f"the queue's object now holds another queue ({found}), not queue {shown(queue_id)}: if that is "
-                "intended, restart the program or make a new BrokerQueue or DirectQueue"
+                f"the object {describe(self.place)} now holds another queue ({found}), not queue {shown(queue_id)}: if "
+                "that is intended, restart the program or make a new BrokerQueue or DirectQueue"
             )
         if OBJECTS in parsed.header.critical and not self._keeps_objects:
             raise InvalidBlobError(
@@ -672,7 +673,7 @@ class Engine:
         what_to_do = (
             "restore it, or restart the program (make a new BrokerQueue or DirectQueue) to start an empty queue"
         )
-        return BlobMissingError(f"the queue's object has disappeared: {what_to_do}")
+        return BlobMissingError(f"the queue's object {describe(self.place)} has disappeared: {what_to_do}")
 
     async def _write(self, applied: Applied) -> None:
         """Write the draft, and settle its requests if the answer is a clean success.

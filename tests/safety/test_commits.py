@@ -4,6 +4,7 @@ A test of a rule fails if the code that docs/reference/protocol.md names beside 
 """
 
 import asyncio
+import re
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
@@ -253,14 +254,17 @@ async def test_rule_7_a_read_that_began_before_the_first_commit_is_no_loss(world
         await enqueue
 
 
-def test_rule_7_a_missing_blob_is_an_error_in_the_next_event_loop_too(tmp_path):
+def test_rule_7_a_missing_or_foreign_blob_is_an_error_that_names_it_in_the_next_event_loop_too(tmp_path):
     path = tmp_path / "queue.json"
     queue = DirectQueue(LocalFileSystemStorage(path))
     asyncio.run(queue.enqueue("t", b""))
     path.unlink()
-    with pytest.raises(BlobMissingError):
+    with pytest.raises(BlobMissingError, match=re.escape(str(path))):
         asyncio.run(queue.enqueue("t", b""))
     assert not path.exists()
+    asyncio.run(DirectQueue(LocalFileSystemStorage(path)).enqueue("t", b""))
+    with pytest.raises(StorageError, match=f"{re.escape(str(path))} now holds another queue"):
+        asyncio.run(queue.enqueue("t", b""))
 
 
 @in_virtual_time
