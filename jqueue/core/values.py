@@ -22,6 +22,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 from jqueue.core.observers import Observers
@@ -435,10 +436,9 @@ class ValueObjects:
         """
         listed: list[Listed] = []
         for folder in folders:
-            try:
-                listed += await self._observers.call("list", listing_timeout, self.storage.list_beside, folder)
-            except (OSError, TimeoutError) as error:
-                raise StorageError("the objects beside the queue could not be listed", error) from error
+            request = partial(self._observers.call, "list", listing_timeout, self.storage.list_beside, folder)
+            failed = "the objects beside the queue could not be listed"
+            listed += await retried(listing_timeout, request, self._entropy, failed)
         now = self._store_time() or max((each.modified for each in listed), default=None)
         ages = {} if now is None else {each.suffix: now - each.modified for each in listed}
         return {suffix: each for suffix, each in ages.items() if each > age}

@@ -26,6 +26,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
+from tests.tiny_segments import in_segments
 from tests.two_methods import TwoMethods
 from tests.virtual_world import in_virtual_time, now
 
@@ -170,6 +171,23 @@ async def test_objects_that_no_job_names_are_removed_after_an_hour():
     assert {gone.payload_object.suffix, LITTER}.isdisjoint(left)
     assert [kept[0].payload_object.suffix, YOUNG] == sorted(left[:2], key=lambda name: name == YOUNG)
     assert "x" * 1000 == await queue.result(kept[1])
+
+
+@in_virtual_time
+async def test_a_collection_outlives_a_failed_request_of_each_kind(caplog):
+    """Even if it is an OSError, as the clients of a store may raise it."""
+    memory = InMemoryStorage(clock=VirtualClock())
+    storage = FaultyObjects(memory, error=lambda: OSError("the connection was reset"))
+    queue = in_segments(DirectQueue(storage, clock=VirtualClock(), limits=TINY), bulk_jobs=0)
+    await queue.enqueue_many([Enqueue("work", LARGE) for _ in range(3)])
+    await storage.create_object(LITTER, b"of a dead process")
+    await asyncio.sleep(7200)
+    storage.object_calls.clear()
+    listings_and_index = [*["list_beside"] * 3, "read_object"]
+    for place in range(len(listings_and_index)):
+        storage.on_object(*[Fault.NONE] * place, Fault.LOST_REQUEST)
+        assert int(place == 0) == await queue.collect()
+    assert {*listings_and_index, "remove_object"} == {call for call, _ in storage.object_calls}
 
 
 async def test_the_objects_are_listed_before_the_queue_is_read():

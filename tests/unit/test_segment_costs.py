@@ -189,6 +189,16 @@ async def test_the_first_of_many_due_jobs_is_claimed_and_the_others_are_not_read
         assert storage.calls()["read_object"] <= 2 * len(segments), "the index and a chunk of each"
 
 
+@in_virtual_time
+async def test_segments_that_have_left_the_queue_are_forgotten(storage):
+    async with queue_on(storage, bulk_jobs=0, hot_bytes=0, fewest_rows=1, chunk_rows=2) as queue:
+        for _ in range(5):
+            await queue.enqueue_many(jobs(4))
+            for job in await queue.dequeue("a", batch_size=4):
+                await queue.ack(job)
+        assert 1 >= len(queue._engine.segments.loader._runs)  # noqa: SLF001
+
+
 # Ranges
 
 

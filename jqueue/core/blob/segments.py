@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -170,12 +171,19 @@ class SegmentLoader:
                 del self._loads[name]
                 if not load.task.cancelled():
                     self._settle(name, load, rows)
+                self._forget_except(rows.segments)
         for name, aside in list(self._aside.items()):
             if name not in rows.segments:
                 self._take_back(name, rows)
             elif name not in self._loads and (now >= aside.due or _jobs_of(name, rows) < aside.jobs):
                 aside.jobs = _jobs_of(name, rows)
                 self._begin(name, _Load([], check=aside, late=True), rows)
+
+    def _forget_except(self, segments: Collection[str]) -> None:
+        """Forget what is known of segments that have left the queue."""
+        self._runs = {name: run for name, run in self._runs.items() if name in segments}
+        self._missed.intersection_update(segments)
+        self.reported.intersection_update(segments)
 
     def _take_back(self, name: str, rows: SegmentRows) -> None:
         """Serve a segment again that was set aside, unless it has left the queue."""
@@ -465,7 +473,8 @@ class Segments:
         named = {FOLDER + name for name in (*header.segments, *header.retired)}
         for name, segment in header.segments.items():
             if segment.objects:
-                named.update((await self.reader.index(name, segment)).objects)
+                read, failed = partial(self.reader.index, name, segment), f"segment {FOLDER}{name} could not be read"
+                named.update((await retried(self.reader.call_timeout, read, self.parts.entropy, failed)).objects)
         return named
 
     def landed(self, draft: Draft, claimed: Mapping[str, int], size: int) -> None:
