@@ -273,7 +273,7 @@ class BulkEnqueue(SegmentCommit):
         """Cancel the segment that is being stored. Stored segments are litter if no commit names them."""
         if self._creating is not None:
             self._creating.cancel()
-            await asyncio.wait([self._creating])
+            await asyncio.gather(self._creating, return_exceptions=True)
 
     # The commit
 

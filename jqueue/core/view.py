@@ -670,7 +670,7 @@ async def _one_ahead(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[Piec
             yield piece
     finally:
         task.cancel()
-        await asyncio.wait([task])
+        await asyncio.gather(task, return_exceptions=True)
         await pieces.aclose()
 
 

@@ -1,6 +1,7 @@
 """A bulk enqueue adds any number of jobs in one commit, through segments. It means one enqueue after another."""
 
 import asyncio
+import gc
 import json
 from datetime import timedelta
 
@@ -9,6 +10,7 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
 from jqueue.domain.job import JobStatus
+from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -302,3 +304,43 @@ async def test_keys_of_rows_that_have_left_are_free_and_count_for_nothing(monkey
 
 
 # As one enqueue after the other
+
+
+def test_work_ahead_that_fails_when_it_is_cancelled_is_no_error_of_the_event_loop():
+    """A segment that is stored for a bulk enqueue, and rows that are read for a listing."""
+    told: list[str] = []
+
+    class Unwilling(FaultyObjects):
+        silent = False
+
+        async def _send(self, fault, request):
+            if self.silent:
+                try:
+                    await asyncio.sleep(9999)
+                except asyncio.CancelledError:
+                    raise RuntimeError("the connection was closed") from None
+            return await super()._send(fault, request)
+
+    async def work():
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
+        storage = Unwilling(InMemoryStorage())
+        async with queue_on(storage, most_rows=3 * LINES_PER_SLICE) as queue:
+            storage.silent = True
+            with pytest.raises(InvalidJobError):
+                await queue.enqueue_many([*numbered(range(5 * LINES_PER_SLICE)), Enqueue("work", priority="x")])
+            storage.silent = False
+            for first in (0, 100):
+                await queue.enqueue_many(numbered(range(first, first + 3)))
+            listing = queue.iterate_jobs()
+            await anext(listing)
+            await anext(listing)
+            storage.silent = True
+            await anext(listing)
+            while storage.object_calls[-1][1] == storage.object_calls[-2][1]:
+                await asyncio.sleep(0)  # until the rows of the other segment are asked for
+            await listing.aclose()
+            storage.silent = False
+
+    asyncio.run(work())
+    gc.collect()
+    assert [] == told
