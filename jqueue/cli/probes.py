@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Literal, Self, TypeVar
 
-from jqueue.core.tasks import Backoff, as_storage_error, end_tasks
+from jqueue.core.tasks import Backoff, as_storage_error
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError, shown
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import SupportsListing, SupportsReadIfChanged, SupportsScratch, SupportsStoreTime
+from jqueue.runtime.tasks import all_at_once
 
 Answer = TypeVar("Answer")
 Content = tuple[bytes, str | None]
@@ -54,15 +55,6 @@ async def with_retries(call: Callable[[], Awaitable[Answer]], entropy: Entropy) 
             if failures == TRIES:
                 raise as_storage_error(error) from error
             await asyncio.sleep(backoff.after(error))
-
-
-async def all_at_once(*calls: Coroutine[Any, Any, Answer]) -> list[Answer]:
-    """Make several calls at once, and return their answers. If one fails or we are cancelled, all others end too."""
-    tasks = [asyncio.create_task(call) for call in calls]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        await end_tasks(tasks)
 
 
 class ScratchObject:
@@ -252,7 +244,7 @@ class ProbeContext:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await asyncio.gather(*(made.remove() for made in self.objects))
+        await all_at_once(*(made.remove() for made in self.objects))
 
     def body(self) -> bytes:
         """Return a content unlike all others."""

@@ -32,6 +32,7 @@ from jqueue.domain.operations.lookups import Find
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.queue import JobQueue, SupportsApply, payload_of
 from jqueue.runtime.queue_options import options_of
+from jqueue.runtime.tasks import to_the_end
 
 BATCH_JOBS = 500
 """Maximum number of jobs in one claim."""
@@ -155,7 +156,7 @@ class _Mover:
         finally:  # they were refused, or the move failed
             if self.claimed:
                 charge = not self.source.capabilities.uncharged
-                await self.source.nack_many(self.claimed.values(), charge=charge)
+                await to_the_end(self.source.nack_many(self.claimed.values(), charge=charge))
 
     async def count(self) -> None:
         async for job in self._waiting():

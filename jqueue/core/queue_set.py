@@ -36,6 +36,7 @@ from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers, payload_of
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import SystemClock
+from jqueue.runtime.tasks import to_the_end
 
 logger: Logger = logger_of("jqueue")
 
@@ -254,20 +255,28 @@ class QueueSet(JobQueue):
         finally:
             for task in (*tasks, change):
                 task.cancel()
-            await asyncio.wait([*tasks, change])
-            ended = [task for task in tasks if not task.cancelled()]
-            for task in ended:
-                if task is not served and task.exception() is None and task.result():
-                    await self._hand_back(tasks[task].queue, task.result())
+            try:
+                await to_the_end(self._hand_back(tasks, served))
+            except asyncio.CancelledError:
+                if served is not None:  # nobody receives its jobs
+                    await to_the_end(self._hand_back({served: tasks[served]}, None))
+                raise
         if served is not None:
             return tasks[served], served.result()
-        return next((error for task in ended if (error := task.exception())), None)
+        return next((error for task in tasks if not task.cancelled() and (error := task.exception())), None)
 
-    async def _hand_back(self, queue: JobQueue, jobs: list[Job]) -> None:
-        try:
-            await queue.nack_many(jobs, charge=not queue.capabilities.uncharged)
-        except JQueueError as error:
-            logger.warning("%s could not be handed back, and will time out: %s", counted(len(jobs), "job"), error)
+    async def _hand_back(
+        self, tasks: dict[asyncio.Task[list[Job]], _Member], served: asyncio.Task[list[Job]] | None
+    ) -> None:
+        """Wait for calls, and hand back the jobs that they have claimed, except for those of `served`."""
+        for task, member in tasks.items():
+            await asyncio.wait([task])
+            if task is served or task.cancelled() or task.exception() or not (jobs := task.result()):
+                continue
+            try:
+                await member.queue.nack_many(jobs, charge=not member.queue.capabilities.uncharged)
+            except JQueueError as error:
+                logger.warning("%s could not be handed back, and will time out: %s", counted(len(jobs), "job"), error)
 
     def _handed_out(self, member: _Member, jobs: list[Job]) -> list[Job]:
         """Note that jobs of a queue were handed out, and return them."""
@@ -282,7 +291,7 @@ class QueueSet(JobQueue):
 
     # Claims
 
-    def _owners_of(self, reference: JobReference) -> list[JobQueue]:
+    def owners_of(self, reference: JobReference) -> list[JobQueue]:
         """Return the queues whose job or claim a reference may stand for: those that handed one out here.
 
         Raises:
@@ -313,7 +322,7 @@ class QueueSet(JobQueue):
         """
         if not references:
             raise _one_queue_error("an operation that names no job")
-        several = [self._owners_of(reference) for reference in references]
+        several = [self.owners_of(reference) for reference in references]
         if any(len(owners) > 1 for owners in several):
             raise InvalidJobError("this is the id of jobs in several queues of the set: pass the Job itself")
         if len({id(owners[0]) for owners in several}) > 1:
@@ -342,14 +351,10 @@ class QueueSet(JobQueue):
     ) -> list[JobNotFoundError]:
         lots: dict[JobQueue, list[JobReference]] = {}
         for job in jobs:
-            for queue in self._owners_of(job):  # if a claim is in two queues, both get the heartbeat
+            for queue in self.owners_of(job):  # if a claim is in two queues, both get the heartbeat
                 lots.setdefault(queue, []).append(job)
-        calls = [queue.heartbeat_many(lot, deadline=deadline) for queue, lot in lots.items()]
-        answers = await asyncio.gather(*calls, return_exceptions=True)  # each is asked, whatever another answers
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return list(chain.from_iterable(answers))  # type: ignore[arg-type]
+        answers = await _from_each(queue.heartbeat_many(lot, deadline=deadline) for queue, lot in lots.items())
+        return list(chain.from_iterable(answers))
 
     def claim_age(self, job_id: JobReference) -> float | None:
         """Seconds since the store last confirmed a claim handed out here; None if the queue of the job cannot tell."""
@@ -458,7 +463,7 @@ class QueueSet(JobQueue):
 
     async def remove_left(self, deadline: Duration) -> None:
         """Remove the records of workers that have left from each queue."""
-        await asyncio.gather(*(each.remove_left(deadline) for each in self.queues if isinstance(each, SupportsWorkers)))
+        await _from_each(each.remove_left(deadline) for each in self.queues if isinstance(each, SupportsWorkers))
 
     # Opening and closing
 
@@ -489,6 +494,15 @@ class QueueSet(JobQueue):
             await queue.dequeue(batch_size=0)
         except QueueClosedError:
             await self._stack.enter_async_context(queue)
+
+
+async def _from_each(calls: Iterable[Coroutine[Any, Any, Any]]) -> list[Any]:
+    """Wait for calls to several queues, also if one fails, and return their answers. The first error is raised then."""
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            raise answer
+    return answers
 
 
 def _one_queue_error(what: str) -> InvalidJobError:

@@ -18,6 +18,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.slices import Result, Slices
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Logger, logger_of
+from jqueue.runtime.tasks import all_at_once
 
 Answer = TypeVar("Answer")
 logger: Logger = logger_of("jqueue")
@@ -245,11 +246,4 @@ async def some_at_once(do: Callable[[Any], Awaitable[None]], things: Sequence[An
         for thing in rest:
             await do(thing)
 
-    tasks = [asyncio.create_task(worker()) for _ in range(min(AT_ONCE, len(things)))]
-    try:
-        for task in tasks:
-            await task
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    await all_at_once(*(worker() for _ in range(min(AT_ONCE, len(things)))))

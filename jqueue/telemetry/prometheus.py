@@ -28,6 +28,7 @@ from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import Operator
+from jqueue.runtime.tasks import all_at_once
 from jqueue.telemetry.catalog import METRICS
 from jqueue.telemetry.exporters import kind_of, observed, place_name
 
@@ -261,7 +262,7 @@ class PrometheusMetrics(Collector):
 
     async def fresh_text(self) -> bytes:
         """Read the figures of each queue, and return the metrics in the text format of Prometheus."""
-        await asyncio.gather(*(watched.look() for watched in self._present))
+        await all_at_once(*(watched.look() for watched in self._present))
         return await asyncio.to_thread(self.text)
 
     def collect(self) -> Iterator[Metric]:

@@ -18,6 +18,7 @@ from jqueue.domain.errors import CASConflictError, NotLoadedError, StorageFatalE
 from jqueue.domain.models import Job
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
+from jqueue.runtime.tasks import to_the_end
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claims import Claims
 from jqueue.worker.queue_health import RETRIED_ERRORS
@@ -120,7 +121,8 @@ class Claimer(Observer):
                     await state.more.wait()
                 await _end(poll)
             except asyncio.CancelledError:
-                await _end(poll)
+                with suppress(asyncio.CancelledError):  # another one: the first is raised below
+                    await _end(poll)
                 if not poll.cancelled() and poll.exception() is None:  # it was answered at this very moment
                     self._begin(poll.result(), False)
                 raise
@@ -148,4 +150,4 @@ class Claimer(Observer):
 async def _end(poll: asyncio.Task[list[Job]]) -> None:
     """Cancel a poll and wait for its end. The queue hands back the jobs that it may still claim."""
     poll.cancel()
-    await asyncio.wait([poll])
+    await to_the_end(asyncio.wait([poll]))

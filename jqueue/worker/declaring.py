@@ -11,6 +11,7 @@ from typing import Any
 from jqueue.domain.errors import StorageFatalError
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Operator
+from jqueue.runtime.tasks import all_at_once
 from jqueue.worker.handlers import Handler
 from jqueue.worker.queue_health import RETRIED_ERRORS, QueueHealth
 
@@ -76,7 +77,7 @@ async def declare(
                 keep_result=options.keep_result,
             )
         )
-    await asyncio.gather(*(_until_done(call, health) for call in calls))
+    await all_at_once(*(_until_done(call, health) for call in calls))
 
 
 async def _until_done(call: Callable[[], Awaitable[Any]], health: QueueHealth) -> None:

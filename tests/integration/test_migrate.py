@@ -141,6 +141,24 @@ async def test_claims_of_a_slow_move_are_kept_alive():
     assert [job.id] == [each.id for each in await jobs_of(dest)]
 
 
+@in_virtual_time
+async def test_a_move_that_is_cancelled_and_again_while_it_ends_hands_its_jobs_back():
+    stores = two_stores()
+    source, dest = (virtual(store) for store in stores)
+    await source.enqueue("work", b"")
+    stores[1].on_write(Fault.HANGS)
+    stores[0].latency = 1
+    moving = asyncio.create_task(migrate(source, dest))
+    await asyncio.sleep(10)
+    enqueueing = asyncio.create_task(source.enqueue("later", delay=60))  # the jobs go back after it
+    for _ in range(2):
+        await asyncio.sleep(0.1)
+        moving.cancel()
+    await asyncio.wait([moving, enqueueing])
+    assert moving.cancelled()
+    assert 0 == (await source.stats()).in_progress
+
+
 async def test_a_job_that_was_changed_after_it_was_seen_does_not_leave():
     queue = DirectQueue(InMemoryStorage())
     for name in ("dead", "claimed", "later"):

@@ -88,6 +88,28 @@ class TestJobs:
             await waiting
 
     @in_virtual_time
+    async def test_a_dequeue_that_is_cancelled_while_it_ends_other_calls_hands_the_job_back(self):
+        class Slow(DirectQueue):
+            async def dequeue(self, *arguments, **options):
+                try:
+                    return await super().dequeue(*arguments, **options)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(1)
+                    raise
+
+        storage = InMemoryStorage(clock=VirtualClock())
+        queue = blob()
+        waiting = asyncio.create_task(set_of(queue, Slow(storage, clock=VirtualClock())).dequeue(wait=60))
+        await asyncio.sleep(10)
+        await queue.enqueue("work")
+        for _ in range(2):
+            await asyncio.sleep(0.4)
+            waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert [(JobStatus.QUEUED, 0)] == [(job.status, job.failures) for job in (await queue.read_state()).jobs]
+
+    @in_virtual_time
     async def test_figures_are_of_all_queues(self):
         first, second = await two()
         await second.enqueue("mail", delay=60, job_id="mail")

@@ -86,6 +86,28 @@ async def test_a_job_that_is_being_claimed_when_the_worker_stops_is_handed_back_
     assert ([], QUEUED, 0) == (begun, job.status, job.failures)
 
 
+@in_virtual_time
+async def test_a_job_of_a_poll_that_ends_slowly_is_handed_back_although_the_run_is_cancelled_meanwhile():
+    class Slow(BrokerQueue):
+        async def dequeue(self, *arguments, wait=None, **options):
+            try:
+                return await super().dequeue(*arguments, wait=wait, **options)
+            except asyncio.CancelledError:
+                await asyncio.sleep(1)
+                return await super().dequeue(*arguments, **options)
+
+    worker, work, *_ = sleeper(1)
+    async with broker(kind=Slow) as queue, working(worker, queue) as task:
+        await asyncio.sleep(5)
+        worker.stop()
+        await asyncio.sleep(0.1)
+        task.cancel()
+        await work.enqueue(queue, 1)
+        await asyncio.sleep(5)
+        job = await only_job(queue)
+        assert (QUEUED, 0) == (job.status, job.failures)
+
+
 @pytest.mark.parametrize(("stops", "seconds"), [(1, 15), (2, 0)])
 @in_virtual_time
 async def test_a_handler_that_ignores_cancellation_is_left_after_cancel_grace_or_a_second_stop(stops, seconds):

@@ -17,6 +17,7 @@ from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
 from jqueue.ports.log import Logger, logger_of
+from jqueue.runtime.tasks import all_at_once, to_the_end
 from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.claims.held import (
     LEAST_ROWS,
@@ -147,7 +148,7 @@ class BatchClaims:
                 if task.results and name not in (names or ()):
                     staged = staged.without_done()  # Spark has not written their results
                 several.append(staged)
-            counts, _ = await asyncio.gather(self._settle(several), objects.clean(task.write_id))
+            counts, _ = await all_at_once(self._settle(several), objects.clean(task.write_id))
         return counts, problem
 
     async def _settle(self, several: Iterable[Staged]) -> Counter[str]:
@@ -250,10 +251,13 @@ class BatchClaims:
     async def close(self) -> None:
         """Hand back the jobs if their claims were not ended, and close the queue."""
         if self.held.number and not self._ends:  # the batch was interrupted
-            try:
-                await self.queue.nack_many(self.held.jobs, charge=False)
-                await self.queue.apply_each(*(EndRange(each, worked_on=0) for each in self.held.ranges))
-            except JQueueError as error:
-                logger.warning("%s could not be handed back: %s", counted(self.held.number, "job"), error)
+            await to_the_end(self._hand_back())
         await self._beats.keep(())
         await self.queue.aclose()
+
+    async def _hand_back(self) -> None:
+        try:
+            await self.queue.nack_many(self.held.jobs, charge=False)
+            await self.queue.apply_each(*(EndRange(each, worked_on=0) for each in self.held.ranges))
+        except JQueueError as error:
+            logger.warning("%s could not be handed back: %s", counted(self.held.number, "job"), error)

@@ -23,6 +23,7 @@ from jqueue.domain.events import read_batch
 from jqueue.domain.history import span_of
 from jqueue.ports.storage import SupportsObjects
 from jqueue.runtime.system import SystemEntropy
+from jqueue.runtime.tasks import all_at_once
 from jqueue.spark.fleet import FleetQueue, release_all
 from jqueue.spark.lake.events import ROWS, Columns, folder_of
 from jqueue.spark.lake.planning import DEADLINE, Events, Rewrite, Unit
@@ -132,7 +133,7 @@ class _Lot:
     async def rewrite(self, unit: Rewrite) -> None:
         """Write the events of files of one folder to one file. A single file without events to remove stays."""
         names = [each.name for each in unit.files]
-        contents = await asyncio.gather(*map(self._store.read, names))
+        contents = await all_at_once(*map(self._store.read, names))
         whole = table = pa.concat_tables([pq.read_table(BytesIO(each), partitioning=None) for each in contents])
         for queue, last in unit.cut.items():
             table = table.filter((pc.field("queue_id") != queue) | (pc.field("number") <= last))
