@@ -7,8 +7,9 @@ own. It has only as many jobs as this worker does within a moment, because no ot
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from jqueue.domain.errors import (
     SegmentDamagedError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Nack
@@ -28,10 +29,11 @@ from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.queue import SupportsRanges
+from jqueue.ports.queue import JobQueue, SupportsRanges
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
 from jqueue.worker.executions import HeldJob
+from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
 
 logger: Logger = logger_of("jqueue.worker")
@@ -176,16 +178,35 @@ class Claims:
         claims: list[HeldJob | Range] = [*self._state.held, *self._ranges]
         return min((each.claim_timeout for each in claims if each.claim_timeout), default=self._usual_timeout)
 
-    async def heartbeat_many(self, jobs: Sequence[Job], deadline: float) -> Sequence[JobNotFoundError]:
-        """Keep the claims on some jobs alive, and those on all ranges. Return what is wrong, by the ids of jobs."""
+    async def heartbeat_many(
+        self, jobs: Sequence[Job], deadline: float
+    ) -> tuple[Sequence[JobNotFoundError], dict[str, Exception]]:
+        """Keep the claims on some jobs alive, and those on all ranges, by calls of which each may fail alone.
+
+        Returns:
+            What is wrong, by the ids of jobs; and the ids of jobs whose heartbeat failed, with the errors.
+        """
         ranges = {each.claim.id: each for each in self._ranges}
         claims = [job.claim for job in jobs if self._find(job) is None]
         claims += [each.claim.claim for each in ranges.values()]
+        lots: list[tuple[JobQueue, list[Claim]]] = []
+        for queue, several in self._by_queue(claims).items():
+            lots += [(queue, several[start : start + self.limit]) for start in range(0, len(several), self.limit)]
+        calls = [queue.heartbeat_many(lot, deadline=deadline) for queue, lot in lots]
         answers: list[JobNotFoundError] = []
-        for start in range(0, len(claims), self.limit):
-            answers += await self._queue.heartbeat_many(claims[start : start + self.limit], deadline=deadline)
+        failed: dict[str, Exception] = {}
+        for (_, lot), answer in zip(lots, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+            if isinstance(answer, RETRIED_ERRORS):
+                failed.update((claim.job_id, answer) for claim in lot)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                answers += answer
         for each in ranges.values():
-            each.confirmed = self._state.loop.time()
+            if (error := failed.get(each.claim.id)) is None:
+                each.confirmed = self._state.loop.time()
+            else:
+                failed.update((job.id, error) for job in each.jobs)
         errors: list[JobNotFoundError] = []
         for error in answers:
             claimed = ranges.get(getattr(error, "range_id", None) or error.job_id)
@@ -199,7 +220,16 @@ class Claims:
             elif claimed in self._ranges and not getattr(error, "ended_here", False):
                 errors += [ClaimLostError(*job.claim) for job in claimed.undecided]
                 self._lose(claimed, "another worker has them, or they were removed")
-        return errors
+        return errors, failed
+
+    def _by_queue(self, claims: Iterable[Claim]) -> dict[JobQueue, list[Claim]]:
+        """Return the claims by their queues: a QueueSet has several."""
+        owners_of = getattr(self._queue, "owners_of", lambda claim: [self._queue])
+        lots: dict[JobQueue, list[Claim]] = {}
+        for claim in claims:
+            for queue in owners_of(claim):
+                lots.setdefault(queue, []).append(claim)
+        return lots
 
     def lose(self, job: Job) -> None:
         """Note that the claim on a job is lost. Nothing more is sent for the range that it may be in."""

@@ -10,7 +10,6 @@ import asyncio
 from jqueue.domain.errors import JobCancelledError
 from jqueue.worker.claims import BEATS_PER_TIMEOUT, Claims
 from jqueue.worker.job_runner import JobRunner
-from jqueue.worker.queue_health import RETRIED_ERRORS
 from jqueue.worker.run_state import RunState
 
 LONGEST_INTERVAL = 60.0
@@ -30,20 +29,12 @@ async def send_heartbeats(state: RunState, claims: Claims, job_runner: JobRunner
         if not (state.held or state.open_claims):
             continue
         jobs, timeout, pause = list(state.held), claims.shortest_timeout(), 0.0
-        try:
-            errors = await claims.heartbeat_many([held.job for held in jobs], max(SHORTEST_INTERVAL, timeout / 2))
-        except RETRIED_ERRORS as error:
-            state.health.failed(CALLS, error)
-            for held in list(state.held):
-                if loop.time() - held.confirmed >= timeout:
-                    job_runner.lose(held, f"the store confirmed no heartbeat for {timeout:g} s")
-            oldest = min((held.confirmed for held in state.held), default=loop.time())
-            left = oldest + timeout - loop.time()
-            pause = max(SHORTEST_INTERVAL, min(_interval_of(timeout), left / BEATS_PER_TIMEOUT))
-            continue
-        state.health.answered(CALLS)
+        deadline = max(SHORTEST_INTERVAL, timeout / 2)
+        errors, failed = await claims.heartbeat_many([held.job for held in jobs], deadline)
         refused = {error.job_id: error for error in errors}
         for held in jobs:
+            if held.job.id in failed:
+                continue
             refusal = refused.get(held.job.id)
             is_of_this_claim = getattr(refusal, "attempt", None) in (None, held.job.attempt)
             if refusal is None or isinstance(refusal, JobCancelledError) or not is_of_this_claim:
@@ -54,6 +45,17 @@ async def send_heartbeats(state: RunState, claims: Claims, job_runner: JobRunner
                 job_runner.stop_job(held, "cancelled")
             elif not getattr(refusal, "ended_here", False):
                 job_runner.lose(held, "another worker has it, or it was removed")
+        if not failed:
+            state.health.answered(CALLS)
+            continue
+        state.health.failed(CALLS, next(iter(failed.values())))
+        for held in list(state.held):
+            lasts = held.claim_timeout or timeout
+            if loop.time() - held.confirmed >= lasts:
+                job_runner.lose(held, f"the store confirmed no heartbeat for {lasts:g} s")
+        ends = [held.confirmed + (held.claim_timeout or timeout) for held in state.held]
+        left = min(ends, default=loop.time() + timeout) - loop.time()
+        pause = max(SHORTEST_INTERVAL, min(_interval_of(timeout), left / BEATS_PER_TIMEOUT))
 
 
 def _interval_of(timeout: float) -> float:

@@ -7,11 +7,14 @@ import logging
 import pytest
 
 from jqueue import (
+    BrokerQueue,
     CASConflictError,
     DeadlineExceededError,
     InMemoryStorage,
     JQueueError,
+    Limits,
     QueueFullError,
+    QueueSet,
     StorageError,
     UnknownOutcomeError,
 )
@@ -19,7 +22,7 @@ from jqueue.domain.errors import InvalidBlobError, StorageFatalError
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import Breakable, in_virtual_time, now
 from tests.worker.scenes import (
     LONG,
     CountingStorage,
@@ -91,6 +94,40 @@ async def test_a_worker_whose_outcomes_cannot_be_sent_claims_no_more_jobs_and_ke
             await asyncio.sleep(50)
             assert [1] * 3 == [job.attempt for job in (await other.read_state()).in_progress_jobs()]
             assert RunReport(succeeded=9) == await task
+
+
+@in_virtual_time
+async def test_a_store_that_fails_costs_only_its_own_jobs_their_claims():
+    worker, work, done = counting(5, claim_timeout=1)
+    storage = Breakable(InMemoryStorage(clock=VirtualClock()))
+    async with broker(storage) as ill, broker() as healthy:
+        for queue, number in ((ill, 1), (healthy, 2)):
+            await queue.enqueue_many([work.operation(number)])
+        async with working(worker, QueueSet(ill, healthy, clock=VirtualClock())) as task:
+            await asyncio.sleep(1)
+            storage.down = True
+            await asyncio.sleep(9)
+            storage.down = False
+            await until(lambda: len(done) == 2)
+        assert ([2, 1], RunReport(succeeded=2, lost=1)) == (done, task.result())
+        assert 1 == (await healthy.stats()).totals.claimed
+
+
+@in_virtual_time
+async def test_a_heartbeat_that_fails_costs_only_the_jobs_of_its_call_their_claims():
+    class OneFails(BrokerQueue):
+        async def heartbeat_many(self, jobs, **options):
+            if [job.job_id for job in jobs] == ["2"]:
+                raise DOWN
+            return await super().heartbeat_many(jobs, **options)
+
+    worker, work, done = counting(5, claim_timeout=1)
+    async with broker(kind=OneFails, limits=Limits(batch_size=1)) as queue:
+        for number in (1, 2, 3):
+            await work.enqueue(queue, number, job_id=f"{number}")
+        async with working(worker, queue) as task:
+            await asyncio.sleep(6)
+        assert ([1, 3], 2) == (sorted(done), task.result().succeeded)
 
 
 # Outages, and giving up
@@ -165,6 +202,23 @@ async def test_a_queue_unusable_from_the_start_and_refused_outcomes_end_the_work
         with pytest.raises(type(error)):
             await worker.run(queue, signals=False)
         assert now() < 1 or verb == "apply_each"
+
+
+@in_virtual_time
+async def test_a_run_that_a_refused_schedule_ends_leaves_no_call_behind():
+    class Refusing(FailingQueue):
+        async def schedule(self, *arguments, **options):
+            raise StorageFatalError("403")
+
+    worker = Worker()
+    worker.handler("limited", max_running=3)(lambda: None)
+    worker.cron("0 3 * * *")(lambda: None)
+    async with broker(kind=Refusing) as queue:
+        queue.fail("limit", DOWN)
+        with pytest.raises(StorageFatalError, match="403"):
+            await worker.run(queue, signals=False)
+        await asyncio.sleep(60)
+        assert 1 == len(queue.calls["limit"])
 
 
 @in_virtual_time
