@@ -10,9 +10,20 @@ import io
 import os
 import signal
 import sys
+from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 NEEDED = ("rich", "typer")
+
+STDOUT = 1
+"""Descriptor of the standard output."""
+
+UNUSABLE = 2
+"""Exit code of a command that could not do its work."""
+
+CLOSED_PIPE = 1
+"""Exit code of a command whose output is no longer read, as by `head`. That is no error to tell."""
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as typer has it: amid the imports, too, it prints no traceback."""
@@ -36,10 +47,51 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115 - until the end
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
-    app(prog_name="jqueue")
+    if os.name == "posix":
+        sys.stdout = _output()
+    try:
+        app(prog_name="jqueue")
+    finally:
+        try:
+            print(end="", flush=True)
+        except OSError as error:  # of the standard output of a worker, where its handlers print
+            raise _without_output(error) from None
+
+
+class _Output(io.FileIO):
+    """The standard output. A write that fails ends the command."""
+
+    def write(self, data: Any, /) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise _without_output(error) from None
+
+
+def _output() -> io.TextIOWrapper:
+    """Return a standard output that says if it cannot be written, also if the process was started without one."""
+    encoding, interactive = getattr(sys.stdout, "encoding", None), False
+    if sys.stdout is None:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), STDOUT)  # each write fails
+    else:
+        interactive = sys.stdout.isatty()
+    file = io.BufferedWriter(_Output(STDOUT, "w", closefd=False))
+    return io.TextIOWrapper(file, encoding, "backslashreplace", line_buffering=interactive)
+
+
+def _without_output(error: OSError) -> SystemExit:
+    """Return the end of a command whose standard output cannot be written. The rest of its output is dropped."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+    if isinstance(error, BrokenPipeError):
+        return SystemExit(CLOSED_PIPE)
+    with suppress(OSError):
+        reason = f"the standard output cannot be written: {error.strerror}. What the command has changed stays"
+        print(f"jqueue: {reason}", file=sys.stderr)
+    return SystemExit(UNUSABLE)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -6,17 +6,16 @@ import json
 import shutil
 import textwrap
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import typer
 
+from jqueue.cli import UNUSABLE as UNUSABLE
 from jqueue.cli.columns import write_lines
 from jqueue.core.shown import instant as instant
 from jqueue.domain.printable import counted, printable
-
-UNUSABLE = 2
-"""Exit code of a command that could not do its work."""
 
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
@@ -26,7 +25,7 @@ def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
     if as_json:
         write_lines([json.dumps({"error": printable(message)})])
     else:
-        typer.echo(f"jqueue: {printable(message)}", err=True)
+        note(message)
     return typer.Exit(UNUSABLE)
 
 
@@ -44,8 +43,9 @@ def tell(values: Mapping[str, Any], *lines: str, as_json: bool) -> None:
 
 
 def note(message: str) -> None:
-    """Print a line for people beside the output, on the standard error."""
-    typer.echo(f"jqueue: {printable(message)}", err=True)
+    """Print a line for people beside the output, on the standard error, if that can be written."""
+    with suppress(OSError):
+        typer.echo(f"jqueue: {printable(message)}", err=True)
 
 
 def show(*lines: str) -> None:

@@ -69,6 +69,7 @@ def find_worker(target: str) -> Worker:
         raise RefusedError("give the module, not its file: app:worker means `worker` in app.py in this folder")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    sys.stdout = sys.__stdout__  # an error of a program's print is the program's
     try:
         value: Any = importlib.import_module(module_name)
     except Exception as error:
@@ -385,7 +386,7 @@ async def serve(
         if not all(task.done() for task in left):
             logger.warning("some handlers still run although they were told to stop: the process exits now")
             logging.shutdown()
-            sys.stdout.flush()
+            print(end="", flush=True)
             os._exit(status)  # or they would keep the process alive for ever
         if status == 0:
             leave_at_signals()

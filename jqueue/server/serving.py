@@ -221,16 +221,23 @@ async def _run(
     leave: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until a signal comes. Then no connection is accepted, and the answers under way are sent."""
-    server, stopped = _Server(config, ready), asyncio.Event()
+    started, stopped = asyncio.Event(), asyncio.Event()
+    server = _Server(config, started.set)
     with handle_signals(stopped.set):
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        stopping = asyncio.create_task(stopped.wait())
-        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
-        server.should_exit = True
-        stopping.cancel()
-        if leave is not None:
-            await leave()
-        await serving
+        starting, stopping = asyncio.create_task(started.wait()), asyncio.create_task(stopped.wait())
+        try:
+            await asyncio.wait([serving, starting], return_when=asyncio.FIRST_COMPLETED)
+            if started.is_set():
+                ready()  # if it cannot print the link, the server ends
+                await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            server.should_exit = True
+            starting.cancel()
+            stopping.cancel()
+            if leave is not None:
+                await leave()
+            await serving
 
 
 def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Config:

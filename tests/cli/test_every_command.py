@@ -358,6 +358,17 @@ def test_a_closed_pipe_ends_quietly_and_an_output_that_is_not_utf_8_gets_escapes
 
 
 @pytest.mark.wide
+@pytest.mark.parametrize("output", ["> /dev/full", ">&-"])
+def test_an_output_that_cannot_be_written_is_one_line_and_a_status(path, queue, output):
+    """Whichever way a command writes it. What it has changed before is done."""
+    shell, code = f'"{sys.executable}" -m jqueue', "import os, sys; sys.exit(os.system(sys.argv[1]))"
+    for line in ("ls --help", "enqueue {} mail", "ls {} --json", "doctor {}", "dashboard {}", "show {} none --json"):
+        said = process(f"{shell} {line.format(path)} {output}; echo $? >&2", code=code).stderr
+        assert re.fullmatch(r"jqueue: the standard output cannot be written: [\w ]+\. .*\n2\n", said), line
+    assert 1 == len(queue.jobs())
+
+
+@pytest.mark.wide
 def test_the_completion_of_a_shell_is_installed_and_works_in_a_real_bash(tmp_path):
     (tmp_path / "jqueue").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m jqueue "$@"\n')
     (tmp_path / "jqueue").chmod(0o755)
