@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 
 IDS_DRAWN = 256
 """Number of ids drawn from the operating system at a time."""
@@ -51,6 +54,35 @@ def process_name() -> str:
         host = "".join(sign for sign in socket.gethostname() if sign.isprintable())[:HOST_LENGTH] or "localhost"
         _process_name = f"{host}:{os.getpid()}"
     return _process_name
+
+
+def usable_processors(system: Path = Path("/")) -> int:
+    """Return the number of processors that this process may use: by its affinity, and by the quotas of its cgroups.
+
+    A container sees all processors of its machine, and is slowed down when it uses more than its quota.
+
+    Args:
+        system: the root of the file system.
+    """
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min([count, *map(math.ceil, _quotas(system))])
+
+
+def _quotas(system: Path) -> Iterator[float]:
+    """Yield the quota of each cgroup around this process that has one, in processors. Only Linux has cgroups."""
+    with suppress(OSError):
+        for line in (system / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)  # version 2 has one hierarchy, which names no controllers
+            if controllers and "cpu" not in controllers.split(","):
+                continue
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if controllers else ("cpu.max",)
+            top = system / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            own = top / path.strip("/")  # a container may see only `top`, which is its own
+            for group in (own, *own.parents[: len(own.parts) - len(top.parts)]):
+                with suppress(OSError, ValueError):  # it is not there, or has no quota
+                    quota, period = " ".join((group / name).read_text() for name in names).split()
+                    if int(quota) > 0:
+                        yield int(quota) / int(period)
 
 
 def _uuids(drawn: bytes) -> list[str]:

@@ -3,9 +3,12 @@
 import asyncio
 import os
 import random
+import subprocess
+import sys
 
 import pytest
 
+from jqueue.runtime import system
 from jqueue.runtime.system import SystemEntropy
 from jqueue.runtime.threads import in_a_thread
 
@@ -42,3 +45,25 @@ async def test_work_that_raises_stop_iteration_does_not_hang_its_caller():
     async with asyncio.timeout(60):
         with pytest.raises(RuntimeError, match="StopIteration"):
             await in_a_thread(next, iter(()))
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_the_processors_of_other_programs_are_not_counted():
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); from jqueue.runtime import system"
+    asked = f"{code}; print(system.usable_processors())"
+    assert "1\n" == subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "files"),
+    [
+        ("0::/a/b", {"a/cpu.max": "50000 100000\n", "a/b/cpu.max": "max 100000\n"}),
+        ("0::/of/the/host", {"cpu.max": "100000 100000\n"}),
+        ("3:memory:/\n2:cpu,cpuacct:/a\n0::/", {"cpu/a/cpu.cfs_quota_us": "99\n", "cpu/a/cpu.cfs_period_us": "100\n"}),
+    ],
+)
+def test_a_quota_of_a_cgroup_bounds_the_number_of_processors(tmp_path, cgroup, files):
+    for name, text in {"proc/self/cgroup": cgroup, **{f"sys/fs/cgroup/{name}": files[name] for name in files}}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert 1 == system.usable_processors(tmp_path)
