@@ -1,7 +1,8 @@
 """The parent of worker processes: of several on one queue, or of some that are started anew when the program changes.
 
 It runs no event loop and imports no program. Its processes are spawned, and each leads a process group, so that Ctrl-C
-in a terminal reaches the parent alone, which passes each signal on. A process that finds its parent gone stops.
+in a terminal reaches the parent alone, which passes each signal on. A service manager may send one to all of them: what
+the parent then passes on does not count again. A process that finds its parent gone stops.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from jqueue.domain.printable import counted, printable
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.worker.processes import signals_blocked
-from jqueue.worker.signals import SIGNALS
+from jqueue.worker.signals import SIGNALS, expect_passed_on
 
 logger: Logger = logger_of("jqueue.worker")
 
@@ -94,6 +95,7 @@ class Supervisor:
         self._is_stopping = False
         self._spawn = multiprocessing.get_context("spawn")
         self._usable = self._spawn.RawValue("b", False)  # without a lock, which a killed process might hold
+        self._passed_on = self._spawn.RawValue("i", 0)
         self._signals: list[int] = []
 
     def supervise(self) -> int:
@@ -118,6 +120,7 @@ class Supervisor:
         """Handle what has happened since the last look. Return True if no process is left, or to come."""
         while self._signals:
             self._signals.pop()
+            self._passed_on.value += 1
             self._stop()
         for place in self._places:
             self._look_at(place)
@@ -132,7 +135,7 @@ class Supervisor:
             if not self._usable.value and any(each.process and not each.is_old for each in self._places):
                 return  # a first process has yet to find the worker and its queue
             place.due, place.began = None, now
-            args = self._run, place.number, self._usable
+            args = self._run, place.number, self._usable, self._passed_on
             place.process = self._spawn.Process(target=_child, args=args, name="jqueue-worker")
             with signals_blocked(SIGNALS):
                 place.process.start()
@@ -188,7 +191,7 @@ class Supervisor:
                 place.process.terminate()
 
 
-def _child(run: Callable[[int, Callable[[], object]], int], number: int, usable: Any) -> None:
+def _child(run: Callable[[int, Callable[[], object]], int], number: int, usable: Any, passed_on: Any) -> None:
     """In the process: run a worker, and exit with its status."""
     for each in SIGNALS:
         if signal.getsignal(each) is not signal.SIG_IGN:
@@ -196,6 +199,7 @@ def _child(run: Callable[[int, Callable[[], object]], int], number: int, usable:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    expect_passed_on(lambda: passed_on.value)
     threading.Thread(target=_stop_with_parent, name="jqueue-parent", daemon=True).start()
     try:
         status = run(number, lambda: setattr(usable, "value", True))

@@ -4,6 +4,7 @@ It leads a process group, so that it and every process that it starts end togeth
 
 * processes started by a handler end with its process, whether it is killed, crashes, or ends by itself;
 * Ctrl-C in a terminal reaches only the worker, which lets its handlers finish, also while the process starts;
+* a signal that a service manager sends to all processes ends none of these: the worker gets it too;
 * no process goes on after the worker itself was killed.
 
 Windows has no such groups: there the process ends, and the processes that it started go on. The process finds a handler
@@ -22,10 +23,12 @@ import multiprocessing.connection
 import operator
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from types import FrameType
 from typing import Any
 
 from jqueue.domain.models import Job
@@ -35,24 +38,24 @@ from jqueue.worker.handler_errors import check_awaited, error_in, portable, resu
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import forward_records
 from jqueue.worker.payloads import json_value
+from jqueue.worker.signals import SIGNALS
 
 End = tuple[Any, dict[str, Any] | None]
 """The result of a job and its error, one of them None."""
 
 
-def serve(pipe: Connection, levels: dict[str, int]) -> None:
-    """Do what the worker asks for, until it ends or closes the pipe.
+def serve(pipe: Connection, orders: Connection, levels: dict[str, int]) -> None:
+    """Do what the worker asks for, until it asks for nothing more, orders the end, or ends itself.
 
     Args:
         pipe: brings the module and the name of a handler, the jobs, and their timeout, and takes the reports.
+        orders: brings the order to end, also amid a job.
         levels: the levels of the worker's loggers.
     """
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # and any that came while it was blocked
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    threading.Thread(target=end_with_parent, name="jqueue-parent", daemon=True).start()
+    _survive_signals()
+    threading.Thread(target=end_with_parent, args=[orders], name="jqueue-parent", daemon=True).start()
     turn = threading.Lock()
 
     def send(report: bytes) -> None:
@@ -67,13 +70,19 @@ def serve(pipe: Connection, levels: dict[str, int]) -> None:
     forward_records(levels, lambda record: send(_report("log", record)))
     while True:
         try:
-            module, name, jobs, seconds = pipe.recv()
+            request = pipe.recv()
         except EOFError:
             return
+        if request is None:
+            return
+        module, name, jobs, seconds = request
         try:
             answer = _report("answer", {"results": _ends_of(module, name, jobs, seconds, begin)})
         except BaseException as error:
             answer = _report("answer", {"raised": portable(error)})
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):  # there may be none, or none that takes more
+                stream.flush()
         send(answer)
 
 
@@ -81,11 +90,39 @@ def _report(kind: str, content: Any = None) -> bytes:
     return json.dumps([kind, content], default=str).encode()
 
 
-def end_with_parent() -> None:
-    """Kill this process and its group when the worker ends, however it ends: only the worker enforces timeouts."""
+def _survive_signals() -> None:
+    """Do nothing at signals of others, unless a handler sets an action. The processes of a handler end at them.
+
+    Those would inherit it if signals were ignored.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # and any that came while it was blocked
+    numbers = [number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    for number in numbers:
+        signal.signal(number, _survive)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        os.register_at_fork(
+            after_in_child=lambda: [
+                signal.signal(number, signal.SIG_DFL) for number in numbers if signal.getsignal(number) is _survive
+            ]
+        )
+
+
+def _survive(number: int, frame: FrameType | None) -> None:
+    """Do nothing."""
+
+
+def end_with_parent(orders: Connection | None = None) -> None:
+    """Kill this process and its group when the worker ends, however it ends: only the worker enforces timeouts.
+
+    The order to end does the same, unless the program has an action for SIGTERM, which the worker then sends: that has
+    some seconds.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
-    multiprocessing.connection.wait([parent.sentinel])
+    ready = multiprocessing.connection.wait([parent.sentinel] if orders is None else [parent.sentinel, orders])
+    if parent.sentinel not in ready and signal.getsignal(signal.SIGTERM) is not _survive:
+        multiprocessing.connection.wait([parent.sentinel])
     with contextlib.suppress(OSError, AttributeError):  # Windows has no groups
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -16,13 +16,16 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from multiprocessing.connection import Connection
 from typing import Any
 
 from jqueue.domain.models import Job
+from jqueue.runtime.system import usable_processors
 from jqueue.worker.handler_errors import rebuilt
 from jqueue.worker.handlers import Handler
 from jqueue.worker.in_process import serve
 from jqueue.worker.job_log import levels_of_loggers, log_forwarded
+from jqueue.worker.signals import SIGNALS
 
 IMPORT_TIMEOUT = 300.0
 """Seconds that a process gets to start and to import the module of its handler, before the handler's timeout begins."""
@@ -30,8 +33,11 @@ IMPORT_TIMEOUT = 300.0
 TERMINATION = 3.0
 """Seconds between the order to end and its enforcement."""
 
+LEAVING = 5.0
+"""Seconds that idle processes get to end by themselves when the worker does."""
+
 JOIN_TIMEOUT = 5.0
-"""Seconds that all processes get to end when the worker does."""
+"""Seconds to wait for processes that were told to end when the worker does."""
 
 LAST_REPORTS = 1.0
 """Seconds to wait for the last reports of a process that has ended. A process that it has left may hold its pipe."""
@@ -48,14 +54,14 @@ class Processes:
     """Processes that are started when they are needed, and used again.
 
     Args:
-        max_processes: the largest number of processes; there are never more than processors.
+        max_processes: the largest number of processes; there are never more than processors to use.
 
     Attributes:
         turn: semaphore with one place per process. A caller acquires it before `call`.
     """
 
     def __init__(self, max_processes: int) -> None:
-        self.turn: asyncio.Semaphore = asyncio.Semaphore(min(max_processes, os.cpu_count() or 1))
+        self.turn: asyncio.Semaphore = asyncio.Semaphore(min(max_processes, usable_processors()))
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
 
@@ -87,11 +93,16 @@ class Processes:
         return results[0] if handler.options.batch is None else results
 
     async def close(self) -> None:
-        """End the processes."""
-        for process in self._all:
+        """Let idle processes end by themselves, with what they do at their exit, and end the others."""
+        for process in self._idle:
+            process.leave()
+        for process in self._all.difference(self._idle):
             process.end()
-        if self._all:
-            await asyncio.wait([process.gone for process in self._all], timeout=JOIN_TIMEOUT)
+        for seconds in (LEAVING, JOIN_TIMEOUT):
+            if self._all:
+                await asyncio.wait([process.gone for process in self._all], timeout=seconds)
+            for process in self._all:
+                process.end()
 
 
 class _EndedEarly(ProcessDied):
@@ -112,9 +123,11 @@ class _Process:
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
         self._must_end = False
-        self._pipe, theirs = multiprocessing.Pipe()
+        self._pipe, *theirs = multiprocessing.Pipe()
+        orders, self._orders = multiprocessing.Pipe(duplex=False)
+        theirs.append(orders)
         spawn = multiprocessing.get_context("spawn")  # a fork of a program with threads and an event loop may hang
-        self._process = spawn.Process(target=serve, args=(theirs, levels_of_loggers()), name="jqueue-handler")
+        self._process = spawn.Process(target=serve, args=(*theirs, levels_of_loggers()), name="jqueue-handler")
         threading.Thread(target=self._run, args=[theirs], name="jqueue-process", daemon=True).start()
         everyone.add(self)
         self.gone = self._loop.create_future()
@@ -142,19 +155,26 @@ class _Process:
         answer: dict[str, Any] = content
         return answer
 
+    def leave(self) -> None:
+        """Let the process, which is idle, end by itself."""
+        with contextlib.suppress(OSError):  # it is gone
+            self._pipe.send(None)
+
     def end(self) -> None:
         """Tell the process and all that it has started to end. What is left after some seconds is killed."""
         if not self._must_end:
             self._must_end = True
+            with contextlib.suppress(OSError):  # it is gone
+                self._orders.send(None)
             self._signal("SIGTERM")
             timer = threading.Timer(TERMINATION, self._signal, ["SIGKILL"])
             timer.daemon = True
             timer.start()
 
-    def _run(self, theirs: Any) -> None:
+    def _run(self, theirs: list[Connection]) -> None:
         """Start the process, wait for its end, and kill all that it has left. It runs in a thread."""
         try:
-            with theirs, signals_blocked({signal.SIGINT}):
+            with theirs[0], theirs[1], signals_blocked(SIGNALS):
                 self._process.start()
         except Exception as error:
             self._tell("gone", f"no process could be started for the handler: {error}")
@@ -207,12 +227,13 @@ class _Process:
 def signals_blocked(numbers: Collection[signal.Signals]) -> Iterator[None]:
     """Block signals in this thread. A process that it starts inherits that, from its first instruction on.
 
-    Until it leads its own group, Ctrl-C in a terminal reaches it too. It would end in a traceback, amid its imports.
+    Until it leads its own group, Ctrl-C in a terminal reaches it too. It would end in a traceback, amid its imports. A
+    service manager's SIGTERM reaches it always.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    multiprocessing.resource_tracker.ensure_running()  # its own start would unblock SIGINT
+    multiprocessing.resource_tracker.ensure_running()  # its own start would unblock signals
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
         yield

@@ -21,6 +21,21 @@ _stops: list[tuple[asyncio.AbstractEventLoop, Callable[[], None]]] = []
 _before: dict[int, Any] = {}
 """The signal handlers from before the first `handle_signals` block."""
 
+_received, _heeded = 0, 0
+"""Number of signals that this process has received, and of stops that they have led to."""
+
+_passed_on: Callable[[], int] = int  # returns 0
+
+
+def expect_passed_on(count: Callable[[], int]) -> None:
+    """Tell signals that the parent passes on from those of others: a sender may have sent one to both.
+
+    Args:
+        count: returns the number of signals that the parent has received, each of which it passes on.
+    """
+    global _passed_on
+    _passed_on = count
+
 
 WAKE_EVERY = 0.25
 """Seconds between two wake-ups of an idle event loop, so that it notices a signal that another thread got.
@@ -93,9 +108,14 @@ def _leave(number: int, frame: FrameType | None) -> None:
 
 
 def _on_signal(number: int, frame: FrameType | None) -> None:
-    for loop, stop in list(_stops):
-        if not loop.is_closed():
-            loop.call_soon_threadsafe(stop)  # it also wakes the loop
+    global _received, _heeded
+    _received += 1
+    passed_on = _passed_on()
+    while _heeded < max(passed_on, _received - passed_on):
+        _heeded += 1
+        for loop, stop in list(_stops):
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(stop)  # it also wakes the loop
     before: Any = _before.get(number)
     if _is_the_programs(before):
         before(number, frame)

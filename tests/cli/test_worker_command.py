@@ -377,9 +377,12 @@ def test_a_record_in_json_has_the_extra_of_its_call_and_is_valid_json(value, sho
 
 
 def test_a_signal_stops_all_processes_in_order_and_the_parent_exits_with_0(tmp_path, queue, start):
-    parent, _ = busy(queue, start, 2)
+    parent, pids = busy(queue, start, 2)
     parent.send("SIGTERM")
     parent.until_logged(r"worker-[12] is stopping: waiting for 1 job", times=2)
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM)  # a service manager sends it to all processes, and the parent has passed it on
+    time.sleep(TICK)  # leaves time for a second stop, which would hand the jobs back at once
     (tmp_path / "told").touch()
     parent.end()
     assert {} == queue.jobs()

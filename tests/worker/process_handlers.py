@@ -1,6 +1,7 @@
 """Handlers that run in their own processes, where they are imported by the name of this module."""
 
 import asyncio
+import atexit
 import gc
 import os
 import signal
@@ -38,6 +39,12 @@ def add(numbers: Numbers, ctx: Context) -> Numbers:
 @worker.handler("process_id", process=True, keep_result=60)
 def process_id() -> int:
     return os.getpid()
+
+
+@worker.handler("say", process=True)
+def say(port: int) -> None:
+    atexit.register(print, "left")
+    print("said")
 
 
 @worker.handler("end", process=True, max_attempts=1)

@@ -224,7 +224,7 @@ def start(tmp_path):
 
     def start(handler, port):
         command = [sys.executable, str(tmp_path / "program.py"), handler, str(port)]
-        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "PYTHONUNBUFFERED": ""}
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
         running.append(process)
         return process
@@ -244,15 +244,35 @@ def test_the_processes_of_a_handler_end_when_its_worker_is_killed(start, ear):
         assert [] == list(lines)
 
 
+def ctrl_c(pid):
+    os.killpg(pid, signal.SIGINT)
+
+
+def stop_service(pid):
+    """Send SIGTERM to the worker and all of its processes, as systemd does."""
+    children = " ".join(file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children"))
+    for each in [*children.split(), pid]:
+        os.kill(int(each), signal.SIGTERM)
+
+
 @pytest.mark.wide
-def test_ctrl_c_reaches_only_the_worker_and_its_handler_processes_finish(start, ear):
+@pytest.mark.parametrize("stop", [ctrl_c, stop_service])
+def test_a_signal_to_all_processes_stops_only_the_worker_and_its_handler_processes_finish(start, ear, stop):
     process = start("wait_for_another", ear.port)
     with ear.lines() as lines:
         assert "here\n" == lines.readline()
-        os.killpg(process.pid, signal.SIGINT)
+        stop(process.pid)
         print("done", file=lines, flush=True)
         assert ["done\n"] == list(lines)
     assert "1 succeeded\n" == process.communicate(timeout=SECONDS)[0]
+
+
+@pytest.mark.timeout(SECONDS)
+def test_a_handler_process_writes_what_it_prints_after_each_job_and_runs_atexit_in_the_end(start):
+    process = start("say", 0)
+    assert "said\n" == process.stdout.readline()
+    process.terminate()
+    assert ["1 succeeded", "left"] == sorted(process.communicate(timeout=SECONDS)[0].splitlines())
 
 
 def test_a_program_that_leaves_its_event_loop_ends_with_its_handler_processes(tmp_path):
