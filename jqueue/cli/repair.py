@@ -26,6 +26,7 @@ from jqueue.domain.header import Header
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.segments import FOLDER, Range, Segment, Span, common, joined, size_of, without
+from jqueue.domain.stats import about_lines
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import Listed, SupportsObjects
 
@@ -258,7 +259,10 @@ def repair(
             if counts["lost"] or counts["claimed"]:
                 found.append((damage, counts))
         if not found:
-            raise RefusedError("every job of the queue can be read: nothing was dropped")
+            lines = opened.view.set_aside
+            what = "the segment" if chosen is not None else "the queue's segments" if lines else "the queue"
+            more = f". But {about_lines(lines)}" if lines else ""
+            raise RefusedError(f"every job of {what} can be read: nothing was dropped{more}")
         if not any(counts["lost"] for _, counts in found):
             raise RefusedError(f"nothing was dropped. {_later(sum(counts['claimed'] for _, counts in found))}")
         return found

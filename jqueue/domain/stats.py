@@ -279,6 +279,13 @@ def crowd_warning(header: Header) -> str | None:
     )
 
 
+def about_lines(set_aside: Sequence[SetAside]) -> str:
+    """Return what is to be said of the lines that cannot be read as jobs, of which there is one at least."""
+    lines = counted(len(set_aside), "line cannot be read as a job", "lines cannot be read as jobs")
+    first = "" if len(set_aside) == 1 else "the first: "
+    return f"{lines}: {first}{set_aside[0].reason}. Mend or remove it in the queue's object"
+
+
 def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int, errors: int) -> list[str]:
     """Return the warnings about the space in the blob, and about lines and results that are lost to users."""
     warnings = []
@@ -288,9 +295,7 @@ def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int
             "workers catch up, purge dead jobs, or raise the queue's limit with configure(blob_bytes=...)"
         )
     if set_aside:
-        lines = counted(len(set_aside), "line cannot be read as a job", "lines cannot be read as jobs")
-        first = "" if len(set_aside) == 1 else "the first: "
-        warnings.append(f"{lines}: {first}{set_aside[0].reason}. Mend or remove it in the queue's object")
+        warnings.append(about_lines(set_aside))
     if results or errors:
         lost = [counted(results, "result was dropped", "results were dropped")] if results else []
         if errors:

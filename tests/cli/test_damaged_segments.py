@@ -57,10 +57,21 @@ def test_a_repair_gives_up_what_cannot_be_read_of_a_damaged_segment_and_brings_b
     arguments = ("repair", path)
     assert {"segments": 1, "unreadable": 4, "readable": 2}.items() <= values(*arguments, "--dry-run").items()
     assert values(*arguments, "--dry-run") == values(*arguments, segments["mail"].name, "--dry-run")
-    assert "nothing was dropped" in refused("repair", path, segments["report"].name)
+    said = refused("repair", path, segments["report"].name)
+    assert "every job of the segment can be read: nothing was dropped" == said
     assert "there is no terminal to ask at" in refused(*arguments)
     assert "4 jobs of 1 damaged segment (mail) dropped, 2 kept" == text(*arguments, "--yes")
     assert ["mail"] * 2 + ["report"] * 2 == sorted(job["entrypoint"] for job in rows("ls", path))
+
+
+def test_a_repair_with_nothing_to_do_names_the_lines_that_it_does_not_mend_as_the_figures_do(path, queue):
+    assert "every job of the queue can be read: nothing was dropped" == refused("repair", path)
+    queue.enqueue("mail", b"", job_id="broken")
+    path.write_text(path.read_text().replace('"entrypoint":"mail"', '"entrypoint":7'))
+    [warning] = values("stats", path)["warnings"]
+    assert "1 line cannot be read as a job: " in warning
+    said = refused("repair", path)
+    assert f"every job of the queue's segments can be read: nothing was dropped. But {warning}" == said
 
 
 def test_a_segment_that_the_store_refuses_to_read_is_named_and_never_given_up(path, segments, url_of):
