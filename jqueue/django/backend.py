@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import sys
@@ -46,6 +45,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.lookups import Find
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import SystemEntropy
+from jqueue.runtime.threads import in_its_own_thread
 from jqueue.sync import SyncQueue
 from jqueue.worker.handler_options import DEFAULT_BACKOFF, HandlerOptions
 from jqueue.worker.retries import Backoff
@@ -159,7 +159,7 @@ class JQueueBackend(BaseTaskBackend):
 
     async def aenqueue(self, task: Task, args: Sequence[Any], kwargs: Mapping[str, Any]) -> TaskResult:
         """See `enqueue`. A thread waits for the store."""
-        result, is_new = await asyncio.to_thread(self._add, task, args, kwargs)
+        result, is_new = await in_its_own_thread(self._add, task, args, kwargs)
         if is_new:
             await task_enqueued.asend(type(self), task_result=result)
         return result
@@ -176,7 +176,7 @@ class JQueueBackend(BaseTaskBackend):
 
     async def aget_result(self, result_id: str) -> TaskResult:
         """See `get_result`. A thread waits for the store."""
-        return await asyncio.to_thread(self._look_up, result_id)
+        return await in_its_own_thread(self._look_up, result_id)
 
     def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
         """Yield the problems of the settings. No store is asked."""

@@ -1,14 +1,16 @@
 """The threads for disk access, long computations and waits for the network, so that they do not block an event loop.
 
 They are separate from the event loop's own threads, all of which job handlers may occupy. Waits for the network have a
-pool of their own, so that a host that does not answer delays no file.
+pool of their own, so that a host that does not answer delays no file. Waits for other code have a thread each.
 """
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import os
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -42,6 +44,23 @@ class _Call:
             return self._work(*self._arguments)
         except StopIteration as error:  # no future can carry it: its caller would wait for ever
             raise RuntimeError("a function that ran in a thread raised StopIteration") from error
+
+
+class _ThreadEach(concurrent.futures.Executor):
+    """Runs each call in a thread of its own, for which the end of the program does not wait."""
+
+    def submit(self, call: Any, /, *_: Any, **__: Any) -> Any:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                future.set_result(call())
+            except BaseException as error:
+                future.set_exception(error)
+
+        threading.Thread(target=run, name="jqueue-call", daemon=True).start()
+        return future
 
 
 def _begin() -> None:
@@ -92,6 +111,16 @@ async def in_a_network_thread(work: Callable[..., Result], *arguments: Any, **op
     """
     call = _Call(partial(work, **options), arguments)
     result: Result = await asyncio.get_running_loop().run_in_executor(_network, call)
+    return result
+
+
+async def in_its_own_thread(work: Callable[..., Result], *arguments: Any) -> Result:
+    """Run a function that waits for a process, a queue or code of the program in a new thread, and return its result.
+
+    If the caller is cancelled, the call goes on, and nothing waits for it.
+    """
+    call = _Call(contextvars.copy_context().run, (work, *arguments))
+    result: Result = await asyncio.get_running_loop().run_in_executor(_ThreadEach(), call)
     return result
 
 

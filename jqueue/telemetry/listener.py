@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import Logger, logger_of
+from jqueue.runtime.threads import in_its_own_thread
 from jqueue.telemetry.exporters import address_of
 
 logger: Logger = logger_of("jqueue.telemetry")
@@ -96,7 +97,7 @@ async def listening(address: str, pages: Pages) -> AsyncIterator[str]:
         try:
             yield f"{host}:{server.server_port}"
         finally:
-            await asyncio.to_thread(server.shutdown)
+            await in_its_own_thread(server.shutdown)
 
 
 def _serve(server: ThreadingHTTPServer) -> None:

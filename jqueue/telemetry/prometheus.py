@@ -29,6 +29,7 @@ from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import Operator
 from jqueue.runtime.tasks import all_at_once
+from jqueue.runtime.threads import in_its_own_thread
 from jqueue.telemetry.catalog import METRICS
 from jqueue.telemetry.exporters import kind_of, observed, place_name
 
@@ -263,7 +264,7 @@ class PrometheusMetrics(Collector):
     async def fresh_text(self) -> bytes:
         """Read the figures of each queue, and return the metrics in the text format of Prometheus."""
         await all_at_once(*(watched.look() for watched in self._present))
-        return await asyncio.to_thread(self.text)
+        return await in_its_own_thread(self.text)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the latest samples, for the registry. If two have the same labels, the first counts.

@@ -21,6 +21,7 @@ from typing import Any
 
 from jqueue.domain.models import Job
 from jqueue.runtime.system import usable_processors
+from jqueue.runtime.threads import in_its_own_thread
 from jqueue.worker.handler_errors import rebuilt
 from jqueue.worker.handlers import Handler
 from jqueue.worker.in_process import serve
@@ -139,7 +140,7 @@ class _Process:
         """Do a job or a batch. Return the answer of `in_process`."""
         function = handler.function
         request = function.__module__, function.__qualname__, jobs, handler.options.seconds
-        sending = self._loop.run_in_executor(None, self._pipe.send, request)
+        sending = asyncio.create_task(in_its_own_thread(self._pipe.send, request))
         sending.add_done_callback(lambda _: sending.cancelled() or sending.exception())  # its end is told below
         try:
             kind, content = await asyncio.wait_for(self._messages.get(), IMPORT_TIMEOUT)

@@ -34,7 +34,7 @@ from jqueue.django.backend import JQueueBackend
 from jqueue.django.worker import worker_of
 from jqueue.runtime import file_lock
 from jqueue.worker import Context
-from tests.worker.scenes import LONG, SECRET
+from tests.worker.scenes import LONG, SECRET, NoThreads
 
 try:
     from django.tasks import task
@@ -229,6 +229,7 @@ def test_arguments_that_are_not_json_are_refused_and_nothing_is_enqueued(site, v
 
 
 async def test_code_on_an_event_loop_awaits_and_is_told_to(site, signals):
+    asyncio.get_running_loop().set_default_executor(NoThreads())
     with pytest.raises(SynchronousOnlyOperation, match="aenqueue"):
         send.enqueue()
     result = await asend.aenqueue("value")

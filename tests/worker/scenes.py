@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
@@ -126,6 +127,13 @@ async def until(condition):
             return
         await asyncio.sleep(0.01)
     raise AssertionError("the condition never became true")
+
+
+class NoThreads(ThreadPoolExecutor):
+    """The executor of an event loop whose program takes all of its threads."""
+
+    def submit(self, *_, **__):
+        raise RuntimeError("the threads of the program are its own")
 
 
 def stubborn(timeout=10, **options):

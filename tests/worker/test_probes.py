@@ -12,9 +12,10 @@ import urllib.request
 import pytest
 
 from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, LocalFileSystemStorage
+from jqueue.runtime.threads import in_its_own_thread
 from jqueue.worker import Worker
 from tests.telemetry.samples import samples_of
-from tests.worker.scenes import SECRET, CountingStorage, working
+from tests.worker.scenes import SECRET, CountingStorage, NoThreads, working
 
 ANY_PORT = "127.0.0.1:0"
 
@@ -42,7 +43,7 @@ async def get(address, path, method="GET"):
         except OSError:
             return 0, b""
 
-    return await asyncio.to_thread(fetch)
+    return await in_its_own_thread(fetch)
 
 
 async def until_status(address, path, status):
@@ -66,6 +67,7 @@ def worker_at(address):
 
 
 async def test_a_worker_is_alive_and_ready_and_shows_its_metrics(tmp_path, caplog):
+    asyncio.get_running_loop().set_default_executor(NoThreads())
     queue = BrokerQueue(LocalFileSystemStorage(tmp_path / "queue.json"))
     async with queue:
         for _ in range(3):

@@ -16,7 +16,7 @@ import pytest
 from jqueue import InvalidJobError
 from jqueue.worker import RunReport
 from tests.worker import process_handlers
-from tests.worker.scenes import COMPLETED, QUEUED, broker, only_job, working
+from tests.worker.scenes import COMPLETED, QUEUED, NoThreads, broker, only_job, working
 
 SECONDS = 60
 """Most that anything here may take: far more than it needs."""
@@ -30,6 +30,7 @@ async def processed(queue):
 
 
 async def test_handlers_run_in_processes_whose_crashes_cost_only_their_own_jobs():
+    asyncio.get_running_loop().set_default_executor(NoThreads())
     async with broker() as queue:
         added = await process_handlers.add.enqueue(queue, process_handlers.Numbers(left=2, right=3))
         ends = [await process_handlers.end.enqueue(queue, status) for status in (7, 0)]
