@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -15,6 +15,7 @@ from jqueue.domain.errors import (
     JQueueError,
 )
 from jqueue.domain.job import Claim, JobRecord
+from jqueue.domain.limits import exact
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference, Operation
 from jqueue.domain.operations.ends import Heartbeat
@@ -113,15 +114,16 @@ class ClaimRegistry:
         if isinstance(reference, str):
             held = self._held.get(reference)
             attempt = 0 if held is None or held[3] is not None else held[0]
-            return tuple.__new__(Claim, (reference, attempt))  # as `Claim(...)`, without a call of a Python function
+            job_id = reference if type(reference) is str else exact(reference)
+            return tuple.__new__(Claim, (job_id, attempt))  # as `Claim(...)`, without a call of a Python function
         if isinstance(reference, Job):
             return Claim(reference.id, reference.attempt)
         if isinstance(reference, Claim):
-            kinds = [type(field) for field in reference]
-            if not issubclass(kinds[0], str) or kinds[1] is not int:
-                said = ", ".join(kind.__name__ for kind in kinds)
+            job_id, attempt = cast(tuple[Any, Any], reference)
+            if not isinstance(job_id, str) or not isinstance(attempt, int) or isinstance(attempt, bool):
+                said = ", ".join(type(field).__name__ for field in reference)
                 raise InvalidJobError(f"a Claim takes a job id (str) and an attempt (int), got Claim({said})")
-            return reference
+            return Claim(exact(job_id), int(attempt))
         raise InvalidJobError(f"pass a Job, its claim or its id, got {type(reference).__name__}")
 
     def remember(self, jobs: Iterable[JobRecord]) -> None:

@@ -8,6 +8,7 @@ whose answer was lost are found, and handed back.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from jqueue.core.blob.lines import ENCODING_ERRORS
 from jqueue.core.discovery import LONGEST_PAUSE, Discovery
 from jqueue.core.engine import Engine
 from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode
@@ -45,9 +47,6 @@ from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, Sup
 
 OWN_SECONDS = 30.0
 """Seconds for a call that a courier makes for itself."""
-
-ENCODING_ERRORS = (ValueError, OverflowError)
-"""Errors for what JSON cannot say: half a character, or a number that is too large. This process does such calls."""
 
 BATCH_OPERATIONS = 4096
 """Largest number of operations in a batch."""
@@ -243,7 +242,7 @@ class Courier:
                 if not self.only:
                     raise
                 self._refused(sent, BatchUnknownError(f"a broker may have done it, and refuses it now: {refusal}"))
-        ours, batch = list[Request](), list[Parcel]()
+        ours, batch = list[Request](), deque[Parcel]()
         own = [self._hand_back_here(callers)] if self._lost_calls else []
         if self._engine.existed and self._engine.workers.are_due(self._clock.monotonic()):
             own.append(self._attend(callers))
@@ -263,7 +262,7 @@ class Courier:
                 try:
                     parcel = Parcel(request, operations, [*map(encode_operation, operations)])
                     is_ours = not self.only and sum(map(len, parcel.encoded)) > LARGEST_CALL
-                except ENCODING_ERRORS:
+                except ENCODING_ERRORS:  # this process knows which value it is
                     is_ours = True
                 if is_ours:
                     ours.append(request)
@@ -274,7 +273,7 @@ class Courier:
             some: list[Parcel] = []
             size = count = 0
             while batch and (not some or (size < BATCH_BYTES and count < BATCH_OPERATIONS and not alone)):
-                some.append(batch.pop(0))
+                some.append(batch.popleft())
                 count += len(some[-1].encoded)
                 size += sum(map(len, some[-1].encoded))
             self._sequence += 1
@@ -286,7 +285,8 @@ class Courier:
                 if not self.only:
                     raise
                 if len(some) > 1 and not refusal.everything:
-                    batch[:0], alone = some, len(some)
+                    batch.extendleft(reversed(some))
+                    alone = len(some)
                     continue
                 for request, *_ in some:
                     request.fail(refusal.error)

@@ -24,6 +24,7 @@ import msgspec
 
 from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
 from jqueue.core.blob.history import HistoryMover
+from jqueue.core.blob.lines import ENCODING_ERRORS, encode_json
 from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
@@ -34,11 +35,13 @@ from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.draft import Draft
+from jqueue.domain.durations import exact_time
 from jqueue.domain.errors import (
     BlobMissingError,
     CASConflictError,
     InvalidBlobError,
     InvalidJobError,
+    JQueueError,
     SegmentDamagedError,
     StorageError,
     StorageFatalError,
@@ -122,6 +125,18 @@ class Applied(msgspec.Struct):
     missing: set[Wanted] = msgspec.field(default_factory=set)
     postponed: bool = False
     late: bool = False
+
+
+def check_encodable(values: Any) -> None:
+    """Refuse an operation that brings values which are not JSON.
+
+    Raises:
+        InvalidJobError: they are not.
+    """
+    try:
+        encode_json(values)
+    except ENCODING_ERRORS as error:
+        raise InvalidJobError(f"a value of the call cannot be written to the queue's object: {error}") from None
 
 
 def _may_still_land(outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
@@ -277,6 +292,7 @@ class Engine:
         self.unread = False
         refusal: Exception | None = None
         self.draft.rollback()
+        self.draft.check = None
         if self.segments is not None and self.draft.header.segments:
             self.segments.loader.begin(self.draft)  # drops the rows that earlier commits have loaded, if they are many
         self.pacing.cycle.rows_of_try = 0.0
@@ -304,10 +320,12 @@ class Engine:
                         if await self._load_rows(applied.missing, fresh=fresh):
                             step = Step.APPLY
                     elif self.draft.changed:
-                        await self._write(applied)
-                        if not applied.postponed:
+                        if not await self._write(applied):
+                            step = Step.APPLY
+                        elif not applied.postponed:
                             return late
-                        fresh, step = False, Step.APPLY
+                        else:
+                            fresh, step = False, Step.APPLY
                     elif fresh or all(call.seen_empty and is_empty(outcome) for call, outcome in applied.outcomes):
                         self._answer(applied)
                         return late
@@ -372,7 +390,7 @@ class Engine:
         if (workers.present or workers.left) and self.existed and workers.are_due(self.clock.monotonic()):
             draft.touch()  # but a worker that waits creates no queue
         store_time = self.store_time()
-        applied = Applied(store_time or self.clock.now(), store_time)
+        applied = Applied(exact_time(store_time or self.clock.now()), store_time)
         claiming: list[Request] = []
         for start in range(0, len(pending), OPERATIONS_PER_SLICE):
             if start:
@@ -484,7 +502,7 @@ class Engine:
 
     def now(self) -> datetime:
         """Return the time by the store's clock if it has one, or else by the own clock."""
-        return self.store_time() or self.clock.now()
+        return exact_time(self.store_time() or self.clock.now())
 
     def next_due(self) -> datetime | None:
         """Return the next time at which a job becomes ready by itself; None if no such time is known."""
@@ -675,8 +693,10 @@ class Engine:
         )
         return BlobMissingError(f"the queue's object {describe(self.place)} has disappeared: {what_to_do}")
 
-    async def _write(self, applied: Applied) -> None:
+    async def _write(self, applied: Applied) -> bool:
         """Write the draft, and settle its requests if the answer is a clean success.
+
+        Return False if a value in it cannot be encoded. Applied again, each operation is checked by itself.
 
         Raises:
             CASConflictError: it was refused, or it landed and the answer was lost. The next read finds out.
@@ -693,26 +713,30 @@ class Engine:
         workers = present.records(now.timestamp()) if present.present or present.left else {}
         dead = self.observers.died(draft.moves)
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
-        header = next_header(
-            draft,
-            commit,
-            queue,
-            now,
-            pacing.cycle.seconds,
-            self.versions_kept,
-            workers,
-            self.history.moved,
-            self._new_name,
-            self.retention,
-            before is not None and self.history.is_stuck,
-        )
         try:
+            header = next_header(
+                draft,
+                commit,
+                queue,
+                now,
+                pacing.cycle.seconds,
+                self.versions_kept,
+                workers,
+                self.history.moved,
+                self._new_name,
+                self.retention,
+                before is not None and self.history.is_stuck,
+            )
             content = await in_turns(self.blob.encoding(header))
             self.check_generation(generation)
-        except BaseException:  # it was not sent
-            if generation is self.generation:
-                self._undo(outcomes)
-            raise
+        except BaseException as error:  # it was not sent
+            if generation is not self.generation:
+                raise
+            self._undo(outcomes)
+            if draft.check is not None or isinstance(error, JQueueError) or not isinstance(error, ENCODING_ERRORS):
+                raise
+            draft.check = check_encodable
+            return False
         self.observers.applied(commit.base_version, now, outcomes, applied.sweep, commit)
         pacing.pace.sent = started = self.clock.monotonic()
         try:
@@ -740,6 +764,7 @@ class Engine:
             self.history.landed(before, header)
         if self.segments is not None:
             self.segments.landed(draft, claimed, len(content))
+        return True
 
     def _leave_open(self, sent: OpenWrite, error: BaseException, started: float) -> None:
         """Take a write without a clean answer back. It stays open, unless the store is certain that it is not done."""

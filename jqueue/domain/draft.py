@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterable, MutableMapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -209,9 +209,11 @@ class Draft:
             the writers' commits do not count, because no call could make room there.
         uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
         blob_bytes: size limit of the blob in the process that commits, for a queue that has no limit of its own.
+        check: called with the new values that an operation has brought, and refuses it by its error; None: none is.
     """
 
     blob_bytes: int = Limits().blob_bytes
+    check: Callable[[Any], object] | None = None
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
@@ -506,6 +508,14 @@ class Draft:
         """Return a mark for `rollback`."""
         changes, moves, bulk = len(self._changes), len(self.moves), len(self.bulk_moves)
         return changes, moves, bulk, self.changed, self.jobs.last_sequence, self.taken_bytes
+
+    def changed_since(self, savepoint: Savepoint) -> list[Any]:
+        """Return what has changed in the blob since a savepoint: names, with their new values."""
+        changes = ((place, key) for place, key, _ in self._changes[savepoint[0] :])
+        return [
+            (key, place.get(key) if isinstance(place, dict) else getattr(self.header, key, None))
+            for place, key in changes
+        ]
 
     def rollback(self, savepoint: Savepoint | None = None) -> None:
         """Undo every change since the savepoint, or since the last `settle`, the last one first."""

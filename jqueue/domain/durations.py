@@ -17,6 +17,8 @@ Duration = timedelta | float | int
 LONGEST = 100 * 366 * 86400.0
 """The longest duration, in seconds: a century, so that a date with a duration added is still a date."""
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
 _WRITTEN = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([smhdw])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -35,7 +37,7 @@ def to_seconds(what: str, value: object) -> float:
         InvalidJobError: the value is negative, longer than a century, or not a duration.
     """
     if isinstance(value, timedelta):
-        seconds = value.total_seconds()
+        seconds = float(value.total_seconds())
     elif isinstance(value, int | float) and not isinstance(value, bool):
         seconds = float(value) if abs(value) <= LONGEST else math.inf
     else:
@@ -46,7 +48,7 @@ def to_seconds(what: str, value: object) -> float:
 
 
 def check_time(what: str, value: object) -> datetime:
-    """Return a time that has a time zone.
+    """Return a time that has a time zone, in UTC.
 
     Raises:
         InvalidJobError: the value is not a datetime, has no time zone, or is out of range.
@@ -56,10 +58,18 @@ def check_time(what: str, value: object) -> datetime:
     if value.tzinfo is None or value.utcoffset() is None:
         raise InvalidJobError(f"{what} must have a time zone, as in datetime.now(timezone.utc); got {shown(value)}")
     try:
-        value.astimezone(UTC)
+        return exact_time(value)
     except OverflowError:
         raise InvalidJobError(f"{what} is out of range: {shown(value)}") from None
-    return value
+
+
+def exact_time(moment: datetime) -> datetime:
+    """Return a time with a time zone as a `datetime` itself, in UTC.
+
+    The encoder of the queue takes no object of a class derived from it, such as those of pendulum, pandas and
+    freezegun. That one replaces the name `datetime` in all modules, so the class is taken from a value.
+    """
+    return moment.astimezone(UTC) if type(moment) is type(EPOCH) else EPOCH + (moment - EPOCH)
 
 
 LARGEST_EXPONENT = 32

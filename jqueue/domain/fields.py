@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 import msgspec
 from msgspec import Meta
 
-from jqueue.domain.durations import LONGEST
+from jqueue.domain.durations import LONGEST, exact_time
 
 PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 """The range of the priorities that enqueue takes: a signed 32-bit integer. A blob of 1.0.0 may hold larger ones."""
@@ -57,7 +57,7 @@ def to_utc(moment: datetime) -> datetime:
         ValueError: in UTC it is not in the years 1 to 9999.
     """
     try:
-        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return exact_time(moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment)
     except OverflowError:
         raise ValueError("a time must be in the years 1 to 9999 in UTC") from None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from itertools import repeat
 from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
@@ -52,7 +52,7 @@ def _seconds(name: str, value: object, limits: Limits) -> float:
 
 
 def _time(name: str, value: object, limits: Limits) -> datetime:
-    return check_time(name, value).astimezone(UTC)
+    return check_time(name, value)
 
 
 def _headers(name: str, value: Any, limits: Limits) -> dict[str, str] | None:
@@ -78,7 +78,7 @@ def check_conflict(value: object) -> object:
     """
     if value not in CONFLICTS:
         raise InvalidJobError(f"on_conflict must be one of {CONFLICTS}, got {shown(value)}")
-    return value
+    return CONFLICTS[CONFLICTS.index(value)]
 
 
 def _priority(name: str, value: object, limits: Limits) -> int:

@@ -146,6 +146,11 @@ def written_bytes(text: str) -> int:
     return len(quoted) if quoted.isascii() else len(quoted.encode())
 
 
+def exact(text: str) -> str:
+    """Return a text as a `str` itself. The encoder of the queue takes no object of a class derived from it."""
+    return text if type(text) is str else str.__str__(text)
+
+
 def check_name(what: str, value: object, limits: Limits) -> str:
     """Return a name that people can read: a printable text, not empty, and within the limit.
 
@@ -154,6 +159,7 @@ def check_name(what: str, value: object, limits: Limits) -> str:
     """
     if not isinstance(value, str):
         raise InvalidJobError(f"{what} must be a str, got {type(value).__name__}")
+    value = exact(value)
     if not value or not value.isprintable():
         raise InvalidJobError(f"{what} must be printable and not empty, got {shown(value)}")
     if len(value.encode()) > limits.name_bytes:
@@ -165,14 +171,19 @@ def check_name(what: str, value: object, limits: Limits) -> str:
 
 
 def are_names(texts: Sequence[Any], limits: Limits) -> bool:
-    """Return True if `check_name` accepts all these values. False does not say that it refuses one."""
-    return _longest(texts) <= limits.name_bytes and all(texts) and "".join(texts).isprintable()
+    """Return True if `check_name` returns all these values as they are. False does not say that it refuses one."""
+    if not {*map(type, texts)} <= {str} or not all(texts):
+        return False
+    return _longest(texts) <= limits.name_bytes and "".join(texts).isprintable()
 
 
 def are_headers(values: Sequence[Mapping[Any, Any]], limits: Limits) -> bool:
-    """Return True if `check_headers` accepts all these mappings. False does not say that it refuses one."""
+    """Return True if `check_headers` returns all these mappings as they are. False does not say that it refuses one."""
     names = set(chain.from_iterable(values))
-    size = _longest(names) + _longest([text for headers in values for text in headers.values()])
+    texts = [text for headers in values for text in headers.values()]
+    if not {*map(type, texts)} <= {str} or not {*map(type, values)} <= {dict}:
+        return False
+    size = _longest(names) + _longest(texts)
     return size * max(map(len, values), default=0) <= limits.header_bytes and are_names([*names], limits)
 
 
@@ -236,9 +247,10 @@ def check_integer(what: str, value: object, low: int, high: int) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidJobError(f"{what} must be an int, got {type(value).__name__}")
+    value = int(value)
     if not low <= value <= high:
         raise InvalidJobError(f"{what} must be from {low} to {high}, got {shown(value)}")
-    return int(value)
+    return value
 
 
 def check_priority(value: object) -> int:
@@ -260,11 +272,12 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
         return FrozenHeaders()
     if not isinstance(value, Mapping):
         raise InvalidJobError(f"headers must be a mapping of str to str, got {type(value).__name__}")
-    size = 0
+    size, found = 0, dict[str, str]()
     for name, text in value.items():
-        check_name("a header's name", name, limits)
+        name = check_name("a header's name", name, limits)
         if not isinstance(text, str):
             raise InvalidJobError(f"header {name!r} must be a str, got {type(text).__name__}")
+        found[name] = text = exact(text)
         try:
             size += len(name.encode()) + len(text.encode())
         except UnicodeEncodeError:
@@ -274,7 +287,7 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
             f"headers take {size} bytes; the limit is {limits.header_bytes}. Put large texts into the payload, or set "
             "Limits(header_bytes=...)"
         )
-    return FrozenHeaders(value)
+    return FrozenHeaders(found)
 
 
 def check_result(value: object, limits: Limits, object_bytes: int | None = None) -> tuple[Any, bytes]:

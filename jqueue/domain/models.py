@@ -157,7 +157,7 @@ def _new_id() -> str:
 
 
 def _utc_now() -> datetime:
-    return datetime.now(UTC)  # noqa: TID251 - `Job(...)` dates itself, as in 1.0.0; the queues hand the time in
+    return to_utc(datetime.now(UTC))  # noqa: TID251 - `Job(...)` dates itself, as in 1.0.0; the queues hand the time in
 
 
 class NotLoaded(bytes):

@@ -26,7 +26,7 @@ from jqueue.core.verbs import QueueVerbs
 from jqueue.core.view import QueueView
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import to_seconds
+from jqueue.domain.durations import exact_time, to_seconds
 from jqueue.domain.errors import JQueueError, QueueMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
@@ -80,7 +80,8 @@ class StoreCalls(Calls):
     def __init__(self, store: JobStorePort, options: QueueOptions) -> None:
         self.store = store
         self.clock: Clock = options.clock
-        self.now: Callable[[], datetime] = getattr(store, "store_time", options.clock.now)
+        now: Callable[[], datetime] = getattr(store, "store_time", options.clock.now)
+        self.now: Callable[[], datetime] = lambda: exact_time(now())
         self._entropy, self._blob_bytes = options.entropy, options.limits.blob_bytes
         self._claim_timeout = to_seconds("stale_timeout", options.stale_timeout)
         super().__init__(options, store.watched)

@@ -12,6 +12,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
+from jqueue.domain.durations import exact_time
+
 IDS_DRAWN = 256
 """Number of ids drawn from the operating system at a time."""
 
@@ -103,7 +105,7 @@ class SystemClock:
 
     def now(self) -> datetime:
         """Return the machine's wall clock time, UTC."""
-        return datetime.now(UTC)  # noqa: TID251 - this is the adapter
+        return exact_time(datetime.now(UTC))  # noqa: TID251 - this is the adapter
 
     monotonic: Callable[[], float] = staticmethod(time.monotonic)  # noqa: TID251 - this is the adapter
     """Returns the machine's monotonic clock, in seconds."""

@@ -17,6 +17,7 @@ from jqueue._version import __version__
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, WorkerRecord
+from jqueue.domain.limits import exact
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
@@ -285,13 +286,13 @@ class Run:
         """Return the record of this worker at a time, in seconds since 1970."""
         host, _, pid = process_name().rpartition(":")
         return WorkerRecord(
-            name=self._settings.name,
+            name=exact(self._settings.name),
             host=host,
             pid=int(pid),
             started=round(self._started, 3),
             at=round(at, 3),
             slots=self._settings.concurrency,
-            entrypoints=tuple(self._state.handlers)[:ENTRYPOINTS_SHOWN],
+            entrypoints=tuple(map(exact, self._state.handlers))[:ENTRYPOINTS_SHOWN],
             version=__version__,
         )
 

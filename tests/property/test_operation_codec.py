@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from jqueue import Claim
+from jqueue import Claim, JQueueError, Limits, operations
+from jqueue.core.claims import ClaimRegistry
 from jqueue.domain.draft import Draft
 from jqueue.domain.job import JobRecord, JobStatus, StoredObject
 from jqueue.domain.models import Job, QueueState, record_of
-from jqueue.domain.operations.base import perform
+from jqueue.domain.operations.base import Preparation, perform
 from jqueue.domain.operations.bulk import EnqueueSegments
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Guarded, decode_operation, encode_operation
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
@@ -121,6 +122,8 @@ class Drawing:
 
 
 DRAWING = Drawing()
+PREPARATION = Preparation(Limits(), 1.0, lambda: "new", ClaimRegistry().find)
+PUBLIC = {each for each in vars(operations).values() if isinstance(each, type)} & {*TRAVELLING}
 
 
 def fits(value, kind):
@@ -152,6 +155,35 @@ def test_an_operation_is_decoded_as_it_was_and_changes_a_queue_in_the_same_way(k
     assert (type(result), str(result)) == (type(again), str(again))
     assert here.changed == there.changed
     assert here.freeze() == there.freeze()
+
+
+def derived(value):
+    """Return an equal value of derived classes, whose objects no encoder of JSON takes."""
+    if isinstance(value, msgspec.Struct):
+        return type(value)(**derived(msgspec.structs.asdict(value)))
+    if isinstance(value, dict):
+        return {name: derived(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(*map(derived, value)) if hasattr(value, "_fields") else type(value)(map(derived, value))
+    if isinstance(value, datetime):
+        return type("Moment", (datetime,), {}).fromisoformat(value.isoformat())
+    if isinstance(value, bool | Enum) or not isinstance(value, str | int | float):
+        return value
+    return type("Derived", (type(value),), {})(value)
+
+
+@pytest.mark.parametrize("kind", sorted(PUBLIC, key=lambda kind: kind.__name__), ids=lambda kind: kind.__name__)
+@settings(PATIENT, max_examples=4)
+@given(data=st.data())
+def test_an_operation_of_a_callers_travels_alike_if_its_values_are_of_derived_classes(kind, data):
+    operation = data.draw(DRAWING.of(kind))
+    prepared = []
+    for each in (operation, derived(operation)):
+        try:
+            prepared.append(encode_operation(each.prepared(PREPARATION)))
+        except (JQueueError, TypeError) as error:
+            prepared.append((type(error), str(error).replace("Derived", "str")))
+    assert prepared[0] == prepared[1]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ A test of a rule fails if the code that docs/reference/protocol.md names beside 
 """
 
 import asyncio
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ from jqueue import (
     BrokerQueue,
     Claim,
     ClaimLostError,
+    InvalidJobError,
     JobNotFoundError,
     JobStatus,
     Limits,
     QueueFullError,
 )
-from jqueue.operations import Ack, Dequeue, Enqueue, Heartbeat
+from jqueue.domain.draft import Draft
+from jqueue.operations import Ack, Dequeue, Enqueue, Heartbeat, Operation
 from jqueue.testing.faults import Fault
 from tests.virtual_world import in_virtual_time
 
@@ -70,6 +73,26 @@ async def test_rule_8_one_of_many_calls_of_a_commit_fails_alone(world):
         results = await asyncio.gather(*(queue.ack(claim) for claim in claims), return_exceptions=True)
         assert [7] == [place for place, result in enumerate(results) if isinstance(result, ClaimLostError)]
         assert (writes + 1, [jobs[7].id]) == (world.storage.writes, list(await world.jobs()))
+
+
+class Spoil(Operation, frozen=True):
+    """An operation of a user's own, which brings a value that is not JSON."""
+
+    def change(self, draft: Draft, now: datetime) -> None:
+        draft.note(draft.header.finished, "spoiled", object())
+
+
+@in_virtual_time
+async def test_rule_8_a_call_whose_values_cannot_be_encoded_fails_alone(world):
+    async with world.process(kind=BrokerQueue) as queue:
+        await queue.enqueue("t", b"")
+        writes = world.storage.writes
+        calls = [queue.enqueue("t", b"", job_id=f"{number}") for number in range(20)]
+        calls[7:7] = [queue.apply(Enqueue("t", b"", job_id="undone"), Spoil())]
+        results = await asyncio.gather(*calls, return_exceptions=True)
+        assert [7] == [place for place, result in enumerate(results) if isinstance(result, InvalidJobError)]
+        assert writes + 1 == world.storage.writes
+        assert 21 == len(await world.jobs())
 
 
 # 9. apply(op, op, …) is all or nothing.

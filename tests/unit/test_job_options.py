@@ -5,17 +5,20 @@ import pickle
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
+import msgspec
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobQueue
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobQueue, Limits
 from jqueue.domain.draft import Draft
-from jqueue.domain.job_options import OPTIONS, SCHEDULE_OPTIONS
+from jqueue.domain.job_options import OPTIONS, SCHEDULE_OPTIONS, check_columns
 from jqueue.domain.models import QueueState
+from jqueue.domain.operations.base import Preparation, claim_of
 from jqueue.domain.operations.codec import decode_operation, encode_operation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.rules import SetSchedule
+from jqueue.runtime.system import SystemClock
 from jqueue.spark.claims.outcomes import encoded_enqueue
 from jqueue.sync import SyncQueue
 
@@ -50,6 +53,55 @@ def test_an_enqueue_is_a_value_whose_options_become_json_and_come_back():
     assert [option.default for option in SCHEDULE_OPTIONS.values()] == [
         getattr(entry, name) for name in SCHEDULE_OPTIONS
     ]
+
+
+class Text(str):
+    """As Django, numpy and enums derive classes from the plain ones, whose objects no encoder of JSON takes."""
+
+
+class Moment(datetime):
+    pass
+
+
+def derived(value):
+    """Return an equal value of derived classes."""
+    if isinstance(value, dict):
+        return {derived(name): derived(text) for name, text in value.items()}
+    if isinstance(value, datetime):
+        return Moment.fromisoformat(value.isoformat())
+    if isinstance(value, timedelta):
+        return type("Length", (timedelta,), {})(seconds=value.total_seconds())
+    return Text(value) if isinstance(value, str) else type("Number", (type(value),), {})(value)
+
+
+@pytest.mark.parametrize("option", OPTIONS.values(), ids=lambda each: each.name)
+def test_a_value_of_a_derived_class_is_stored_as_a_plain_one(option):
+    partners = {option.needs: GIVEN[option.needs]} if option.needs else {}
+    plain, other = partners | {option.name: GIVEN[option.name]}, partners | {option.name: derived(GIVEN[option.name])}
+    preparation = Preparation(Limits(), 1.0, lambda: "new", claim_of)
+    encoded = encode_operation(Enqueue("resize", **plain).prepared(preparation))
+    assert encoded == encode_operation(Enqueue(Text("resize"), **other).prepared(preparation))
+    if option.in_bulk:
+        columns = [check_columns({name: [each] for name, each in given.items()}, Limits()) for given in (plain, other)]
+        assert msgspec.json.encode(columns[0]) == msgspec.json.encode(columns[1])
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+async def test_a_queue_with_a_clock_of_a_derived_class_takes_every_call(kind):
+    """As under freezegun, which replaces the class `datetime` in all modules."""
+
+    class Frozen(SystemClock):
+        def now(self):
+            return Moment(2030, 1, 1, tzinfo=UTC)
+
+    async with kind(InMemoryStorage(clock=Frozen()), clock=Frozen()) as queue:
+        await queue.schedule("nightly", "0 2 * * *", "resize")
+        job = await queue.enqueue("resize", delay=0, keep_result=60)
+        [claimed] = await queue.dequeue("resize")
+        await queue.nack(claimed, error="no")
+        [claimed] = await queue.dequeue("resize")
+        await queue.ack(claimed)
+        assert [job.id] == [each.id for each in (await queue.read_state()).jobs]
 
 
 def test_an_operation_that_is_applied_to_a_state_is_checked_and_completed_first():

@@ -13,7 +13,7 @@ from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import CLIENTS_KEPT
 from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, encode_result, error_of, refusal_of
-from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
 from jqueue.domain.operations.enqueue import Arrive, Enqueue
 from jqueue.domain.operations.operator import Fence
 from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
@@ -194,6 +194,19 @@ async def test_a_client_with_a_larger_size_limit_is_held_to_that_of_its_broker()
         await client.ack((await client.dequeue("a"))[0], result="x" * 20_000)
         assert 0 < (await client.read_state()).jobs[0].result_dropped
         assert len((await storage.read())[0]) < 20_000
+
+
+@in_virtual_time
+async def test_a_call_that_cannot_be_encoded_for_the_broker_leaves_the_others_to_it():
+    class Text(str):
+        pass
+
+    storage = SharedMemory()
+    async with serving(storage) as broker, BrokerQueue(storage, clock=VirtualClock()) as client:
+        await client.enqueue("a")
+        calls = [client.enqueue("a", job_id=f"{number}") for number in range(20)]
+        await asyncio.gather(*calls, client.apply(HandBackCalls((Text("none"),))))
+        assert 21 == len((await broker.read_state()).jobs)
 
 
 HARMFUL = [

@@ -41,6 +41,9 @@ _MEMBER = re.compile(rb'"\s*:')
 dump_json: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 dump_ascii: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=True, allow_nan=False).encode
 _dump_anything = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
+ENCODING_ERRORS = (TypeError, ValueError, OverflowError, RecursionError)
+"""Errors of the encoders for values that are not JSON: half a character, or an object of an unknown class."""
+
 encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _encode: Callable[[JobRecord], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], JobRecord] = msgspec.json.Decoder(JobRecord).decode

@@ -186,8 +186,8 @@ class SegmentStager:
         options, limits = options or {}, self._limits
         try:
             payloads = check_payloads(payloads, limits)
-            for name in set(entrypoints):
-                check_name("entrypoint", name, limits)
+            names = {name: check_name("entrypoint", name, limits) for name in set(entrypoints)}
+            entrypoints = [names[name] for name in entrypoints]
             stored = check_columns(options, limits)
         except InvalidJobError as error:
             raise self._wrong(entrypoints, payloads, options, error) from None

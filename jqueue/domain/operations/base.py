@@ -92,11 +92,12 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
             InvalidJobError: an argument is wrong.
             ClaimLostError: it names a claim that the queue object cannot know.
         """
+        names = {}
         for name in (*self.checked_names, *self.optional_names):
             value = getattr(self, name)
             if value is not None or name in self.checked_names:
-                check_name(name, value, preparation.limits)
-        return self
+                names[name] = check_name(name, value, preparation.limits)
+        return msgspec.structs.replace(self, **names) if names else self
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Self:
         """Return the prepared operation that names the object of its `large` value.
@@ -230,7 +231,10 @@ def perform(
         if results:
             savepoint = draft.savepoint()
         try:
-            results.append(operation.change(draft, now))
+            result = operation.change(draft, now)
+            if draft.check is not None:
+                draft.check(draft.changed_since(savepoint))
+            results.append(result)
         except Exception as error:  # a bug in jqueue must not fail the other operations of the commit
             refusal = _refusal(operation, draft, error)
             draft.rollback(begin if atomic else savepoint)

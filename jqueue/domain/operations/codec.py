@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from jqueue.domain import errors
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import check_time
+from jqueue.domain.durations import check_time, exact_time
 from jqueue.domain.errors import (
     BatchUnknownError,
     ChangedMeanwhileError,
@@ -259,7 +259,7 @@ class Carried(Operation, frozen=True):
         try:
             if isinstance(operation, lookups.TRAVELLING):
                 return operation.change(draft, now)
-            return operation.recovered(draft, datetime.fromtimestamp(record.at, UTC))
+            return operation.recovered(draft, exact_time(datetime.fromtimestamp(record.at, UTC)))
         except JQueueError as error:  # of this one alone: the batch has landed
             return error if isinstance(operation, lookups.TRAVELLING) else operation.lost_answer()
 

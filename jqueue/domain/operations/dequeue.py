@@ -16,7 +16,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.fields import LARGEST, Count, Duration, GivenDuration
 from jqueue.domain.job import IN_PROGRESS, Claim, JobRecord
 from jqueue.domain.job_options import Option
-from jqueue.domain.limits import check_integer, check_name
+from jqueue.domain.limits import check_integer, check_name, exact
 from jqueue.domain.operations.base import GivenNames, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.operations.rules import fire_due
@@ -35,7 +35,7 @@ def sought_names(names: object) -> tuple[str, ...]:
     several = (names,) if isinstance(names, str) else names
     if not isinstance(several, Sequence | Set) or not several or not all(isinstance(name, str) for name in several):
         raise InvalidJobError("entrypoint must be a str, a list of at least one str, or None for all")
-    return tuple(dict.fromkeys(several))
+    return tuple(dict.fromkeys(map(exact, several)))
 
 
 class DequeueOptions(TypedDict, total=False):

@@ -14,6 +14,7 @@ from typing import ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.durations import exact_time
 from jqueue.domain.errors import JobFailedError, ResultNotKeptError, SegmentDamagedError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name
@@ -92,7 +93,7 @@ class LookAtBacklog(Operation, frozen=True):
         ]
         for segment in map(draft.jobs.rows.current, draft.header.segments):
             if segment is not None and segment.waiting and (names is None or segment.entrypoint in names):
-                since.append(datetime.fromtimestamp(segment.oldest, UTC))
+                since.append(exact_time(datetime.fromtimestamp(segment.oldest, UTC)))
         return Backlog(jobs, min((at for at in since if at <= now), default=None))
 
 
@@ -249,8 +250,7 @@ class LastTransaction(Operation, frozen=True):
 
     def prepared(self, preparation: Preparation) -> LastTransaction:
         """Check the id."""
-        check_name("transaction's app_id", self.app_id, preparation.limits)
-        return self
+        return LastTransaction(check_name("transaction's app_id", self.app_id, preparation.limits))
 
     def change(self, draft: Draft, now: datetime) -> int | None:
         """Return the version, and change nothing."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Self
 
 from msgspec.structs import replace
@@ -199,10 +199,10 @@ class Purge(Operation, frozen=True):
             raise InvalidJobError("give job_id alone, without entrypoint, older_than and before")
         if self.before is not None and self.older_than is not None:
             raise InvalidJobError("give either older_than or before, not both")
-        super().prepared(preparation)
+        checked = super().prepared(preparation)
         older_than = None if self.older_than is None else to_seconds("older_than", self.older_than)
         before = None if self.before is None else check_time("before", self.before)
-        return replace(self, status=JobStatus(self.status), older_than=older_than, before=before)
+        return replace(checked, status=JobStatus(self.status), older_than=older_than, before=before)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield the capability that a queue needs to have jobs of that status."""
@@ -394,12 +394,12 @@ class Reschedule(OnJob, frozen=True):
 
     def prepared(self, preparation: Preparation) -> Reschedule:
         """Return the operation, checked, with the delay in seconds and the time in UTC."""
-        super().prepared(preparation)
+        checked = super().prepared(preparation)
         if (self.delay is None) == (self.run_at is None):
             raise InvalidJobError("give one of delay and run_at")
         delay = None if self.delay is None else to_seconds("delay", self.delay)
-        run_at = None if self.run_at is None else check_time("run_at", self.run_at).astimezone(UTC)
-        return replace(self, delay=delay, run_at=run_at)
+        run_at = None if self.run_at is None else check_time("run_at", self.run_at)
+        return replace(checked, delay=delay, run_at=run_at)
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Set the time of the job.
@@ -432,9 +432,7 @@ class Reprioritise(OnJob, frozen=True):
 
     def prepared(self, preparation: Preparation) -> Reprioritise:
         """Check the arguments."""
-        super().prepared(preparation)
-        check_priority(self.priority)
-        return self
+        return replace(super().prepared(preparation), priority=check_priority(self.priority))
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Set the priority of the job.

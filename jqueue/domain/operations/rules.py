@@ -21,7 +21,7 @@ from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamaged
 from jqueue.domain.fields import COUNT_MAX, Duration, Name, Positive, Priority32
 from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
-from jqueue.domain.limits import check_headers, check_integer, check_name, schedule_bytes
+from jqueue.domain.limits import check_headers, check_integer, check_name, exact, schedule_bytes
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.enqueue import AddsJobs, Enqueue
 from jqueue.domain.rules import (
@@ -102,17 +102,15 @@ class SetLimits(_OnEntrypoint, frozen=True):
 
     def prepared(self, preparation: Preparation) -> SetLimits:
         """Return the operation, checked, with the window in seconds."""
-        super().prepared(preparation)
-        if self.running is not None:
-            check_integer("running", self.running, 1, COUNT_MAX)
+        checked = super().prepared(preparation)
+        running = None if self.running is None else check_integer("running", self.running, 1, COUNT_MAX)
         if (self.rate is None) != (self.per is None):
             raise InvalidJobError("give rate and per together: rate=100, per=60 means 100 jobs a minute")
         per = None if self.per is None else to_seconds("per", self.per)
-        if self.rate is not None:
-            check_integer("rate", self.rate, 1, COUNT_MAX)
+        rate = None if self.rate is None else check_integer("rate", self.rate, 1, COUNT_MAX)
         if per == 0:
             raise InvalidJobError("per must be more than 0 seconds")
-        return replace(self, per=per)
+        return replace(checked, running=running, rate=rate, per=per)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """Set the limits. Earlier claims count too, if the entrypoint had a rate limit when they were made.
@@ -144,17 +142,17 @@ class Configure(Operation, frozen=True, kw_only=True):
     def prepared(self, preparation: Preparation) -> Configure:
         """Return the operation, checked, with durations in seconds."""
         given = self._given()
-        seconds: dict[str, Any] = {
+        checked: dict[str, Any] = {
             name: None if given[name] is None else to_seconds(name, given[name]) for name in _DURATIONS if name in given
         }
-        if seconds.get("history") == 0:
+        if checked.get("history") == 0:
             raise InvalidJobError("history must be more than 0 seconds, or None")
         for name in ("blob_bytes", "history_bytes"):
             if given.get(name) is not None:
-                check_integer(name, given[name], 1, COUNT_MAX)
+                checked[name] = check_integer(name, given[name], 1, COUNT_MAX)
         if not isinstance(given.get("history_payloads", False), bool):
             raise InvalidJobError(f"history_payloads must be True or False, got {shown(self.history_payloads)}")
-        return replace(self, **seconds)
+        return replace(self, **checked)
 
     @property
     def history_on(self) -> bool:
@@ -253,10 +251,10 @@ class SetSchedule(AddsJobs, frozen=True):
     def prepared(self, preparation: Preparation) -> SetSchedule:
         """Return the operation, checked like the jobs that it will enqueue."""
         limits = preparation.limits
-        check_name("name", self.name, limits)
-        if len(self.name.encode()) > limits.name_bytes - _SPARE_NAME:
+        name = check_name("name", self.name, limits)
+        if len(name.encode()) > limits.name_bytes - _SPARE_NAME:
             raise InvalidJobError(
-                f"the name of a cron entry is {len(self.name.encode())} bytes long; the limit is "
+                f"the name of a cron entry is {len(name.encode())} bytes long; the limit is "
                 f"{limits.name_bytes - _SPARE_NAME}"
             )
         check_cron(self.cron, self.timezone)
@@ -265,8 +263,9 @@ class SetSchedule(AddsJobs, frozen=True):
         options["headers"] = {**headers, SCHEDULED_FOR: "2000-01-01T00:00:00+00:00"}
         inline = msgspec.structs.replace(preparation, object_bytes=None)  # the entry copies its payload into each job
         job = Enqueue(self.entrypoint, self.payload, **options).prepared(inline)
-        checked = {name: getattr(job, name) for name in ("payload", *SCHEDULE_OPTIONS)}
-        return replace(self, **checked | {"headers": headers})
+        checked = {each: getattr(job, each) for each in ("entrypoint", "payload", *SCHEDULE_OPTIONS)}
+        texts = {"name": name, "cron": exact(self.cron), "timezone": exact(self.timezone)}
+        return replace(self, **checked | texts | {"headers": headers})
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
         """Set the entry, due at its next time after `now`. If it exists with the same times, its due time is kept.
@@ -307,8 +306,7 @@ class RunSchedule(Operation, frozen=True):
 
     def prepared(self, preparation: Preparation) -> RunSchedule:
         """Check the name, and draw the id."""
-        super().prepared(preparation)
-        return replace(self, job_id=preparation.new_id())
+        return replace(super().prepared(preparation), job_id=preparation.new_id())
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job. The header `jqueue-scheduled-for` holds the present time.
