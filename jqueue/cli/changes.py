@@ -59,7 +59,7 @@ DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show the number of
 OPTIONS: dict[str, Any] = {
     "job_id": Annotated[str | None, argument("ID", "Id of one job, or its beginning.")],
     **FILTERS,
-    "every": Annotated[bool, typer.Option("--all", help="All jobs that can be changed so.")],
+    "every": bool,
     "yes": Yes,
     "dry_run": DryRun,
     "as_json": AsJSON,
@@ -91,18 +91,22 @@ class Choice(NamedTuple):
         return (self.job_id is not None) + bool(self.selection) + self.every
 
 
-def choosing(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def choosing(kind: str, *without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command an ID, filters, --all, --yes, --dry-run and --json. Its parameter `choice` receives the `Choice`.
 
     Args:
-        without: names of options that this command does not take. Without "every", no choice means all jobs.
+        kind: the jobs that --all chooses, for its help, such as "waiting".
+        without: names of options that this command does not take.
     """
 
     def read(given: dict[str, Any]) -> Choice:
         flags = (bool(given.get(name)) for name in ("every", "yes", "dry_run", "as_json"))
         return Choice(given["job_id"], selection_of(given), *flags)
 
-    return expanding("choice", {name: OPTIONS[name] for name in OPTIONS if name not in without}, read)
+    every = Annotated[bool, typer.Option("--all", help=f"All {kind} jobs.")]
+    return expanding(
+        "choice", {name: OPTIONS[name] for name in OPTIONS if name not in without} | {"every": every}, read
+    )
 
 
 @dataclass(frozen=True)
@@ -177,15 +181,15 @@ class Tally:
             self.running += isinstance(result, Job) and result.status is JobStatus.IN_PROGRESS
 
 
-def change_jobs(url: str, choice: Choice, change: JobChange, *, has_all: bool = True) -> None:
+def change_jobs(url: str, choice: Choice, change: JobChange) -> None:
     """Change the chosen jobs, and print the outcome.
 
     Raises:
         RefusedError: it could not be done.
         typer.Exit: with 1, not all chosen jobs were changed, or the answer is no; with 2, it could not be done.
     """
-    if choice.ways > 1 or (has_all and not choice.ways):
-        raise RefusedError(f"choose the jobs: one ID, filters such as --entrypoint NAME{', or --all' * has_all}")
+    if choice.ways != 1:
+        raise RefusedError("choose the jobs: one ID, filters such as --entrypoint NAME, or --all")
     if choice.job_id is not None:
         _change_one(url, choice.job_id, choice, change)
         return
@@ -359,7 +363,7 @@ def _show(tally: Tally, change: JobChange, choice: Choice) -> None:
 REMOVABLE = frozenset({Phase.DEAD, Phase.COMPLETED})
 
 
-@choosing()
+@choosing("waiting")
 def cancel(
     url: URL,
     choice: Choice,
@@ -399,7 +403,7 @@ def cancel(
     change_jobs(url, choice, change)
 
 
-@choosing("status", "holder")
+@choosing("dead", "status", "holder")
 def redrive(
     url: URL,
     choice: Choice,
@@ -454,7 +458,7 @@ def _requeue_stale(url: str, choice: Choice, seconds: float) -> None:
     tell(told, words, as_json=choice.as_json)
 
 
-@choosing("holder")
+@choosing("waiting", "holder")
 def update(
     url: URL,
     choice: Choice,
@@ -485,9 +489,9 @@ def update(
     change_jobs(url, choice, JobChange("updated", operation, QUEUED, answer, refused=_refused("it no longer waits")))
 
 
-@choosing("holder", "every")
+@choosing("dead", "holder")
 def purge(url: URL, choice: Choice) -> None:
-    """Remove dead jobs for good, with their payloads: one by its ID, several by filters, or all.
+    """Remove dead jobs for good, with their payloads: one by its ID, several by filters, or --all.
 
     With --status completed, it removes finished jobs whose results are kept; with --status queued, all waiting jobs, or
     those of some entrypoints, however many. Several jobs are counted first, and a question is asked on a terminal;
@@ -504,7 +508,7 @@ def purge(url: URL, choice: Choice) -> None:
     change = JobChange(
         done="purged",
         operation=removal,
-        phases=REMOVABLE,
+        phases=REMOVABLE if choice.job_id is not None or selection.phases else frozenset({Phase.DEAD}),
         answer=lambda *_: ({"purged": 1}, "was removed"),
         question="Remove {jobs} for good?",
         refused={
@@ -512,15 +516,14 @@ def purge(url: URL, choice: Choice) -> None:
             str(JobStatus.IN_PROGRESS): "this job is in progress: `jqueue cancel --running` stops it",
         },
     )
-    if choice.job_id is None and selection == Selection(QUEUED, selection.entrypoints):
+    if choice.ways == 1 and selection == Selection(QUEUED, selection.entrypoints):
         return _purge_waiting(url, choice, change)
     if not selection.phases <= REMOVABLE:
         raise RefusedError(
             "purge takes dead and completed jobs, or --status queued with no filter but --entrypoint: `jqueue cancel` "
             "removes other waiting jobs",
         )
-    chosen = replace(selection, phases=selection.phases or frozenset({Phase.DEAD}))
-    change_jobs(url, choice if choice.job_id is not None else choice._replace(selection=chosen), change, has_all=False)
+    change_jobs(url, choice, change)
 
 
 def _refused(reason: str) -> Mapping[str, str]:

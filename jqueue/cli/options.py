@@ -33,13 +33,15 @@ STATUSES: Mapping[str, frozenset[Phase]] = {
 }
 """The phases by the names that `--status` takes."""
 
+NAMES = "ready, scheduled, queued (both), running, dead, completed or expired"
+
 
 FILTERS: Mapping[str, Any] = {
     "status": Annotated[
         list[str] | None,
         option(
             "STATUS",
-            "Only jobs that are ready, scheduled, running, dead or completed. Several: repeat, or use commas.",
+            f"Only jobs that are {NAMES}. Several: repeat, or use commas.",
             autocompletion=lambda: list(STATUSES),
         ),
     ],
@@ -118,7 +120,7 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
     for word in ",".join(given.get("status") or ()).split(",") if given.get("status") else ():
         status = word.strip().lower().replace("-", "_").replace(" ", "_")
         if status not in STATUSES:
-            raise RefusedError("--status takes ready, scheduled, queued (both), running, dead, completed or expired")
+            raise RefusedError(f"--status takes {NAMES}")
         phases |= STATUSES[status]
     return Selection(
         phases=frozenset(phases),

@@ -34,7 +34,7 @@ CHANGING = {
     "configure": ["--dead-retention", "60"],
     "limit": ["mail", "--running", "2"],
     "pause": ["mail"],
-    "purge": ["--yes"],
+    "purge": ["--all", "--yes"],
     "redrive": ["--all"],
     "resume": ["mail"],
     "schedule": ["nightly", "--cron", "0 2 * * *", "--entrypoint", "mail"],

@@ -32,7 +32,7 @@ def test_a_queue_is_made_filled_changed_and_emptied(url, tmp_path):
     assert "jqueue_version" in run("metrics", url).stdout
 
 
-@pytest.mark.parametrize("command", [("enqueue", "mail", SECRET), ("purge", "--yes"), ("metrics",), ("init",)])
+@pytest.mark.parametrize("command", [("enqueue", "mail", SECRET), ("purge", "--all", "--yes"), ("metrics",), ("init",)])
 def test_wrong_credentials_are_one_clear_line(url, monkeypatch, command):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     name, *more = command
