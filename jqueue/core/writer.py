@@ -86,6 +86,12 @@ class Writer(Calls):
     def _owes_claims(self) -> bool:
         return self.engine.owes_claims() or (self.courier is not None and self.courier.owes_claims)
 
+    def _has_workers_at_a_broker(self) -> bool:
+        """Return True if no commit of this process shows its workers, so that a busy one must report itself."""
+        courier = self.courier
+        is_client = courier is not None and courier.shares and not courier.serving
+        return is_client and self.closed is None and bool(self.engine.workers.present)
+
     def wake(self) -> None:
         """Let the task look at its calls again."""
         if self.waiting or self.pending or self._owes_claims():
@@ -113,6 +119,9 @@ class Writer(Calls):
                 elif self._owes_claims() and not fenced:
                     await self._commit([self._own_request(Fence(), self.deadline)])
                     fenced = True
+                elif self._has_workers_at_a_broker():
+                    if not await self._wait_for_call(engine.workers.until_due(asyncio.get_running_loop().time())):
+                        await self._commit([])  # it shows the workers, if no other call did
                 else:
                     return
         finally:

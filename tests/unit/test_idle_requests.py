@@ -50,6 +50,26 @@ async def idle_worker(storage, **options):
         await running
 
 
+@in_virtual_time
+async def test_a_busy_worker_behind_a_broker_is_shown_and_can_be_stopped_within_seconds():
+    worker = Worker(name="busy", concurrency=1)
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        await asyncio.sleep(HOUR)
+
+    async with served() as broker, BrokerQueue(broker.storage, clock=VirtualClock()) as queue:
+        await queue.enqueue("work", b"")
+        running = asyncio.create_task(worker.run(queue))
+        broker.forget()
+        await asyncio.sleep(5)
+        assert ["busy"] == [each.name for each in await workers_of(broker.storage)]
+        assert 2 == broker.writes, "the claim, and the record"
+        await queue.stop_worker("busy")
+        running.cancel()
+        await asyncio.wait([running])
+
+
 async def workers_of(storage):
     """The workers, as another process sees them."""
     return (await DirectQueue(storage, clock=VirtualClock()).stats()).workers
