@@ -17,8 +17,11 @@ from jqueue.ports.log import Logger, logger_of
 
 logger: Logger = logger_of("jqueue")
 
-STEP_MILLISECONDS = 5
-"""Milliseconds for which events are gathered, and between two checks of the stop flag."""
+STEP_MILLISECONDS, IDLE_STEP_MILLISECONDS = 5, 50
+"""Milliseconds for which events are gathered, and between two checks of the stop flag: at first, and while idle."""
+
+QUICK_MILLISECONDS = 2000
+"""Milliseconds without an event after which the thread is idle."""
 
 RETRY_SECONDS = 0.05
 
@@ -45,10 +48,14 @@ class FileEvents(threading.Thread):
         folders: returns the absolute paths of the folders; called whenever one may have been created or removed.
         changed: called in the thread when something may have changed. The first call comes when the watch has begun, so
             that no change since the last poll is missed.
+        quick: milliseconds without an event after which it looks for events less often.
     """
 
-    def __init__(self, folders: Callable[[], Sequence[Path]], changed: Callable[[], None]) -> None:
+    def __init__(
+        self, folders: Callable[[], Sequence[Path]], changed: Callable[[], None], quick: int = QUICK_MILLISECONDS
+    ) -> None:
         super().__init__(name="jqueue-file-events")
+        self._quick = quick
         self._folders = folders
         self._changed = changed
         self._over = threading.Event()
@@ -96,10 +103,16 @@ class FileEvents(threading.Thread):
                 return
             self.active = True
             self._changed()
+            step, timeout = STEP_MILLISECONDS, self._quick
             while True:
-                found = events.watch(STEP_MILLISECONDS, STEP_MILLISECONDS, 0, self)
+                found = events.watch(step, step, timeout, self)
+                if found == "timeout":
+                    step, timeout = IDLE_STEP_MILLISECONDS, 0
+                    self._changed()  # an event of this moment was dropped
+                    continue
                 if isinstance(found, str):
                     return
+                step, timeout = STEP_MILLISECONDS, self._quick
                 paths = {path for _, path in found}
                 if any(path in folders or os.path.dirname(path) in folders for path in paths):
                     self._changed()
