@@ -77,5 +77,5 @@ def jqueue(
 ) -> None:
     """Check stores, run workers, and look after job queues kept in files or object stores.
 
-    Most commands take the URL of a queue first. With JQUEUE_URL set, it names the queue, and commands take none.
+    Most commands take the URL of a queue first. With JQUEUE_URL set, it may be left out.
     """

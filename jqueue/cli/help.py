@@ -34,10 +34,11 @@ class RefusedError(Exception):
 class Command(TyperCommand):
     """A command with plain help, whose errors are lines, or JSON if it prints JSON.
 
-    An argument whose environment variable is set is not taken from the command line.
+    An argument whose environment variable is set may be left out of the command line.
     """
 
     params: list[Any]
+    left_out: Any = None
 
     def invoke(self, ctx: Any) -> Any:
         """As in typer."""
@@ -49,26 +50,37 @@ class Command(TyperCommand):
             raise refusal(str(error), as_json=ctx.params.get("as_json", False)) from None
 
     def make_parser(self, ctx: Any) -> Any:
-        """As in typer."""
-        params, self.params = self.params, [each for each in self.params if not _is_set(each)]
+        """As in typer, without the argument that is left out."""
+        params, self.params = self.params, [each for each in self.params if each is not self.left_out]
         try:
             return super().make_parser(ctx)
         finally:
             self.params = params
 
     def parse_args(self, ctx: Any, args: list[str]) -> Any:
-        """As in typer. If an argument is too many, the error says which one is taken from the environment."""
+        """As in typer. First it is found out whether the command line has the argument of the environment."""
+        params, arguments = self.params, [each for each in self.params if each.param_type_name == "argument"]
+        self.params = [each for each in params if each not in arguments]
         try:
-            return super().parse_args(ctx, args)
-        except Exception as error:  # typer has no public name for its own
-            if "extra argument" in (message := str(getattr(error, "message", ""))):
-                names = [str(each.envvar) for each in self.params if _is_set(each)]
-                error.message = ". ".join([message, *(f"{name} is set: give no URL" for name in names)])  # type: ignore[attr-defined]
-            raise
+            words = super().make_parser(ctx).parse_args([*args])[1]
+        finally:
+            self.params = params
+        self.left_out = next((each for each in arguments if _is_left_out(each, arguments, words)), None)
+        return super().parse_args(ctx, args)
 
 
-def _is_set(parameter: Any) -> bool:
-    return parameter.param_type_name == "argument" and bool(parameter.envvar and os.environ.get(parameter.envvar))
+def _is_left_out(argument: Any, arguments: list[Any], words: list[str]) -> bool:
+    """Return True if an argument, a URL, is taken from the environment: the words are those of the other arguments.
+
+    A word that may be another argument, too, is the URL if it has a scheme or is the name of a JSON file.
+    """
+    if not (argument.envvar and os.environ.get(argument.envvar)):
+        return False
+    others = [each for each in arguments if each is not argument]
+    word = "".join(words[arguments.index(argument) :][:1])
+    is_url = "://" in word and not word.startswith(("http:", "https:"))  # an id may be the address of a page
+    is_file = word.endswith(".json") and len(words) > sum(each.required for each in others)
+    return len(words) <= len(others) and not is_url and not is_file
 
 
 class CommandGroup(TyperGroup):

@@ -54,7 +54,7 @@ URL = Annotated[
     str,
     argument(
         "URL",
-        "URL of the queue, such as s3://bucket/q.json, or a path. Leave it out if JQUEUE_URL is set.",
+        "URL of the queue, such as s3://bucket/q.json, or a path. By default what JQUEUE_URL names.",
         envvar="JQUEUE_URL",
     ),
 ]

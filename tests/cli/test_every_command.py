@@ -235,17 +235,41 @@ def test_the_page_on_the_command_line_lists_every_command():
     assert listed == {words for words, command in ALL.items() if not hasattr(command, "commands")}
 
 
-def test_the_environment_names_the_queue_and_no_argument_does_then(path, tmp_path, monkeypatch):
-    queue, other = Blocking(path), tmp_path / "jobs"
-    for job_id in ("one", "-one"):
-        queue.enqueue("mail", b"", job_id=job_id)
+IN_ENVIRONMENT = {
+    "ls": "here",
+    "ls other": "other",
+    "pause mail": "here",
+    "pause other mail": "other",
+    "show one": "here",
+    "show other.json one": "other.json",
+    "cancel one": "here",
+    "cancel other.json --all --yes": "other.json",
+    "cancel other.json one": "other.json",
+    "enqueue mail text": "here",
+    "enqueue mail other.json": "here",
+    "enqueue other.json mail": "other.json",
+    "enqueue other mail text": "other",
+    "history file://{}/other.json": "other.json",
+    "show https://example.org/one": "here",
+    "update -- one": "here",
+    "repair": "here",
+}
+"""Commands with JQUEUE_URL set to `here`, and the queue that they are for."""
+
+
+@pytest.mark.parametrize("line", IN_ENVIRONMENT)
+def test_the_environment_names_the_queue_unless_an_argument_does(tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("JQUEUE_URL", "here")
+    command, *arguments = line.format(tmp_path).split()
+    context = ALL[(command,)].make_context(command, arguments, resilient_parsing=True)
+    assert IN_ENVIRONMENT[line] == context.params["url"].rpartition("/")[2]
+
+
+def test_an_argument_too_many_is_refused_and_an_empty_variable_names_no_queue(path, queue, monkeypatch):
     monkeypatch.setenv("JQUEUE_URL", str(path))
-    assert "one" in run("ls", "--entrypoint", "mail").stdout
-    for command in ("ls", "pause mail", "show one", "update one --delay 0"):
-        result = run(*command.split(), other)
-        assert 2 == result.exit_code, "an argument too many"
-        assert "JQUEUE_URL is set: give no URL" in result.stderr
-    assert not other.exists()
+    queue.enqueue("mail", b"", job_id="-one")
+    assert "unexpected extra argument" in run("ls", path, path).stderr
     text("pause", "mail")
     assert queue.read_state().entrypoints["mail"].paused
     assert "the job (mail) was removed" == text("cancel", "--", "-one")
