@@ -32,6 +32,9 @@ from jqueue.worker.signals import SIGNALS, expect_passed_on
 
 logger: Logger = logger_of("jqueue.worker")
 
+RENEW = 75
+"""Added to the exit status of a worker that has ended to be renewed: see `RunReport.worn`."""
+
 TICK = 0.25
 """Seconds between two looks at the processes and at signals."""
 
@@ -93,6 +96,7 @@ class Supervisor:
         self._places = [_Place(number) for number in range(1, count + 1)]
         self._clock = SystemClock()
         self._is_stopping = False
+        self._worst = 0
         self._spawn = multiprocessing.get_context("spawn")
         self._usable = self._spawn.RawValue("b", False)  # without a lock, which a killed process might hold
         self._passed_on = self._spawn.RawValue("i", 0)
@@ -114,7 +118,7 @@ class Supervisor:
         except BaseException:  # the folder cannot be watched
             self._stop()
             raise
-        return max(place.status for place in self._places)
+        return max(self._worst, *(place.status for place in self._places))
 
     def _is_over(self) -> bool:
         """Handle what has happened since the last look. Return True if no process is left, or to come."""
@@ -148,8 +152,13 @@ class Supervisor:
         if self._is_stopping:
             if -code in SIGNALS:  # it was stopped before it could handle that
                 place.status = 0
+            elif code - RENEW in self._final:
+                place.status = code - RENEW
         elif place.is_old:
             place.is_old, place.status, place.due = False, 0, now
+        elif code - RENEW in self._final:
+            self._worst = max(self._worst, code - RENEW)
+            place.status, place.quick, place.due = 0, 0, now
         elif self._changes is not None:
             logger.info("worker process %d has ended with status %d: waiting for a change", place.number, place.status)
             if not self._usable.value:

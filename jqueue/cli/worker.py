@@ -32,7 +32,7 @@ from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, Create, place_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, note
-from jqueue.cli.supervisor import Supervisor, changes_in
+from jqueue.cli.supervisor import RENEW, Supervisor, changes_in
 from jqueue.connect import connect_queue
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.tasks import end_tasks
@@ -209,6 +209,8 @@ HELP = {
         ("concurrency", "Jobs to run at once", USUAL.concurrency),
         ("grace", "Time for jobs to finish after SIGTERM", USUAL.grace),
         ("give_up_after", "Time to retry a queue that is gone or unusable", USUAL.give_up_after),
+        ("max_jobs", "End after so many jobs, to be started anew", "no limit"),
+        ("max_memory", "End, to be started anew, after a job that leaves more memory in use", "no limit"),
         ("health", "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080", "nowhere"),
     )
 }
@@ -225,6 +227,8 @@ def worker(
     concurrency: Annotated[int | None, option("NUMBER", HELP["concurrency"], min=1)] = None,
     grace: Annotated[float | None, option("SECONDS", HELP["grace"], min=0)] = None,
     give_up_after: Annotated[float | None, option("SECONDS", HELP["give_up_after"], min=0)] = None,
+    max_jobs: Annotated[int | None, option("NUMBER", HELP["max_jobs"], min=1)] = None,
+    max_memory: Annotated[int | None, option("MIB", HELP["max_memory"], min=1)] = None,
     show_errors: Annotated[
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
@@ -348,7 +352,8 @@ def run_worker(
     if isinstance(formatter, JSONFormatter):
         formatter.worker = f"{worker.settings.name}@{process_name()}"
         fail = partial(logger.error, "%s")
-    return asyncio.run(serve(worker, queue, fail, usable, drain=options["drain"]))
+    renew = RENEW if options["processes"] or options["reload"] else 0
+    return asyncio.run(serve(worker, queue, fail, usable, drain=options["drain"], renew=renew))
 
 
 async def serve(
@@ -358,6 +363,7 @@ async def serve(
     usable: Callable[[], object] = lambda: None,
     *,
     drain: bool,
+    renew: int,
 ) -> int:
     """Run a worker until it ends, and return the status that the command exits with.
 
@@ -367,6 +373,7 @@ async def serve(
         fail: prints or logs the error that ends the worker.
         usable: called after the first look at the queue.
         drain: True to end when no job is ready.
+        renew: added to the status if another worker must take the place of this one.
     """
     status, stopped = 0, asyncio.Event()
     with handle_signals(stopped.set):
@@ -377,7 +384,7 @@ async def serve(
                 look.result()
                 usable()
                 report = await worker.run(queue, drain=drain)
-                status = SOME_DIED if drain and report.dead else 0
+                status = (SOME_DIED if drain and report.dead else 0) + (renew if report.worn else 0)
         except (JQueueError, ImportError) as error:
             status, is_final = UNUSABLE, isinstance(error, StorageFatalError)
             fail(f"{name_of(queue)} cannot be used: {error}" if is_final else str(error))
@@ -388,7 +395,7 @@ async def serve(
             logging.shutdown()
             print(end="", flush=True)
             os._exit(status)  # or they would keep the process alive for ever
-        if status == 0:
+        if status in (0, renew):
             leave_at_signals()
     return status
 

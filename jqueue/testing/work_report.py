@@ -52,7 +52,7 @@ class WorkReport:
     @property
     def counts(self) -> RunReport:
         """Number of runs for each outcome."""
-        return RunReport(**Counter[str](ran.outcome for ran in self.ran))
+        return RunReport(**Counter[str](ran.outcome for ran in self.ran), worn=False)
 
     @property
     def outcomes(self) -> list[OutcomeKind]:

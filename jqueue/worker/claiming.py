@@ -57,13 +57,18 @@ class Claimer(Observer):
         self._may_get_back = False
 
     async def run(self) -> None:
-        """Claim until cancelled, or, to drain, until nothing is left to do."""
+        """Claim until cancelled, or, to drain, until nothing is left to do. A worn worker ends once it has no jobs."""
         state = self._state
         found_all = answered = False  # found_all: the last claim left nothing to claim
         while True:
+            if state.worn is not None:
+                if state.is_idle:
+                    state.end_run()
+                await state.more.wait()
+                continue
             names = self._names()
             is_last_try = state.drain and state.is_idle
-            if state.free <= 0 or not names:
+            if state.room <= 0 or not names:
                 if is_last_try:
                     logger.warning("the drain ends: all slots are taken by handlers that ignored the order to stop")
                     return
@@ -101,7 +106,7 @@ class Claimer(Observer):
 
     def _room(self, names: Sequence[str]) -> int:
         """Return the number of jobs to claim: one for each free slot; of an entrypoint with batches, whole batches."""
-        free = self._state.free
+        free = self._state.room
         batch = self._state.handlers[names[0]].options.batch if len(names) == 1 else None
         return min(free if batch is None else max(batch, free // batch * batch), self._claims.limit)
 
@@ -140,9 +145,10 @@ class Claimer(Observer):
             self._state.more.set()
 
     def _is_outgrown(self, polled: Sequence[str], asked: int) -> bool:
-        """True if a new long poll could claim twice as many jobs or others, before a drain ends, or if blind."""
+        """True if a new long poll could claim twice as many jobs or others, before an end, or if blind."""
         names = self._names()
-        if self._is_blind or names != polled or (self._state.drain and self._state.is_idle):
+        state = self._state
+        if self._is_blind or names != polled or (state.drain and state.is_idle) or state.worn is not None:
             return True
         return self._room(names) >= 2 * asked
 

@@ -211,6 +211,10 @@ class WorkerSettings:
         give_up_after: time that a worker goes on when it can do nothing, before `run` raises; 300 seconds by default,
             None: for ever. It can do nothing if its queue is gone, replaced, corrupt or refused, or if handlers that do
             not stop take all slots. A store that does not answer is waited for regardless.
+        max_jobs: number of jobs after which the worker claims no more, finishes those that it has, and ends, so that
+            another one takes its place: see `RunReport.worn`. None: no limit.
+        max_memory: memory in MiB above which the worker ends in this way, once a job has ended. A process of handlers
+            that takes more is replaced by itself. None: no limit.
         name: name of the worker in the log, and of the holder of its claims: `name@host:pid`.
         lifespan: an async context manager for resources that all handlers share. It yields `ctx.resources`.
         on_dead: called with each job that is dead, after the commit that made it so.
@@ -226,6 +230,8 @@ class WorkerSettings:
     cancel_grace: Duration = 5
     claim_timeout: Duration | None = None
     give_up_after: Duration | None = 300
+    max_jobs: int | None = None
+    max_memory: int | None = None
     name: str = "worker"
     lifespan: Lifespan | None = None
     on_dead: OnDead | None = None
@@ -237,6 +243,9 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         check_integer("concurrency", self.concurrency, 1, MAX_CONCURRENCY)
+        for name, limit in (("max_jobs", self.max_jobs), ("max_memory", self.max_memory)):
+            if limit is not None:
+                check_integer(name, limit, 1, 2**31)
         kinds = (
             ("name", str, "a text"),
             ("on_dead", Callable | None, "a function that takes the job"),

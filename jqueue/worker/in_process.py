@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any
 
 from jqueue.domain.models import Job
-from jqueue.runtime.system import SystemClock
+from jqueue.runtime.system import SystemClock, memory_in_use
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.handler_errors import check_awaited, error_in, portable, results_of
 from jqueue.worker.handlers import Handler
@@ -77,9 +77,9 @@ def serve(pipe: Connection, orders: Connection, levels: dict[str, int]) -> None:
             return
         module, name, jobs, seconds = request
         try:
-            answer = _report("answer", {"results": _ends_of(module, name, jobs, seconds, begin)})
+            answer = _answer(results=_ends_of(module, name, jobs, seconds, begin))
         except BaseException as error:
-            answer = _report("answer", {"raised": portable(error)})
+            answer = _answer(raised=portable(error))
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):  # there may be none, or none that takes more
                 stream.flush()
@@ -88,6 +88,10 @@ def serve(pipe: Connection, orders: Connection, levels: dict[str, int]) -> None:
 
 def _report(kind: str, content: Any = None) -> bytes:
     return json.dumps([kind, content], default=str).encode()
+
+
+def _answer(**end: Any) -> bytes:
+    return _report("answer", {**end, "memory": memory_in_use()})
 
 
 def _survive_signals() -> None:

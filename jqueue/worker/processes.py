@@ -10,6 +10,7 @@ import asyncio
 import atexit
 import contextlib
 import json
+import math
 import multiprocessing
 import multiprocessing.resource_tracker
 import os
@@ -26,6 +27,7 @@ from jqueue.worker.handler_errors import rebuilt
 from jqueue.worker.handlers import Handler
 from jqueue.worker.in_process import serve
 from jqueue.worker.job_log import levels_of_loggers, log_forwarded
+from jqueue.worker.run_state import MIB
 from jqueue.worker.signals import SIGNALS
 
 IMPORT_TIMEOUT = 300.0
@@ -35,10 +37,10 @@ TERMINATION = 3.0
 """Seconds between the order to end and its enforcement."""
 
 LEAVING = 5.0
-"""Seconds that idle processes get to end by themselves when the worker does."""
+"""Seconds that an idle process gets to end by itself, before the order to end."""
 
-JOIN_TIMEOUT = 5.0
-"""Seconds to wait for processes that were told to end when the worker does."""
+JOIN_TIMEOUT = 10.0
+"""Seconds that all processes get to end when the worker does."""
 
 LAST_REPORTS = 1.0
 """Seconds to wait for the last reports of a process that has ended. A process that it has left may hold its pipe."""
@@ -56,12 +58,14 @@ class Processes:
 
     Args:
         max_processes: the largest number of processes; there are never more than processors to use.
+        max_memory: memory in MiB above which a process is not used again; None for no limit.
 
     Attributes:
         turn: semaphore with one place per process. A caller acquires it before `call`.
     """
 
-    def __init__(self, max_processes: int) -> None:
+    def __init__(self, max_processes: int, max_memory: int | None = None) -> None:
+        self._max_memory = math.inf if max_memory is None else max_memory * MIB
         self.turn: asyncio.Semaphore = asyncio.Semaphore(min(max_processes, usable_processors()))
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
@@ -87,7 +91,10 @@ class Processes:
             except BaseException:
                 process.end()
                 raise
-        self._idle.append(process)
+        if answer["memory"] <= self._max_memory:
+            self._idle.append(process)
+        else:
+            process.leave()
         if "raised" in answer:
             raise rebuilt(answer["raised"])
         results = [value if error is None else rebuilt(error) for value, error in answer["results"]]
@@ -95,15 +102,13 @@ class Processes:
 
     async def close(self) -> None:
         """Let idle processes end by themselves, with what they do at their exit, and end the others."""
-        for process in self._idle:
-            process.leave()
-        for process in self._all.difference(self._idle):
-            process.end()
-        for seconds in (LEAVING, JOIN_TIMEOUT):
-            if self._all:
-                await asyncio.wait([process.gone for process in self._all], timeout=seconds)
-            for process in self._all:
+        for process in self._all:
+            if process.is_idle:
+                process.leave()
+            else:
                 process.end()
+        if self._all:
+            await asyncio.wait([process.gone for process in self._all], timeout=JOIN_TIMEOUT)
 
 
 class _EndedEarly(ProcessDied):
@@ -118,12 +123,13 @@ class _Process:
 
     Attributes:
         gone: is done when the process has ended.
+        is_idle: True between two jobs.
     """
 
     def __init__(self, everyone: set[_Process]) -> None:
         self._loop = asyncio.get_running_loop()
         self._messages: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
-        self._must_end = False
+        self._must_end = self.is_idle = False
         self._pipe, *theirs = multiprocessing.Pipe()
         orders, self._orders = multiprocessing.Pipe(duplex=False)
         theirs.append(orders)
@@ -138,6 +144,7 @@ class _Process:
 
     async def do(self, handler: Handler[..., Any], jobs: Sequence[Job], running: Running) -> dict[str, Any]:
         """Do a job or a batch. Return the answer of `in_process`."""
+        self.is_idle = False
         function = handler.function
         request = function.__module__, function.__qualname__, jobs, handler.options.seconds
         sending = asyncio.create_task(in_its_own_thread(self._pipe.send, request))
@@ -154,12 +161,14 @@ class _Process:
             if kind == "gone":
                 raise ProcessDied(content)
         answer: dict[str, Any] = content
+        self.is_idle = True
         return answer
 
     def leave(self) -> None:
         """Let the process, which is idle, end by itself."""
         with contextlib.suppress(OSError):  # it is gone
             self._pipe.send(None)
+        _later(LEAVING, self.end)
 
     def end(self) -> None:
         """Tell the process and all that it has started to end. What is left after some seconds is killed."""
@@ -168,9 +177,7 @@ class _Process:
             with contextlib.suppress(OSError):  # it is gone
                 self._orders.send(None)
             self._signal("SIGTERM")
-            timer = threading.Timer(TERMINATION, self._signal, ["SIGKILL"])
-            timer.daemon = True
-            timer.start()
+            _later(TERMINATION, self._signal, "SIGKILL")
 
     def _run(self, theirs: list[Connection]) -> None:
         """Start the process, wait for its end, and kill all that it has left. It runs in a thread."""
@@ -222,6 +229,13 @@ class _Process:
         except (AttributeError, ProcessLookupError, PermissionError):  # Windows; the group has not begun, or is gone
             if not gone:
                 self._process.terminate()
+
+
+def _later(seconds: float, function: Callable[..., object], *args: Any) -> None:
+    """Call a function after some seconds, unless the program has ended before."""
+    timer = threading.Timer(seconds, function, args)
+    timer.daemon = True
+    timer.start()
 
 
 @contextlib.contextmanager

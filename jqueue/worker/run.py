@@ -163,7 +163,8 @@ class Run:
         return task.result()
 
     def _report(self) -> RunReport:
-        return RunReport(**self._state.outcomes, stuck=len(self._state.stuck))
+        worn = self._state.worn is not None and not self._stops
+        return RunReport(**self._state.outcomes, stuck=len(self._state.stuck), worn=worn)
 
     async def _perform(self) -> RunReport:
         """Open everything, work, end in order, close everything, and log the report."""
@@ -174,7 +175,8 @@ class Run:
                 resources = None
                 if self._settings.lifespan is not None:
                     resources = await stack.enter_async_context(self._settings.lifespan())
-                threads, processes = Threads(self._settings.concurrency), Processes(self._settings.concurrency)
+                threads = Threads(self._settings.concurrency)
+                processes = Processes(self._settings.concurrency, self._settings.max_memory)
                 stack.push_async_callback(processes.close)
                 stack.callback(threads.shutdown)
                 if not self._stops:

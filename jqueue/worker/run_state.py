@@ -5,18 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import JQueueError
+from jqueue.domain.printable import counted
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.queue_options import options_of
+from jqueue.runtime.system import memory_in_use
 from jqueue.worker.executions import Execution, HeldJob, Phase
 from jqueue.worker.handler_options import WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.queue_health import SLOTS, QueueHealth, name_of
 from jqueue.worker.retries import OutcomeKind
+
+logger: Logger = logger_of("jqueue.worker")
+
+MIB = 2**20
+
+MEASURE_EVERY = 1.0
+"""Seconds after which the end of a job has the memory measured again."""
 
 
 class Signal(asyncio.Event):
@@ -57,6 +67,7 @@ class RunState:
         unsent: jobs whose outcomes are not on their way yet.
         sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
+        worn: why the worker claims no more jobs and ends when those that it has are done; None if it goes on.
         must_end: set when the run must end: it was told to stop, is drained, or has failed.
         failure: the first error by which the run ends; None if there is none.
         claimed: set when jobs were claimed.
@@ -91,6 +102,8 @@ class RunState:
         self.sending: int = 0
         self.stuck: dict[Execution, float] = {}
         self.has_outcomes: Signal = Signal()
+        self.worn: str | None = None
+        self._measured_at = 0.0
         self.must_end: asyncio.Event = asyncio.Event()
         self.failure: Exception | None = None
         self.died: Callable[[HeldJob], None] = lambda held: None
@@ -107,6 +120,12 @@ class RunState:
     def outcomes(self) -> dict[str, int]:
         """Number of jobs so far, by outcome."""
         return {kind: self.counts[kind] for kind in get_args(OutcomeKind)}
+
+    @property
+    def room(self) -> int:
+        """Number of slots to claim jobs for, within `max_jobs`."""
+        most = self.settings.max_jobs
+        return self.free if most is None else min(self.free, most - sum(self.counts.values()) - len(self.held))
 
     @property
     def is_idle(self) -> bool:
@@ -165,6 +184,21 @@ class RunState:
         self.counts[held.outcome] += 1
         if is_certain and held.outcome == "dead":
             self.died(held)
+        if self.worn is None and not self.must_end.is_set() and (worn := self._wear()) is not None:
+            self.worn = worn
+            logger.info("%s %s: it finishes the jobs that it has, and ends", self.name, worn)
+            self.more.set()
+
+    def _wear(self) -> str | None:
+        """Return the reason for which another worker must take the place of this one."""
+        most, memory = self.settings.max_jobs, self.settings.max_memory
+        if most is not None and sum(self.counts.values()) >= most:
+            return f"has done {counted(most, 'job')}"
+        if memory is None or self.loop.time() < self._measured_at + MEASURE_EVERY:
+            return None
+        self._measured_at = self.loop.time()
+        size = memory_in_use() / MIB
+        return f"takes {size:.0f} MiB of memory, more than {memory}" if size > memory else None
 
     def filled(self, execution: Execution) -> None:
         """Note that a batch claims no more jobs for itself."""
@@ -219,6 +253,7 @@ class RunReport:
         lost: their claim was lost before their outcome was in the queue.
         stuck: handlers that still went on when the worker ended, although they were told to stop. Their jobs are
             also counted above.
+        worn: True if the worker has ended as `max_jobs` or `max_memory` says, and another one is to take its place.
     """
 
     succeeded: int = 0
@@ -229,12 +264,13 @@ class RunReport:
     cancelled: int = 0
     lost: int = 0
     stuck: int = 0
+    worn: bool = False
 
     @property
     def total(self) -> int:
         """Number of jobs in all."""
-        return sum(getattr(self, field.name) for field in fields(self) if field.name != "stuck")
+        return sum(getattr(self, kind) for kind in get_args(OutcomeKind))
 
     def __str__(self) -> str:
-        counts = {field.name: getattr(self, field.name) for field in fields(self)}
+        counts = {name: getattr(self, name) for name in (*get_args(OutcomeKind), "stuck")}
         return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items() if count) or "no jobs"

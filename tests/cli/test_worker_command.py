@@ -19,7 +19,7 @@ from functools import partial
 
 import pytest
 
-from jqueue.cli.supervisor import TICK
+from jqueue.cli.supervisor import MOST, TICK
 from jqueue.cli.worker import PLAIN, JobFormatter, JSONFormatter
 from tests.cli.commands import PATIENCE, Blocking, run
 
@@ -440,6 +440,19 @@ def test_a_process_that_ends_at_once_again_and_again_ends_all(tmp_path, start):
     parent.end(status=2)
     assert 4 == parent.log.count("ended with status 7: another one is started in")
     assert "ended with status 7, the 5th time in a row at once: all are stopped" in parent.log
+
+
+@pytest.mark.wide
+def test_a_worker_is_renewed_after_its_jobs_which_is_no_crash_and_alone_it_exits_with_0(tmp_path, queue, start):
+    (tmp_path / "told").touch()
+    for _ in range(MOST + 2):
+        queue.enqueue("until told", b"")
+    parent = start("--processes", "1", "--concurrency", "1", "--max-jobs", "1")
+    assert MOST + 2 == len(set(parent.lines("began", MOST + 2)))
+    parent.send("SIGTERM")
+    assert "another one is started" not in parent.end()
+    queue.enqueue("until told", b"")
+    assert "worker has done 1 job: it finishes" in start("--max-jobs", "1").end()
 
 
 @pytest.mark.parametrize("target", ["program:missing", "program:worker"])

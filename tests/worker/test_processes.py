@@ -15,6 +15,7 @@ import pytest
 
 from jqueue import InvalidJobError
 from jqueue.worker import RunReport
+from jqueue.worker.processes import Processes
 from tests.worker import process_handlers
 from tests.worker.scenes import COMPLETED, QUEUED, NoThreads, broker, only_job, working
 
@@ -266,6 +267,18 @@ def test_a_signal_to_all_processes_stops_only_the_worker_and_its_handler_process
         print("done", file=lines, flush=True)
         assert ["done\n"] == list(lines)
     assert "1 succeeded\n" == process.communicate(timeout=SECONDS)[0]
+
+
+async def test_a_handler_process_that_takes_too_much_memory_is_not_used_again():
+    async with broker() as queue:
+        job = await process_handlers.process_id.enqueue(queue)
+        for max_memory, number in ((None, 1), (1, 2)):
+            processes = Processes(1, max_memory)
+            handler, ids = process_handlers.process_id, set()
+            for _ in range(2):
+                ids.add(await processes.call(handler, [job], lambda has_begun: None))
+            assert number == len(ids)
+            await processes.close()
 
 
 @pytest.mark.timeout(SECONDS)

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,41 @@ def sleeper(seconds, **options):
         ended.append(number)
 
     return worker, work, begun, ended, cancelled
+
+
+@pytest.mark.parametrize("limit", [{"max_jobs": 3}, {"max_memory": 1}])
+@in_virtual_time
+async def test_a_worn_worker_claims_no_more_jobs_and_ends_when_those_that_it_has_are_done(limit):
+    worker = Worker(concurrency=2, grace=1, **limit)
+
+    @worker.handler
+    async def work(seconds: int) -> None:
+        await asyncio.sleep(seconds)
+
+    async with broker() as queue:
+        for seconds in (1000, 1, 1, 1, 1, 1):
+            await work.enqueue(queue, seconds)
+        report = await worker.run(queue)
+        assert (True, 0) == (report.worn, report.handed_back)
+        assert report.total == 6 - len((await queue.read_state()).queued_jobs()) <= 3
+        assert "succeeded" in f"{report}"
+        worker.settings = replace(worker.settings, max_jobs=None, max_memory=None)
+        assert RunReport(succeeded=6 - report.total) == await worker.run(queue, drain=True)
+
+
+@in_virtual_time
+async def test_a_worker_that_is_stopped_while_it_wears_out_is_not_renewed():
+    worker, work, *_ = sleeper(1000, max_jobs=2, grace=1)
+
+    @worker.handler
+    async def quick() -> None: ...
+
+    async with broker() as queue, working(worker, queue) as task:
+        await work.enqueue(queue, 1)
+        await quick.enqueue(queue)
+        await asyncio.sleep(10)
+        worker.stop()
+        assert RunReport(succeeded=1, handed_back=1) == await task
 
 
 class SlowAnswers(CountingStorage):

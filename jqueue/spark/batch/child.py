@@ -291,7 +291,7 @@ def work(
         if one_by_one and options.batch is not None:
             options = replace(options, batch=1)
         handler.options = options
-    settings = replace(worker.settings, on_dead=None, health=None)
+    settings = replace(worker.settings, on_dead=None, health=None, max_jobs=None, max_memory=None)
     if one_by_one:
         settings = replace(settings, concurrency=1)
     grace = to_seconds("cancel_grace", settings.cancel_grace)

@@ -34,7 +34,7 @@ LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG, logging.DEBUG)
 
 OPTIONS = (
     *("backend", "queue", "concurrency", "grace", "claim_timeout", "health", "name", "drain", "processes", "reload"),
-    *("show_errors", "log_format", "verbosity"),
+    *("show_errors", "log_format", "verbosity", "max_jobs", "max_memory"),
 )
 """Options that the worker needs, in this process or in others."""
 
@@ -63,6 +63,8 @@ class Command(BaseCommand):
         parser.add_argument(
             "--processes", type=int, metavar="NUMBER", help="run so many processes, each with a worker of its own"
         )
+        parser.add_argument("--max-jobs", type=int, metavar="NUMBER", help="end after so many, to be started anew")
+        parser.add_argument("--max-memory", type=int, metavar="MIB", help="end after a task that leaves more in use")
         parser.add_argument("--grace", **seconds, help="time for tasks to finish after SIGTERM; 30 by default")
         parser.add_argument(
             "--claim-timeout", **seconds, help="time after which the tasks of a lost worker run again; 300 by default"
