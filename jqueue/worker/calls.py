@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
 from jqueue.worker.context import BatchContext, Context
-from jqueue.worker.handler_errors import raisable
+from jqueue.worker.dependencies import end_of
+from jqueue.worker.handler_errors import drop_awaitable, raisable
 from jqueue.worker.handlers import Handler
 from jqueue.worker.threads import Threads
 
@@ -34,14 +36,26 @@ def call_of(handler: Handler[..., Any], threads: Threads) -> Call:
 
 
 def _in_thread(handler: Handler[..., Any], threads: Threads) -> Call:
-    """Return the function that runs a handler in a thread, with the middleware of threads."""
+    """Return the function that runs a handler in a thread, with the middleware of threads.
+
+    The coroutine that the handler returns, if it wraps an async function, is awaited on the event loop.
+    """
     bind, middlewares = handler.signature.call, handler.thread_middlewares
 
     async def in_thread(value: Any, ctx: Context | BatchContext | None) -> Any:
         context = contextvars.copy_context()
+        loop = asyncio.get_running_loop()
         if ctx is not None:
-            ctx.enter_thread(asyncio.get_running_loop())
-        return await to_its_end(threads.call(context.run, around, middlewares, ctx, partial(bind, value, ctx)))
+            ctx.enter_thread(loop)
+        result = await to_its_end(threads.call(context.run, around, middlewares, ctx, partial(bind, value, ctx)))
+        if not inspect.isawaitable(result):
+            return result
+        if ctx is not None:
+            ctx.enter_thread(None)
+        result, error = await loop.create_task(end_of(result), context=context)
+        if error is not None:
+            raise error
+        return result
 
     return in_thread
 
@@ -56,8 +70,8 @@ def around(middlewares: Sequence[Callable[..., Any]], ctx: Any, innermost: Calla
 async def to_its_end(future: asyncio.Future[Any]) -> Any:
     """Wait for a call that cannot be stopped. A second cancellation is raised at once.
 
-    After the first cancellation the call still runs to its end. Its value is then returned; if it failed, the
-    cancellation is raised.
+    After the first cancellation the call still runs to its end. Its value is then returned; if it failed, or its value
+    must be awaited, the cancellation is raised.
     """
     cancelled: asyncio.CancelledError | None = None
     while not future.done():
@@ -68,6 +82,8 @@ async def to_its_end(future: asyncio.Future[Any]) -> Any:
                 raise
             cancelled = error
     value, failure = future.result()
+    if cancelled is not None and drop_awaitable(value):
+        raise cancelled
     if failure is not None:
         raise raisable(failure) if cancelled is None else cancelled
     return value

@@ -165,8 +165,8 @@ class Surroundings(Generic[R_co]):
         for each in (self, *self._contexts):
             each.deadline = deadline
 
-    def enter_thread(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Note that the handler runs in a thread beside this event loop."""
+    def enter_thread(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Note that the handler runs in a thread beside this event loop; None if it is on the loop."""
         for each in (self, *self._contexts):
             each.loop = loop
 

@@ -92,13 +92,13 @@ class Dependencies:
     def __call__(self, value: Any, ctx: Any) -> Any:
         """Call the handler, on the event loop or in a thread or process."""
         if self.on_loop:
-            return self._call(value, ctx, _here)
+            return self._call(value, ctx, here)
         with closing(asyncio.Runner()) as runner:  # it has no event loop before it runs something
 
             async def wait(awaitable: Awaitable[Any]) -> Any:
                 if ctx.loop is None:
-                    return runner.run(_here(awaitable))
-                value, error = asyncio.run_coroutine_threadsafe(_end_of(awaitable), ctx.loop).result()
+                    return runner.run(here(awaitable))
+                value, error = asyncio.run_coroutine_threadsafe(end_of(awaitable), ctx.loop).result()
                 if error is not None:
                     raise error
                 return value
@@ -118,15 +118,31 @@ class Dependencies:
             if ctx.is_cancelled:  # the job is out of time or goes to another worker: its work must not begin
                 raise asyncio.CancelledError
             result = self.handler(value, ctx, made)
-            return await result if self.on_loop else result
+            if self.on_loop:
+                return await result
+            return await wait(_until_stopped(result, ctx)) if inspect.isawaitable(result) else result
         raise AssertionError("no end of a dependency hides an error: see `_made`")
 
 
-async def _here(awaitable: Awaitable[Any]) -> Any:
+async def here(awaitable: Awaitable[Any]) -> Any:
+    """Await something."""
     return await awaitable
 
 
-async def _end_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
+async def _until_stopped(awaitable: Awaitable[Any], ctx: Any) -> Any:
+    """Await what a handler without async returned, and cancel it when the handler must stop."""
+    task, stop = asyncio.create_task(end_of(awaitable)), asyncio.create_task(ctx.cancelled.wait())
+    await asyncio.wait((task, stop), return_when=asyncio.FIRST_COMPLETED)
+    if ctx.is_cancelled:
+        task.cancel()
+    stop.cancel()
+    value, error = await task
+    if error is not None:
+        raise error
+    return value
+
+
+async def end_of(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None]:
     """Return a value and an error, one of them None. A task that raises SystemExit would end the event loop."""
     try:
         return await awaitable, None

@@ -100,16 +100,21 @@ def check_awaited(value: Any) -> None:
     Raises:
         TypeError: the value is a coroutine, or another object that must be awaited.
     """
+    if drop_awaitable(value):
+        raise TypeError(
+            f"the handler returned a {type(value).__name__} that was never awaited, so its work is not done: await it"
+        )
+
+
+def drop_awaitable(value: Any) -> bool:
+    """Return True if a value must be awaited, which nobody will do. It is closed or cancelled."""
     if not inspect.isawaitable(value) or (asyncio.isfuture(value) and value.done()):
-        return
+        return False
     if asyncio.isfuture(value):
         value.cancel()
     elif inspect.iscoroutine(value):
         value.close()
-    raise TypeError(
-        f"the handler returned a {type(value).__name__} that was never awaited, so its work is not done: if a decorator"
-        " of the handler hides that it is async, make the decorator's wrapper async"
-    )
+    return True
 
 
 class RebuiltError:

@@ -23,6 +23,7 @@ from jqueue.worker.signatures import (
     BatchVerb,
     Signature,
     enqueue_by_payload,
+    has_async,
     is_async,
     name_of,
     operation_by_payload,
@@ -74,8 +75,8 @@ class Handler(Generic[P, R_co]):
         self._options: dict[str, Any] = {}
         self.queues: Callable[[], Sequence[Any]] = tuple
         self.home: Home = "process" if options.process else "loop" if is_async(function) else "thread"
-        self.middlewares: tuple[Middleware, ...] = tuple(filter(is_async, options.middleware))
-        self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(is_async, options.middleware))
+        self.middlewares: tuple[Middleware, ...] = tuple(filter(has_async, options.middleware))
+        self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(has_async, options.middleware))
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)
         self.__wrapped__ = function

@@ -14,8 +14,10 @@ by its module and its name, and parses the payloads. It reports `begun`, once th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
+import inspect
 import json
 import logging
 import multiprocessing
@@ -34,6 +36,7 @@ from typing import Any
 from jqueue.domain.models import Job
 from jqueue.runtime.system import SystemClock, memory_in_use
 from jqueue.worker.context import BatchContext, Context
+from jqueue.worker.dependencies import here
 from jqueue.worker.handler_errors import check_awaited, error_in, portable, results_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import forward_records
@@ -145,22 +148,28 @@ def _ends_of(
     if handler.options.batch is None:
         [job] = jobs
         value = handler.signature.parse(job)
-        result = call(value, Context(job, deadline=deadline) if handler.signature.wants_context else None)
-        check_awaited(result)
+        result = _awaited(call(value, Context(job, deadline=deadline) if handler.signature.wants_context else None))
         return [(_result_of(handler, job, result), None)]
     ends = [_end_of(handler.signature.parse, job) for job in jobs]
     places = [place for place, (_, error) in enumerate(ends) if error is None]
     if places:
         contexts = [Context(jobs[place], deadline=deadline) for place in places]
         ctx = BatchContext(handler.entrypoint, contexts, deadline=deadline)
-        returned = call([ends[place][0] for place in places], ctx)
-        check_awaited(returned)
+        returned = _awaited(call([ends[place][0] for place in places], ctx))
         for place, result in zip(places, results_of(returned, len(places)), strict=True):
             failed = error_in(result)
             ends[place] = (
                 (None, portable(failed)) if failed is not None else _end_of(_result_of, handler, jobs[place], result)
             )
     return ends
+
+
+def _awaited(value: Any) -> Any:
+    """Return the value of a call. The coroutine of a handler that wraps an async function is run."""
+    if inspect.isawaitable(value):
+        value = asyncio.run(here(value))
+    check_awaited(value)
+    return value
 
 
 def _end_of(function: Callable[..., Any], *args: Any) -> End:

@@ -19,7 +19,7 @@ from jqueue.worker.handler_options import (
 )
 from jqueue.worker.handlers import BatchHandler, Handler
 from jqueue.worker.payloads import MISSING
-from jqueue.worker.signatures import is_async, name_of
+from jqueue.worker.signatures import has_async, name_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -53,8 +53,8 @@ class Router:
         self.crons: list[Cron] = []
         self.workers: list[Router] = []
         self._prefix = prefix
-        self._middlewares = [each for each in defaults.get("middleware", ()) if is_async(each)]
-        self._thread_middlewares = [each for each in defaults.pop("middleware", ()) if not is_async(each)]
+        self._middlewares = [each for each in defaults.get("middleware", ()) if has_async(each)]
+        self._thread_middlewares = [each for each in defaults.pop("middleware", ()) if not has_async(each)]
         self._defaults = defaults
 
     @overload
@@ -163,7 +163,7 @@ class Router:
         Raises:
             TypeError: the function is async.
         """
-        if is_async(function):
+        if has_async(function):
             raise TypeError("a thread_middleware is a function without async: for async functions, use middleware")
         self._check_open()
         self._thread_middlewares.append(function)

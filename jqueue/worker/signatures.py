@@ -41,6 +41,7 @@ U = TypeVar("U")
 P = ParamSpec("P")
 T_contra = TypeVar("T_contra", contravariant=True)
 U_contra = TypeVar("U_contra", contravariant=True)
+VARIABLE = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 Added_co = TypeVar("Added_co", covariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
@@ -102,6 +103,12 @@ def read_signature(
     if any(check(_decisive(function)) for check in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)):
         raise TypeError(f"{named} must not be a generator, as nothing would read its values: write it without yield")
     step, hints, payload = _read(named, function, local_names, takes_batch)
+    for each in inspect.signature(function).parameters.values():
+        if each.kind in VARIABLE:
+            raise TypeError(
+                f"{named}: {each} takes arguments without names: write its parameters. The wrapper of a decorator needs"
+                " functools.wraps"
+            )
     for each in payload:
         if each.name not in hints:
             raise TypeError(
@@ -273,12 +280,19 @@ def routine_of(function: Function) -> Function:
 
 
 def is_async(function: Function) -> bool:
-    """True if a call of the function gives a coroutine. A decorator is assumed to pass that on."""
-    return inspect.iscoroutinefunction(_decisive(function))
+    """True if the function is async itself, whatever it wraps."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return any(map(inspect.iscoroutinefunction, (function, type(function).__call__)))
+
+
+def has_async(function: Function) -> bool:
+    """True if the function is async, or one that it wraps: decorators of middleware pass the coroutine on."""
+    return any(map(is_async, _layers(function)))
 
 
 def _decisive(function: Function) -> Function:
-    """Return the outermost layer that is a coroutine or generator function: it decides what a call gives."""
+    """Return the outermost layer that is a coroutine or generator function, or the function itself."""
     kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
     return next((layer for layer in _layers(function) if any(is_one(layer) for is_one in kinds)), function)
 
@@ -305,8 +319,7 @@ def _parameters(named: str, function: Function) -> list[inspect.Parameter]:
     except ValueError:
         raise TypeError(f"{named}: its parameters cannot be read: wrap it in a Python function") from None
     preset = {name for layer in _layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
-    variable = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-    return [each for each in parameters if each.kind not in variable and each.name not in preset]
+    return [each for each in parameters if each.kind not in VARIABLE and each.name not in preset]
 
 
 def _hints(named: str, function: Function, local_names: Mapping[str, Any] | None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import atexit
+import functools
 import gc
 import os
 import signal
@@ -195,17 +196,18 @@ def depends(right: int, left: int = 1, *, where: Annotated[str, Depends(opened)]
 
 
 def traced(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
         return function(*args)
 
-    wrapper.__name__, wrapper.__qualname__ = function.__name__, function.__qualname__  # as careless decorators do
     return wrapper
 
 
 @worker.handler("hidden", process=True, max_attempts=1)
 @traced
 async def hidden() -> None:
-    pass
+    await asyncio.sleep(0)
+    raise LookupError("awaited")
 
 
 @worker.handler("batch", process=True, batch=10, keep_result=60, max_attempts=1, timeout=60)

@@ -1,17 +1,21 @@
 """Handlers are declared by decorators, can be called, and enqueue jobs; whatever is wrong is refused with advice."""
 
+import asyncio
+import contextvars
 import functools
 import inspect
+import threading
 from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+from asgiref.sync import sync_to_async
 from pydantic import BaseModel
 
-from jqueue import InvalidJobError, Job
+from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Job
 from jqueue.operations import Enqueue
-from jqueue.worker import BatchContext, Context, Exponential, Rate, Retry, Router, RunReport, Snooze, Worker
+from jqueue.worker import BatchContext, Context, Depends, Exponential, Rate, Retry, Router, RunReport, Snooze, Worker
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, drained, only_job
 
@@ -186,6 +190,12 @@ def takes_batch_context(payload: bytes, it: BatchContext) -> None: ...
 def wraps_itself(payload: bytes) -> None: ...
 
 
+def takes_any(payload: bytes, *rest: int) -> None: ...
+
+
+def takes_any_name(**names: int) -> None: ...
+
+
 wraps_itself.__wrapped__ = functools.partial(wraps_itself)  # type: ignore[attr-defined]
 wraps_itself.__wrapped__.__wrapped__ = wraps_itself  # type: ignore[attr-defined]
 
@@ -198,6 +208,8 @@ wraps_itself.__wrapped__.__wrapped__ = wraps_itself  # type: ignore[attr-defined
         (wraps_itself, {}, "its parameters cannot be read: wrap it in a Python function"),
         (undefined, {}, "'Later', which is not defined when it is decorated"),
         (odd_payload, {}, "pydantic cannot validate"),
+        (takes_any, {}, r"\*rest: int takes arguments without names: .* needs functools\.wraps"),
+        (takes_any_name, {}, r"\*\*names: int takes arguments without names"),
         (functools.partial(generates), {}, "must not be a generator"),
         (5, {}, "must be a function"),
         (is_async, {"process": True}, "without async"),
@@ -267,3 +279,68 @@ async def test_coroutine_functions_are_awaited_behind_wrappers_partials_and_obje
             await queue.enqueue(name, b"2")
         assert RunReport(succeeded=4) == await drained(own, queue)
     assert [("called", 2), ("partial", 20), ("preset", 7), ("wrapped", 6)] == sorted(counting.seen)
+
+
+def running(function):
+    """The coroutine function as one without async, which runs an event loop of its own."""
+
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return asyncio.run(function(*args, **kwargs))
+
+    return wrapper
+
+
+async def test_the_outermost_function_decides_where_a_handler_runs():
+    own, seen = Worker(), {}
+
+    async def on_loop(ctx: Context) -> None:
+        seen[ctx.entrypoint] = asyncio.get_running_loop() is loop
+
+    def in_thread(ctx: Context) -> None:
+        seen[ctx.entrypoint] = threading.current_thread() is threading.main_thread()
+
+    own.handler("passes on")(in_wrapper(on_loop))
+    own.handler("runs")(running(on_loop))
+    own.handler("sync_to_async")(sync_to_async(in_thread, thread_sensitive=False))
+    own.handler("twice")(in_wrapper(sync_to_async(in_thread, thread_sensitive=False)))
+    loop = asyncio.get_running_loop()
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        for name in own.handlers:
+            await queue.enqueue(name, b"")
+        assert RunReport(succeeded=4) == await own.run(queue, drain=True, signals=False)
+    assert {"passes on": True, "runs": False, "sync_to_async": False, "twice": False} == seen
+
+
+VARIABLE = contextvars.ContextVar("VARIABLE", default="unset")
+
+
+@pytest.mark.parametrize("name", ["alone", "with a dependency"])
+async def test_a_coroutine_that_a_wrapper_passes_on_has_its_context_and_can_be_stopped(name):
+    own, seen = Worker(grace=0.01), []
+
+    async def work(ctx: Context) -> None:
+        seen.append(VARIABLE.get())
+        own.stop()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            seen.append("stopped")
+
+    async def with_dependency(ctx: Context, it: Annotated[str, Depends(lambda: "it")]) -> None:
+        await work(ctx)
+
+    def setting(function):
+        @functools.wraps(function)
+        def wrapper(*args, **kwargs):
+            VARIABLE.set("set")
+            return function(*args, **kwargs)
+
+        return wrapper
+
+    own.handler("alone")(setting(work))
+    own.handler("with a dependency")(setting(with_dependency))
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await queue.enqueue(name, b"")
+        assert RunReport(handed_back=1) == await own.run(queue, signals=False)
+    assert ["set", "stopped"] == seen

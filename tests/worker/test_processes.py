@@ -96,7 +96,7 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
     assert [(QUEUED, 0, None, True)] * 3 == [process[each] for each in snoozed]
     assert "ApiError was raised here" in caplog.text
     assert "raise ERRORS[which]()" in caplog.text
-    assert "TypeError: the handler returned a coroutine that was never awaited" in errors["hidden"]
+    assert errors["hidden"].startswith("LookupError: awaited")
     assert "a handler with process=True has no resources: the lifespan is opened in" in errors["resources"]
 
 

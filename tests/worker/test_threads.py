@@ -104,7 +104,7 @@ async def test_returning_what_was_never_awaited_fails_the_job_and_never_runs_it(
         begun.append("work")
 
     @worker.handler("coroutine", max_attempts=1)
-    def hidden():
+    async def forgets():
         return work()
 
     @worker.handler("Task", max_attempts=1)
