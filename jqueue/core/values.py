@@ -12,7 +12,6 @@ import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterable,
-    AsyncIterator,
     Awaitable,
     Callable,
     Coroutine,
@@ -386,7 +385,7 @@ class ValueObjects:
 
     async def pieces(
         self, stored: StoredObject, seconds: float, piece_bytes: int = PIECE_BYTES
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the content of an object in pieces, and check it at the end.
 
         Args:
@@ -493,10 +492,14 @@ async def _add(digest: Any, piece: bytes) -> None:
 
 async def _checked_pieces(pieces: AsyncIterable[Any]) -> AsyncGenerator[bytes, None]:
     """Yield the pieces of a caller's async iterable."""
-    async for piece in pieces:
-        if not isinstance(piece, bytes | bytearray | memoryview):
-            raise InvalidJobError(f"a payload's async iterable must yield bytes, got {type(piece).__name__}")
-        yield bytes(piece)
+    try:
+        async for piece in pieces:
+            if not isinstance(piece, bytes | bytearray | memoryview):
+                raise InvalidJobError(f"a payload's async iterable must yield bytes, got {type(piece).__name__}")
+            yield bytes(piece)
+    finally:
+        if isinstance(pieces, AsyncGenerator):
+            await pieces.aclose()
 
 
 async def _pieces_of(content: bytes) -> AsyncGenerator[bytes, None]:

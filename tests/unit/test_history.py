@@ -1,6 +1,8 @@
 """The history of a queue: its cost in requests, races of movers, restored backups, and an outbox that cannot move."""
 
 import asyncio
+import sys
+from contextlib import aclosing
 
 import pytest
 from msgspec import Raw
@@ -50,6 +52,27 @@ async def header(queue):
 
 def calls(storage, name):
     return [suffix for called, suffix in storage.object_calls if called == name]
+
+
+@in_virtual_time
+async def test_an_iteration_that_ends_early_closes_all_that_it_has_begun():
+    dropped = []
+    async with queue_on(faulty()) as queue:
+        await queue.configure(history=3600)
+        await add(queue, FULL)
+        await asyncio.sleep(1)
+        await queue.pause("t")
+        number = (await header(queue)).last
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=lambda generator: dropped.append(generator.__qualname__))
+        try:
+            async with aclosing(queue.history()) as events:
+                async for event in events:
+                    if event.number < number - EVENTS_PER_OBJECT // 2:  # it reads an object
+                        break
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+    assert [] == dropped
 
 
 @in_virtual_time

@@ -10,6 +10,7 @@ import asyncio
 import re
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
@@ -390,8 +391,9 @@ class HistoryReader(msgspec.Struct):
         self.gaps += self._holes
         self._holes.clear()
         if self.objects is not None and not self._is_over:
-            async for event in self._moved(self.objects, header.queue, history):
-                yield event
+            async with aclosing(self._moved(self.objects, header.queue, history)) as moved:
+                async for event in moved:
+                    yield event
         if history.lost:  # the missing events were in an object, or were dropped before
             self.gaps += self._holes
         else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from functools import partial
 from typing import Any, Unpack
 
@@ -141,10 +142,11 @@ class RangeVerbs(BlobBase, SupportsRanges):
 
     async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
         seconds, held = self._seconds(deadline), _checked(claim).held
-        async for rows in self.read_packed_range(claim, deadline=deadline):
-            for row in rows:
-                job = in_progress(row, held)
-                yield job_of(job if job.payload_object is None else await self._with_payload(job, seconds))
+        async with aclosing(self.read_packed_range(claim, deadline=deadline)) as packed:
+            async for rows in packed:
+                for row in rows:
+                    job = in_progress(row, held)
+                    yield job_of(job if job.payload_object is None else await self._with_payload(job, seconds))
 
     async def read_packed_range(
         self, claim: RangeClaim, *, deadline: Duration | None = None

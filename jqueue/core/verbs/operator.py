@@ -285,10 +285,11 @@ class HistoryVerbs(BlobBase, SupportsHistory):
         reader = HistoryReader(objects, self.options.entropy, seconds, timeout, present)
         reader.since = since
         reader.wanted = b"" if job_id is None else msgspec.json.encode(job_id)
-        async for event in reader.events(header):
-            if (
-                job_id in (None, event.job_id)
-                and entrypoint in (None, event.entrypoint)
-                and (until is None or event.at < until)
-            ):
-                yield event
+        async with aclosing(reader.events(header)) as events:
+            async for event in events:
+                if (
+                    job_id in (None, event.job_id)
+                    and entrypoint in (None, event.entrypoint)
+                    and (until is None or event.at < until)
+                ):
+                    yield event

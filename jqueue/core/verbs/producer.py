@@ -166,8 +166,9 @@ class LargeValueVerbs(QueueBase, SupportsLargeValues):
         elif self._objects is None:
             raise InvalidJobError(f"the payload of job {job.id!r} is in an object, which this queue cannot read")
         else:
-            async for piece in self._objects.pieces(stored, self._deadline):
-                yield piece
+            async with aclosing(self._objects.pieces(stored, self._deadline)) as pieces:
+                async for piece in pieces:
+                    yield piece
 
     async def payload_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
         known = job if isinstance(job, Job) and job.payload_object is not None else await self._find(job, deadline)
