@@ -168,7 +168,8 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], seconds: float = 0.0) ->
     for task in several:
         task.cancel()
     if several:
-        await asyncio.wait(several, timeout=TO_CANCEL)
+        done, _ = await asyncio.wait(several, timeout=TO_CANCEL)
+        await asyncio.gather(*done, return_exceptions=True)  # retrieves errors by which they answered
 
 
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 60.0

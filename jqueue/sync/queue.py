@@ -489,7 +489,7 @@ class StreamedCall(Generic[Item, Result]):
         """End the call: its caller wants no answer."""
         if hasattr(self, "task"):
             self.task.cancel()
-            await asyncio.wait([self.task])
+            await asyncio.gather(self.task, return_exceptions=True)
 
     async def _items(self) -> AsyncIterator[Item]:
         while piece := await self._pieces.get():

@@ -1,6 +1,7 @@
 """The machine below the queue: jitter of its own in each process, and work in threads with its errors."""
 
 import asyncio
+import gc
 import os
 import random
 import subprocess
@@ -8,6 +9,7 @@ import sys
 
 import pytest
 
+from jqueue.core.tasks import end_tasks
 from jqueue.runtime import system
 from jqueue.runtime.system import SystemEntropy
 from jqueue.runtime.threads import in_a_thread
@@ -67,3 +69,22 @@ def test_a_quota_of_a_cgroup_bounds_the_number_of_processors(tmp_path, cgroup, f
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert 1 == system.usable_processors(tmp_path)
+
+
+async def test_the_error_by_which_a_task_answers_its_end_is_retrieved():
+    begun, reported = asyncio.Event(), []
+
+    async def work():
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            raise OSError
+
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    task = asyncio.create_task(work())
+    await begun.wait()
+    await end_tasks([task])
+    del task
+    gc.collect()
+    assert [] == reported
