@@ -106,8 +106,10 @@ class Supervisor:
         """Run the processes, and return the worst exit status of the last ones."""
         if self._changes is not None:
             next(self._changes)  # from now on, no change is overlooked
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+        is_main = threading.current_thread() is threading.main_thread()  # no other thread can handle signals
+        before = {number: signal.getsignal(number) for number in SIGNALS if is_main}
+        for number, handler in before.items():
+            if handler is not signal.SIG_IGN:  # nohup
                 signal.signal(number, lambda number, _: self._signals.append(number))
         try:
             while not self._is_over():
@@ -118,6 +120,9 @@ class Supervisor:
         except BaseException:  # the folder cannot be watched
             self._stop()
             raise
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler or signal.SIG_DFL)
         return max(self._worst, *(place.status for place in self._places))
 
     def _is_over(self) -> bool:

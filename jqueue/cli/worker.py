@@ -300,7 +300,8 @@ def supervise(run: Callable[..., int], options: Mapping[str, Any]) -> int:
 
     Args:
         run: takes the options, and the arguments that `Supervisor` hands over.
-        options: the parameters of the command, by name. They are sent to the processes, and so is `run`.
+        options: the parameters of the command, by name. They are sent to the processes, and so is `run`. False as
+            `is_own` says that a program has called the command, and goes on after it.
 
     Raises:
         RefusedError: the worker cannot be run.
@@ -312,7 +313,10 @@ def supervise(run: Callable[..., int], options: Mapping[str, Any]) -> int:
         raise RefusedError("an in-memory queue is visible only to its own process: --processes needs a file or a store")
     changes = changes_in(Path.cwd()) if reload else None
     final = {0, SOME_DIED} if options["drain"] else {0}
-    return Supervisor(partial(run, options), processes or 1, final, changes).supervise()
+    status = Supervisor(partial(run, {**options, "is_own": True}), processes or 1, final, changes).supervise()
+    if status == 0 and options.get("is_own", True):
+        leave_at_signals()
+    return status
 
 
 def run_worker(
@@ -348,12 +352,21 @@ def run_worker(
         queue = connect_queue(**arguments)
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise RefusedError(str(error)) from None
-    fail: Callable[[str], object] = note
+    is_own, problems = options.get("is_own", True), list[str]()
+    fail: Callable[[str], object] = note if is_own else problems.append
     if isinstance(formatter, JSONFormatter):
         formatter.worker = f"{worker.settings.name}@{process_name()}"
-        fail = partial(logger.error, "%s")
+        fail = partial(logger.error, "%s") if is_own else fail
     renew = RENEW if options["processes"] or options["reload"] else 0
-    return asyncio.run(serve(worker, queue, fail, usable, drain=options["drain"], renew=renew))
+    runner = asyncio.Runner()
+    try:
+        status = runner.run(serve(worker, queue, fail, usable, drain=options["drain"], renew=renew, is_own=is_own))
+    finally:
+        if not asyncio.all_tasks(runner.get_loop()):  # it would wait for handlers that do not stop
+            runner.close()
+    if problems:
+        raise RefusedError(problems[0])
+    return status
 
 
 async def serve(
@@ -364,6 +377,7 @@ async def serve(
     *,
     drain: bool,
     renew: int,
+    is_own: bool,
 ) -> int:
     """Run a worker until it ends, and return the status that the command exits with.
 
@@ -374,6 +388,7 @@ async def serve(
         usable: called after the first look at the queue.
         drain: True to end when no job is ready.
         renew: added to the status if another worker must take the place of this one.
+        is_own: True if the process ends with the worker. Otherwise, the program that has called it goes on.
     """
     status, stopped = 0, asyncio.Event()
     with handle_signals(stopped.set):
@@ -391,11 +406,12 @@ async def serve(
         left = asyncio.all_tasks() - {asyncio.current_task()}
         await end_tasks(left)
         if not all(task.done() for task in left):
-            logger.warning("some handlers still run although they were told to stop: the process exits now")
+            logger.warning("some handlers still run although they were told to stop: the worker ends without them")
+        if is_own and not all(task.done() for task in left):
             logging.shutdown()
             print(end="", flush=True)
             os._exit(status)  # or they would keep the process alive for ever
-        if status in (0, renew):
+        if is_own and status in (0, renew):
             leave_at_signals()
     return status
 

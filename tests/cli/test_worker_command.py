@@ -15,12 +15,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
-from jqueue.cli.supervisor import MOST, TICK
+from jqueue.cli.supervisor import MOST, TICK, Supervisor
 from jqueue.cli.worker import PLAIN, JobFormatter, JSONFormatter
+from jqueue.worker.signals import SIGNALS
 from tests.cli.commands import PATIENCE, Blocking, run
 
 PROGRAM = """
@@ -470,6 +472,19 @@ def test_a_drain_ends_when_all_processes_have_ended_with_the_worst_status(tmp_pa
         queue.enqueue(entrypoint, b"1")
     start("--processes", "2", "--drain").end(status=1)
     assert 20 == len((tmp_path / "notes").read_text().split())
+
+
+def nothing_to_do(number, has_begun):
+    has_begun()
+    return 0
+
+
+def test_a_program_keeps_its_signals_when_it_has_supervised_processes_in_any_thread():
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with ThreadPoolExecutor() as threads:
+        assert 0 == threads.submit(Supervisor(nothing_to_do, 1, {0}).supervise).result()
+    assert 0 == Supervisor(nothing_to_do, 1, {0}).supervise()
+    assert before == [signal.getsignal(number) for number in SIGNALS]
 
 
 def two_free_ports():

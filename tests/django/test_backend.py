@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+import signal
 import sys
 import threading
 import types
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -181,11 +183,11 @@ def signals():
 
     signals = {"enqueued": task_enqueued, "started": task_started, "finished": task_finished}
     receivers = {name: receiver(name) for name in signals}
-    for name, signal in signals.items():
-        signal.connect(receivers[name])
+    for name, each in signals.items():
+        each.connect(receivers[name])
     yield seen
-    for name, signal in signals.items():
-        signal.disconnect(receivers[name])
+    for name, each in signals.items():
+        each.disconnect(receivers[name])
 
 
 def retry_now(site, result):
@@ -567,6 +569,38 @@ def test_attempts_that_the_queue_no_longer_remembers_are_counted(site):
     assert ["unknown"] * 2 == [worker for worker in result.worker_ids if "@" not in worker]
 
 
+# The command in a program that goes on after it
+
+
+@task
+async def linger():
+    while True:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+
+def test_a_program_keeps_its_signals_when_it_has_called_the_command_in_any_thread(site):
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    before = [signal.getsignal(number) for number in numbers]
+    with ThreadPoolExecutor() as threads:
+        assert 0 == threads.submit(site.work).result()
+    assert 0 == site.work()
+    assert before == [signal.getsignal(number) for number in numbers]
+
+
+@pytest.mark.wide
+def test_a_program_goes_on_when_a_task_does_not_stop(site):
+    with site.settings(timeout=0.01):
+        linger.enqueue()
+        assert 1 == site.work(concurrency=1)
+
+
+def test_a_queue_that_cannot_be_used_is_an_error_of_the_command(site):
+    (site.folder / "queue.json").write_text("this is no queue")
+    with pytest.raises(CommandError, match="cannot be used"):
+        site.work()
+
+
 # Settings
 
 
@@ -618,6 +652,8 @@ def test_the_command_refuses_what_it_cannot_run(site):
         site.work(processes=2)
     with pytest.raises(CommandError, match="concurrency"):
         site.work(concurrency=0)
+    with pytest.raises(CommandError, match="QUEUES has no queue 'nope', only default, mail"):
+        call_command("jqueue_worker", queue=["mail,nope"])
     with pytest.raises(CommandError, match="TASKS has no backend 'mail': it has default"):
         site.work(backend="mail")
     with (

@@ -17,6 +17,7 @@ from jqueue.cli.help import RefusedError
 from jqueue.cli.worker import (
     MOST_PROCESSES,
     PLAIN,
+    SOME_DIED,
     JobFormatter,
     JSONFormatter,
     LogFormat,
@@ -47,6 +48,13 @@ class Command(BaseCommand):
         "to finish, hands the rest back, and exits with 0. Exits with 1 if tasks failed with --drain, and with 2 if "
         "the queue cannot be used."
     )
+
+    _is_own = False
+
+    def run_from_argv(self, argv: list[str]) -> None:
+        """Run the command in a process of its own. Elsewhere, `call_command` returns to a program that goes on."""
+        self._is_own = True
+        super().run_from_argv(argv)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """See Django."""
@@ -92,11 +100,15 @@ class Command(BaseCommand):
             url = _backend_of(options["backend"]).queue_options["url"]
             if options["processes"] or options["reload"]:
                 _log(options)
-            status = supervise(partial(run_worker, _find), {"url": url, **{name: options[name] for name in OPTIONS}})
+            own = {"url": url, "is_own": self._is_own}
+            status = supervise(partial(run_worker, _find), {**own, **{name: options[name] for name in OPTIONS}})
         except RefusedError as error:
             raise CommandError(str(error), returncode=2) from None
+        if status and self._is_own:
+            sys.exit(status)  # the log says why
         if status:
-            sys.exit(status)
+            text = "tasks failed: the log names them" if status == SOME_DIED else f"the worker ended with {status}"
+            raise CommandError(text, returncode=status)
 
 
 def _find(options: Mapping[str, Any]) -> Program:
@@ -109,13 +121,18 @@ def _find(options: Mapping[str, Any]) -> Program:
         django.setup()  # in a process of --processes or --reload
     backend, formatter = _backend_of(options["backend"]), _log(options)
     queues = dict.fromkeys(name.strip() for names in options["queue"] for name in names.split(","))
+    unknown = sorted({*queues} - {*backend.queues, "*"})
+    if backend.queues and unknown and not options["drain"]:  # a drain does what is left of a queue that was there
+        names = ", ".join(sorted(backend.queues))
+        raise RefusedError(f"QUEUES has no queue {unknown[0]!r}, only {names}: no task would ever come")
     try:
         worker = worker_of(backend, () if "*" in queues else [*queues])
     except InvalidJobError as error:
         raise RefusedError(str(error)) from None
     if not worker.handlers:
         raise RefusedError("no app has tasks: a worker finds those in the module `tasks` of an app")
-    connections.close_all()  # of this thread, which runs no tasks
+    if options["is_own"]:
+        connections.close_all()  # of this thread, which runs no tasks
     return Program(worker, backend.queue_options, formatter)
 
 
