@@ -14,6 +14,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
+from jqueue.runtime.first_process import go_on_in_child
+
 NEEDED = ("rich", "typer")
 
 STDOUT = 1
@@ -31,6 +33,8 @@ INTERRUPTED = 130
 
 def main() -> None:
     """Run the command line, and exit with its status."""
+    if sys.argv[1:2] == ["worker"]:
+        go_on_in_child()
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, signal.SIGINT)
         if signal.getsignal(number) is signal.SIG_DFL:

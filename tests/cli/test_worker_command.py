@@ -63,6 +63,12 @@ async def until_told() -> None:
         await asyncio.sleep(0.01)
 
 
+@worker.handler("orphans", max_attempts=1)
+async def orphans() -> None:
+    program = await asyncio.create_subprocess_shell("(echo child >> began) & (echo child >> began) & exit 7")
+    assert 7 == await program.wait()
+
+
 @worker.handler("deaf", max_attempts=1)
 def deaf() -> None:
     began()
@@ -230,21 +236,46 @@ def test_an_unfinished_job_is_handed_back_uncharged_after_the_grace_or_a_further
     assert (1, 0) == (job.attempt, job.failures)
 
 
+@pytest.fixture
+def container():
+    """A command that runs another one as the first process of a container."""
+    command = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*command, "true"], capture_output=True).returncode:
+        pytest.skip("this system allows no new process namespace")
+    return command
+
+
+def children_of(pid):
+    text = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(child) for child in text.split()]
+
+
 @pytest.mark.wide
-def test_a_signal_amid_the_imports_ends_the_worker_with_0_also_as_the_first_process_of_a_container(tmp_path, start):
+def test_a_signal_amid_the_imports_ends_the_worker_with_0_also_as_the_first_process_of_a_container(
+    tmp_path, start, container
+):
     process = start(target="slow_import:worker")
     process.lines("began")
     process.send("SIGTERM")
     assert "" == process.end()
-    container = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--kill-child"]
-    if shutil.which("unshare") is None or subprocess.run([*container, "true"], capture_output=True).returncode:
-        pytest.skip("this system allows no new process namespace")
     (tmp_path / "began").unlink()
     process = start(target="slow_import:worker", before=container)
     process.lines("began")
-    with open(f"/proc/{process.process.pid}/task/{process.process.pid}/children") as children:
-        os.kill(int(children.read()), signal.SIGTERM)
+    [first] = children_of(process.process.pid)
+    os.kill(first, signal.SIGTERM)
     assert "" == process.end()
+
+
+@pytest.mark.wide
+def test_the_first_process_of_a_container_leaves_no_zombies_and_takes_no_exit_status(tmp_path, queue, start, container):
+    for _ in range(3):
+        queue.enqueue("orphans", b"")
+    process = start("--concurrency", "1", before=container)
+    process.lines("began", 6)
+    [first] = children_of(process.process.pid)
+    process.until(lambda: len(children_of(first)) == 1, "left with one child")
+    os.kill(first, signal.SIGTERM)
+    assert "3 succeeded" in process.end()
 
 
 @pytest.mark.wide

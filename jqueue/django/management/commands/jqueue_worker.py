@@ -29,6 +29,7 @@ from jqueue.django.api import task_backends
 from jqueue.django.backend import JQueueBackend
 from jqueue.django.worker import worker_of
 from jqueue.domain.errors import InvalidJobError
+from jqueue.runtime.first_process import go_on_in_child
 
 LEVELS = (logging.WARNING, logging.INFO, logging.DEBUG, logging.DEBUG)
 """Lowest level of messages to log, by the verbosity of the command."""
@@ -53,6 +54,7 @@ class Command(BaseCommand):
 
     def run_from_argv(self, argv: list[str]) -> None:
         """Run the command in a process of its own. Elsewhere, `call_command` returns to a program that goes on."""
+        go_on_in_child()
         self._is_own = True
         super().run_from_argv(argv)
 
