@@ -55,7 +55,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
-    if os.name == "posix":
+    if os.name == "posix" and sys.argv[1:2] != ["worker"]:  # an error of a handler's print is the handler's
         sys.stdout = _output()
     try:
         app(prog_name="jqueue")

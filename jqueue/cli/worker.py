@@ -69,7 +69,6 @@ def find_worker(target: str) -> Worker:
         raise RefusedError("give the module, not its file: app:worker means `worker` in app.py in this folder")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    sys.stdout = sys.__stdout__  # an error of a program's print is the program's
     try:
         value: Any = importlib.import_module(module_name)
     except Exception as error:
