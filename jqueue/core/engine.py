@@ -582,7 +582,7 @@ class Engine:
             records,
             set_aside,
             size=len(data),
-            taken=bytes_taken(len(data) - parsed.header_bytes, parsed.header.holds, parsed.header.schedules),
+            taken=bytes_taken(len(data) - parsed.header_bytes, parsed.header),
             etag=etag,
             parts=None if self.segments is None else self.segments.parts,
             deadline=deadline,

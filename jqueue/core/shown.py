@@ -236,6 +236,8 @@ class ShownStats(ShownFigures):
     segments: int
     segment_jobs: int
     segment_bytes: int
+    kept_keys: int
+    kept_key_bytes: int
     unreadable: int
     warnings: list[str]
     workers: int

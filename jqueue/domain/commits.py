@@ -14,19 +14,38 @@ from itertools import islice
 import msgspec
 
 from jqueue.domain.counters import with_moves
-from jqueue.domain.draft import Draft
+from jqueue.domain.draft import Draft, size_limit
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.events import batches_of
 from jqueue.domain.fields import LARGEST
-from jqueue.domain.header import ClientRecord, CommitRecord, Header, TransactionRecord, WorkerRecord, with_workers
+from jqueue.domain.header import (
+    ClientRecord,
+    CommitRecord,
+    Header,
+    KeyHold,
+    Table,
+    TransactionRecord,
+    WorkerRecord,
+    large,
+    with_workers,
+)
 from jqueue.domain.history import HistoryHeader, Moved, started, stopped, surplus_of, trimmed, with_batches
-from jqueue.domain.limits import CLIENTS_KEPT, FINISHED_KEPT, TRANSACTIONS_KEPT, VERSIONS_KEPT, WRITER_AGE, WRITERS_KEPT
+from jqueue.domain.limits import (
+    CLIENTS_KEPT,
+    FINISHED_BYTES,
+    FINISHED_KEPT,
+    FINISHED_MINUTES,
+    FINISHED_SHARE,
+    TRANSACTIONS_KEPT,
+    VERSIONS_KEPT,
+    WRITER_AGE,
+    WRITERS_KEPT,
+)
 from jqueue.domain.rules import Usage, is_long_over
 from jqueue.domain.segments import RETENTION, Retention, retired_after
 
-FINISHED_SLACK = FINISHED_KEPT // 4
-"""Number of finished ids kept beyond `FINISHED_KEPT` before the oldest are dropped together."""
-
+MANY_HOLDS = 1000
+"""Number of kept keys above which a search for those whose time is over takes too long for every commit."""
 
 NO_WORKERS: Mapping[str, WorkerRecord | None] = {}
 
@@ -94,11 +113,11 @@ def next_header(
     commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))
     clients, clients_evicted = _clients(header, commit, at, versions_kept)
     segments = draft.jobs.rows.manifest()
+    surplus, minutes = _finished(header, at, size_limit(draft))
     finished, attempt_floor = header.finished, header.attempt_floor
-    if len(finished) > FINISHED_KEPT + FINISHED_SLACK:
-        surplus = len(finished) - FINISHED_KEPT
+    if surplus:
         attempt_floor = max(attempt_floor, *islice(finished.values(), surplus))
-        finished = dict(islice(finished.items(), surplus, None))
+        finished = Table(dict(islice(finished.items(), surplus, None)))
     return msgspec.structs.replace(
         header,
         version=commit.base_version + 1,
@@ -108,7 +127,8 @@ def next_header(
         clients=clients,
         clients_evicted=clients_evicted,
         finished=finished,
-        holds={key: hold for key, hold in header.holds.items() if hold.until > at} if header.holds else header.holds,
+        finished_minutes=minutes,
+        holds=_holds(header, at),
         attempt_floor=attempt_floor,
         last_sequence=draft.jobs.last_sequence,
         recent=_recent(header, at) if header.recent else header.recent,
@@ -131,6 +151,39 @@ def _commits(header: Header, commit: CommitId, at: float, versions_kept: int) ->
     if not gone:
         return commits, header.evicted_through
     return commits, max([header.evicted_through, *(commits.pop(writer).version for writer in gone)])
+
+
+def _finished(header: Header, at: float, blob_bytes: int) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Return the number of the oldest finished ids to forget, and the minutes of all others with their numbers."""
+    finished, minutes, surplus = large(header.finished), list(header.finished_minutes), 0
+    minute = int(round(at, 3) // 60)
+    if fresh := len(finished) - sum(number for _, number in minutes):
+        if fresh < 0:  # the table was edited by hand
+            minutes, fresh = [], len(finished)
+        known = minutes.pop() if minutes and minutes[-1][0] >= minute else (minute, 0)
+        minutes.append((known[0], known[1] + fresh))
+    if minutes and minutes[0][0] < (since := minute - FINISHED_MINUTES):
+        old = sum(number for began, number in minutes if began < since)
+        surplus = max(0, min(old, len(finished) - FINISHED_KEPT))
+        minutes = [(minutes[0][0], old), *(each for each in minutes if each[0] >= since)]
+    if finished.size > min(FINISHED_BYTES, blob_bytes * FINISHED_SHARE):
+        surplus = max(surplus, -(-len(finished) // 4))
+    left = surplus
+    while left:
+        began, number = minutes.pop(0)
+        if number > left:
+            minutes.insert(0, (began, number - left))
+        left -= min(left, number)
+    return surplus, tuple(minutes)
+
+
+def _holds(header: Header, at: float) -> dict[str, KeyHold]:
+    """Return the unique keys that are still kept. If they are many, only each 64th commit drops the others."""
+    holds = header.holds
+    if len(holds) > MANY_HOLDS and header.version % 64:
+        return holds
+    living = {key: hold for key, hold in holds.items() if hold.until > at}
+    return holds if len(living) == len(holds) else Table(living)
 
 
 def _clients(header: Header, commit: CommitId, at: float, versions_kept: int) -> tuple[dict[str, ClientRecord], int]:

@@ -13,9 +13,17 @@ from jqueue.domain.errors import (
     QueueFullError,
     SegmentDamagedError,
 )
-from jqueue.domain.header import BrokerSeat, Header, SetAside
+from jqueue.domain.header import BrokerSeat, Header, SetAside, large
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
-from jqueue.domain.limits import ENTRYPOINTS_KEPT, Limits, bytes_taken, enqueue_share
+from jqueue.domain.limits import (
+    ENTRYPOINTS_KEPT,
+    HOLDS_SHARE,
+    Limits,
+    bytes_taken,
+    enqueue_share,
+    held_bytes,
+    hold_bytes,
+)
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.order import Order
 from jqueue.domain.printable import printable
@@ -65,11 +73,13 @@ class IndexedJobs(dict[str, JobRecord]):
         called: ids of those that a broker has claimed for a call of another process, by the call.
         keys_held: id of the job that holds each unique key, by the key.
         dirty: ids of jobs whose line in the blob may be outdated. The code that encodes the lines clears it.
+        keys_to_hold: bytes that the unique keys of live jobs will take after them.
         claims_moved: ids of jobs whose claim may have begun, moved or ended. The code that watches claims clears it.
         last_sequence: the highest sequence number given to any job, by any writer.
     """
 
-    __slots__ = ("called", "claimed", "claims_moved", "dirty", "keys_held", "last_sequence", "order", "rows")
+    __slots__ = ("called", "claimed", "claims_moved", "dirty", "keys_held", "keys_to_hold", "order", "rows")
+    __slots__ += ("last_sequence",)
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,6 +88,7 @@ class IndexedJobs(dict[str, JobRecord]):
         self.claimed: dict[str, None] = {}
         self.called: dict[str, dict[str, None]] = {}
         self.keys_held: dict[str, str] = {}
+        self.keys_to_hold: int = 0
         self.dirty: dict[str, None] = {}
         self.claims_moved: dict[str, None] = {}
         self.last_sequence: int = 0
@@ -94,6 +105,7 @@ class IndexedJobs(dict[str, JobRecord]):
             self.last_sequence = job.sequence
         if job.unique_key is not None and job.status in KEY_HOLDERS:
             self.keys_held[job.unique_key] = job_id
+            self.keys_to_hold += hold_bytes(job)
         if job.status is IN_PROGRESS:
             self.claimed[job_id] = None
             self.claims_moved[job_id] = None
@@ -166,8 +178,10 @@ class IndexedJobs(dict[str, JobRecord]):
                 del self.called[call][job_id]
                 if not self.called[call]:
                     del self.called[call]
-        if before.unique_key is not None and self.keys_held.get(before.unique_key) == job_id:
-            del self.keys_held[before.unique_key]
+        if before.unique_key is not None and before.status in KEY_HOLDERS:
+            self.keys_to_hold -= hold_bytes(before)
+            if self.keys_held.get(before.unique_key) == job_id:
+                del self.keys_held[before.unique_key]
 
 
 UNNAMED_CLAIM = (
@@ -541,7 +555,7 @@ class Draft:
 
     def measure(self, size: int, header_bytes: int) -> None:
         """Compute `taken_bytes` and `uncounted_bytes` again, given the bytes of the blob, and `settle`."""
-        self.taken_bytes = bytes_taken(size - header_bytes, self.header.holds, self.header.schedules)
+        self.taken_bytes = bytes_taken(size - header_bytes, self.header)
         self.uncounted_bytes = max(0, size - self.taken_bytes)
         self.settle()
 
@@ -557,6 +571,7 @@ class Draft:
 
     def take_header(self, header: Header) -> None:
         """Take over another header. Its tables become the draft's. Cannot be undone."""
+        header.finished, header.holds = large(header.finished), large(header.holds)
         self.header = header
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
@@ -625,6 +640,29 @@ def take_space(draft: Draft, size: int, what: str) -> None:
         )
     if size:  # counting is a change, and a change of 0 bytes must cause no write
         draft.note_added(size)
+
+
+def check_holds(draft: Draft, size: int) -> None:
+    """Check that there is room for unique keys that will be kept after their jobs.
+
+    Args:
+        draft: the draft that their jobs are added to.
+        size: about how many bytes the keys will take.
+
+    Raises:
+        QueueFullError: there is no room for them.
+    """
+    if not size:
+        return
+    most = int(enqueue_share(size_limit(draft)) * HOLDS_SHARE)
+    held, waiting = held_bytes(draft.header), draft.jobs.keys_to_hold
+    waiting += sum(each.holds * each.waiting // each.rows for each in draft.header.segments.values() if each.holds)
+    if held + waiting + size > most:
+        raise QueueFullError(
+            f"no room for {size} more bytes of unique keys that are kept after their jobs: {len(draft.header.holds)} "
+            f"kept keys take {held} of the {most} bytes that they may use, and those of waiting jobs will take "
+            f"{waiting}. Give jobs a shorter unique_for, or raise the queue's limit with configure(blob_bytes=...)"
+        )
 
 
 def take_reserve(draft: Draft, size: int) -> bool:

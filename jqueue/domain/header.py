@@ -14,6 +14,7 @@ from jqueue.domain.fields import LARGEST, Count, Entry, JobId, Seconds
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Range, Segment, SegmentId
+from jqueue.domain.transitions import ABSENT
 
 WORKERS_KEPT = 256
 """Maximum number of workers with a record. Above it, the least recently seen that are not told to stop are dropped."""
@@ -138,6 +139,11 @@ def with_workers(
 
 FORMAT = 2
 
+FRESH_KEPT = 256
+"""Number of new entries of a large table above which their text is joined with that of the older ones."""
+
+_encode = msgspec.json.Encoder().encode
+
 
 class CommitRecord(Entry, frozen=True):
     """The last commit of one writer, as the blob keeps it. A writer recognises its own commit by it.
@@ -216,6 +222,62 @@ class SetAside(NamedTuple):
         return f"SetAside(key={self.key!r}, line=<{len(self.line)} bytes>, reason={self.reason!r})"
 
 
+class Table(dict[str, Any]):
+    """A large table of the header. The text of its entries is made once: a commit encodes those that are new.
+
+    If an older entry changes or leaves, the whole text is made anew.
+    """
+
+    def __init__(self, entries: Mapping[str, Any]) -> None:
+        super().__init__(entries)
+        self._older: bytes | None = None  # the text of all entries but the fresh ones
+        self._fresh: dict[str, Any] = {}
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if key in self and key not in self._fresh:
+            self._older = None
+        super().__setitem__(key, value)
+        self._fresh[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        if self._fresh.pop(key, None) is None:
+            self._older = None
+        super().__delitem__(key)
+
+    def pop(self, key: str) -> Any:  # type: ignore[override]
+        """Remove an entry, and return it."""
+        value = self[key]
+        del self[key]
+        return value
+
+    def restore(self, key: str, old: Any) -> None:
+        """Put an entry back: an undo."""
+        if old is ABSENT:
+            del self[key]
+        else:
+            self[key] = old
+
+    def text(self) -> list[bytes]:
+        """Return the table as JSON, in pieces: a large text is not copied more often than it must be."""
+        if self._older is None:
+            self._older, self._fresh = _encode(dict(self))[1:-1], {}
+        fresh = _encode(self._fresh)[1:-1]
+        pieces = [b"{", self._older, b"," if self._older and fresh else b"", fresh, b"}"]
+        if len(self._fresh) > FRESH_KEPT:
+            self._older, self._fresh = b"".join(pieces[1:-1]), {}
+        return pieces
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of the text."""
+        return sum(map(len, self.text()))
+
+
+def large(table: Mapping[str, Any]) -> Table:
+    """Return a table as a large one; itself if it is one."""
+    return table if isinstance(table, Table) else Table(table)
+
+
 class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format", tag=FORMAT):
     """The header of one version of a queue.
 
@@ -233,7 +295,6 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         clients: the last batch of each recent client of a broker, by its id.
         clients_evicted: the highest version whose record `clients` has dropped.
         broker: the process that serves other processes; None if there never was one.
-        holds: unique keys kept after their job's ack.
         settings: the settings of the queue as a whole.
         entrypoints: the limits and pauses of entrypoints, by name.
         recent: the claims that still count against a rate limit, by entrypoint.
@@ -245,7 +306,9 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         ranges: the claims of ranges of their rows, by id.
         retired: the times at which segments left the manifest, in seconds since 1970, by id.
         history: the latest events of jobs, and where the earlier ones are; None if no history was ever kept.
-        finished: the ids of recently acked jobs, and the attempt that acked each.
+        finished_minutes: the minutes in which the jobs of `finished` ended, since 1970, and how many in each.
+        holds: unique keys kept after their job's ack.
+        finished: the ids of recently acked jobs, and the attempt that acked each, in the order of their ends.
         extra: fields that this version does not know, kept for the versions that do.
     """
 
@@ -260,7 +323,6 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     clients: dict[str, ClientRecord] = {}
     clients_evicted: Count = 0
     broker: BrokerSeat | None = None
-    holds: dict[str, KeyHold] = {}
     settings: QueueSettings = QueueSettings()
     entrypoints: dict[str, EntrypointRules] = {}
     recent: dict[str, tuple[Usage, ...]] = {}
@@ -272,6 +334,8 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     ranges: dict[JobId, Range] = {}
     retired: dict[SegmentId, float] = {}
     history: HistoryHeader | None = None
+    finished_minutes: tuple[tuple[Count, Count], ...] = ()
+    holds: dict[str, KeyHold] = {}
     finished: dict[str, Count] = {}
     extra: dict[str, Any] | None = msgspec.field(default=None, name="")
 

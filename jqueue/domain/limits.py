@@ -15,7 +15,8 @@ from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.fields import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
-from jqueue.domain.header import KeyHold
+from jqueue.domain.header import Header, large
+from jqueue.domain.job import JobRecord
 from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048
@@ -31,7 +32,17 @@ FREE_SHARE = 0.1
 """The share of the blob that enqueue leaves free. Claims, results and errors make the lines of jobs longer."""
 
 FINISHED_KEPT = 1000
-"""Number of acked ids that the blob remembers."""
+"""Number of acked ids that the blob remembers whatever their age. Of a range, no more are noted at its end."""
+
+FINISHED_MINUTES = 60
+"""Minutes for which the blob remembers the ids of all acked jobs, if they take few enough bytes."""
+
+FINISHED_BYTES, FINISHED_SHARE = 256 << 10, 1 / 32
+"""Number of bytes that these ids may take, and share of the size limit, whichever is less. Above it, the oldest quarter
+is forgotten."""
+
+HOLDS_SHARE = 1 / 8
+"""Share of enqueue's limit that the unique keys kept after their jobs may take, and those that will be."""
 
 WRITERS_KEPT = 256
 """Largest number of writers whose last commits the blob remembers."""
@@ -49,7 +60,7 @@ ENTRYPOINTS_KEPT = 1000
 TRANSACTIONS_KEPT = 256
 """Largest number of applications whose last transactions the blob remembers."""
 
-HOLD_BYTES = 40
+HOLD_BYTES = 24
 """About how many bytes a held key takes in the blob besides its text and the id of its job."""
 
 SCHEDULE_BYTES = 160
@@ -77,7 +88,6 @@ BYTES_LIKE = (bytes, bytearray, memoryview)
 ADDRESS_INSTEAD = "Store the data elsewhere and enqueue its address,"
 
 _quote = json.encoder.encode_basestring
-_quote_ascii = json.encoder.encode_basestring_ascii
 
 
 @dataclass(frozen=True)
@@ -342,15 +352,18 @@ def schedule_bytes(schedule: Schedule) -> int:
     return size + sum(written_bytes(name) + written_bytes(text) + 4 for name, text in schedule.headers.items())
 
 
-def bytes_taken(job_bytes: int, holds: Mapping[str, KeyHold], schedules: Mapping[str, Schedule]) -> int:
+def bytes_taken(job_bytes: int, header: Header) -> int:
     """Return the bytes that count against enqueue's limit: lines of jobs, keys held for gone jobs, cron entries."""
-    entries = sum(map(schedule_bytes, schedules.values())) if schedules else 0
-    keys = 0
-    for key, hold in holds.items():
-        keys += HOLD_BYTES + _header_bytes(key) + _header_bytes(hold.job_id)
-    return job_bytes + keys + entries
+    return job_bytes + held_bytes(header) + sum(map(schedule_bytes, header.schedules.values()))
 
 
-def _header_bytes(text: str) -> int:
-    """Return the number of bytes of a text in the header, where letters beyond ASCII are escapes."""
-    return len(text) if text.isascii() else len(_quote_ascii(text))
+def held_bytes(header: Header) -> int:
+    """Return the number of bytes of the unique keys that are kept after their jobs."""
+    return large(header.holds).size if header.holds else 0
+
+
+def hold_bytes(job: JobRecord) -> int:
+    """Return about how many bytes the unique key of a job will take after it; 0 if it is not kept."""
+    if job.unique_key is None or not job.unique_for:
+        return 0
+    return HOLD_BYTES + written_bytes(job.unique_key) + written_bytes(job.id)

@@ -340,6 +340,7 @@ class QueueState(BaseModel):
     clients_evicted: _Count = 0
     broker: Annotated[BrokerSeat | None, _AsRecord] = Field(default=None, repr=False)
     finished: Mapping[str, _Count] = Field(default_factory=dict)
+    finished_minutes: tuple[tuple[_Count, _Count], ...] = Field(default=(), repr=False)
     holds: Annotated[Mapping[str, KeyHold], _AsRecord] = Field(default_factory=dict)
     attempt_floor: _Count = 0
     last_sequence: _Count = 0

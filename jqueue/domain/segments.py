@@ -117,6 +117,7 @@ class Segment(Entry, frozen=True):
         attempts: largest `attempt` of a row, with `floor` added.
         spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
+        holds: bytes that the unique keys of the rows will take if they are kept after their jobs.
         objects: number of objects that the rows name.
         own_ids: True if jqueue made the ids of all its jobs, so that no caller can enqueue one of them again.
         floor: number that is added to `attempt` and `attempts_before` of the rows: `attempt_floor` of the commit that
@@ -142,6 +143,7 @@ class Segment(Entry, frozen=True):
     attempts: Count = 0
     spare: Count | None = None
     keys: Count = 0
+    holds: Count = 0
     objects: Count = 0
     own_ids: bool = False
     floor: Count = 0

@@ -14,13 +14,16 @@ import msgspec
 from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.limits import CLIENTS_KEPT, Limits, enqueue_share
+from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_share, held_bytes
 from jqueue.domain.printable import counted
 from jqueue.domain.rules import EntrypointRules, claims_left
 from jqueue.domain.segments import SEGMENTS_KEPT
 
 WARN_SHARE = 0.5
 """Share of enqueue's limit above which the statistics carry a warning."""
+
+MANY_KEY_BYTES = 1 << 20
+"""Bytes of unique keys kept after their jobs above which the statistics carry a warning: each commit writes them."""
 
 UNCLAIMED = timedelta(seconds=10)
 """Time for which a job must be ready before a missing worker is the reason: workers may not have looked yet."""
@@ -80,6 +83,8 @@ class QueueStats(EntrypointStats):
         segments: number of segments beside the blob. They hold waiting jobs that are not in it.
         segment_jobs: number of jobs in them, which are among those that are ready or scheduled.
         segment_bytes: bytes of them.
+        kept_keys: number of unique keys that are kept after their jobs, by `unique_for`.
+        kept_key_bytes: bytes of the blob that they take.
     """
 
     version: int = 0
@@ -93,6 +98,8 @@ class QueueStats(EntrypointStats):
     segments: int = 0
     segment_jobs: int = 0
     segment_bytes: int = 0
+    kept_keys: int = 0
+    kept_key_bytes: int = 0
 
 
 class Census:
@@ -185,6 +192,12 @@ class Census:
                 f"jobs of one entrypoint, and a queue has at most {SEGMENTS_KEPT} segments. Use fewer entrypoints, or "
                 "several queues"
             )
+        if (keys := held_bytes(header)) > min(MANY_KEY_BYTES, WARN_SHARE * HOLDS_SHARE * most):
+            warnings.append(
+                f"{counted(len(header.holds), 'unique key')} of done jobs, kept by unique_for, take {keys} of the "
+                f"{int(HOLDS_SHARE * most)} bytes that they may use, and each commit writes them: give jobs a shorter "
+                "unique_for"
+            )
         if (crowd := crowd_warning(header)) is not None:
             warnings.append(crowd)
         return QueueStats(
@@ -203,6 +216,8 @@ class Census:
             segments=len(header.segments),
             segment_jobs=sum(segment.waiting for segment in header.segments.values()),
             segment_bytes=sum(segment.bytes for segment in header.segments.values()),
+            kept_keys=len(header.holds),
+            kept_key_bytes=keys,
         )
 
 

@@ -79,6 +79,8 @@ QUEUE_METRICS = _metrics(
             "segments": "Segments beside the queue's object, which hold waiting jobs.",
             "segment_jobs": "Waiting jobs in segments. They are among the jobs by status.",
             "segment_bytes": "Size of all segments.",
+            "kept_keys": "Unique keys that are kept after their jobs.",
+            "kept_key_bytes": "Bytes of the queue's object that they take.",
         },
         ("gauge", "version"): {"build_info": "1, labelled with the version of jqueue."},
     }

@@ -137,7 +137,7 @@ class WatchedQueue(Observer):
         samples["jqueue_size_bytes", queue] = stats.size
         samples["jqueue_size_limit_bytes", queue] = stats.size_limit
         samples["jqueue_unreadable_lines", queue] = stats.unreadable
-        for name in ("version", "segments", "segment_jobs", "segment_bytes"):
+        for name in ("version", "segments", "segment_jobs", "segment_bytes", "kept_keys", "kept_key_bytes"):
             samples[f"jqueue_{name}", queue] = getattr(stats, name)
         for label, each in self._by_label(stats).items():
             samples |= _of_entrypoint((self._name, label), each)

@@ -53,11 +53,13 @@ async def test_rule_4_a_reused_id_starts_above_forgotten_attempts(world):
     await queue.nack(zombie)
     [job] = await queue.dequeue("t")
     await queue.ack(job)
-    for _ in range(5):  # more jobs than the blob remembers as finished
+    for _ in range(4):
         await queue.enqueue_many([Enqueue("t", b"")] * 300)
         assert [] == await queue.ack_many(await queue.dequeue("t", batch_size=300))
+    await asyncio.sleep(3700)  # more jobs, and a longer time, than the blob remembers
+    await queue.enqueue_many([Enqueue("t", b"")])
     assert "daily" not in (await queue.read_state()).finished
-    await queue.enqueue("t", b"", job_id="daily")
+    await queue.enqueue("t", b"", job_id="daily", priority=-1)
     [again] = await queue.dequeue("t")
     assert again.attempt > job.attempt
     for old in (zombie, job):
@@ -66,6 +68,30 @@ async def test_rule_4_a_reused_id_starts_above_forgotten_attempts(world):
 
 
 # 5. ack, nack and heartbeat act only with the current claim; repeating an ack soon after succeeds.
+
+
+@in_virtual_time
+async def test_rule_5_an_ack_is_known_for_an_hour_whatever_else_ends_meanwhile(world):
+    queue = world.honest()
+
+    async def end_others():
+        await queue.enqueue_many([Enqueue("t", b"")] * 800)
+        assert [] == await queue.ack_many(await queue.dequeue("t", batch_size=800))
+        return await queue.read_state()
+
+    await queue.enqueue("t", b"", job_id="first")
+    [job] = await queue.dequeue("t")
+    await queue.ack(job)
+    for _ in range(3):
+        state = await end_others()
+        await queue.ack(job)
+        await asyncio.sleep(1100)
+    assert (2401, 2401) == (len(state.finished), sum(number for _, number in state.finished_minutes))
+    await asyncio.sleep(3000)
+    state = await end_others()
+    assert 1000 == len(state.finished), "of earlier ones, the last thousand stay"
+    with pytest.raises(ClaimLostError):
+        await queue.ack(job)
 
 
 @in_virtual_time

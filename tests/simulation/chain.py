@@ -24,7 +24,8 @@ Fields = dict[str, Any]
 
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "completed"
 HEADER = {
-    *("queue", "evicted_through", "attempt_floor", "last_sequence", "holds", "finished", "recent", "transactions"),
+    *("queue", "evicted_through", "attempt_floor", "last_sequence", "holds", "finished", "recent"),
+    *("finished_minutes", "transactions"),
     *("settings", "entrypoints", "schedules", "counters", "history", "segments", "retired", "ranges"),
     *("broker", "clients", "clients_evicted", "workers"),
 }
@@ -83,6 +84,7 @@ class Version:
         last_clock: the latest time of writing among those that it knows.
         commit: writer and number of the write that made it; None if no commit did.
         finished: attempts of the jobs that were acked a short while ago, by id.
+        finished_minutes: the minutes of their ends, with the number of each.
         last_sequence: last sequence number that was given to a job.
         recent: claims that count for rate limits.
         clients: the last batch of each client of a broker.
@@ -122,6 +124,7 @@ class Version:
     last_clock: float = 0.0
     commit: tuple[str, int] | None = None
     finished: dict[str, int] = field(default_factory=dict)
+    finished_minutes: tuple[tuple[int, int], ...] = ()
     last_sequence: int = 0
     recent: Fields = field(default_factory=dict)
     clients: dict[str, Fields] = field(default_factory=dict)

@@ -227,7 +227,7 @@ class ModelAudit:
         gone = [model.clients.pop(client)[1] for client in [*model.clients.keys() - after.clients.keys()]]
         model.clients_evicted = max([model.clients_evicted, *gone])
         for job_id in (model.finished.keys() - after.finished.keys()) & before.unsure:  # its row could not be read
-            del model.finished[job_id]
+            del model.finished[job_id], model.finished_in[job_id]
         for job_id in model.table.keys() & jobs.keys() - before.jobs.keys() if before.segments else ():
             job = model.table[job_id]
             more = jobs[job_id]["attempts_before"] - job["attempts_before"]

@@ -183,6 +183,7 @@ def parts_of(version: Version) -> dict[str, Any]:
         "broker": tuple(version.broker.get(*part) for part in (("writer", ""), ("url", ""), ("term", 0))),
         "counters": {name: tuple(counters[0]) for name, counters in version.counters.items()},
         "finished": dict(version.finished),
+        "finished_in": dict(zip(version.finished, _each(version.finished_minutes), strict=False)),
         "clients": {client: _batch(record) for client, record in version.clients.items()},
         "clients_evicted": version.clients_evicted,
         "holds": {key: (hold[0], _moment(hold[1])) for key, hold in version.holds.items()},
@@ -211,6 +212,11 @@ def _living(holds: dict[str, tuple[str, datetime]], version: Version) -> Fields:
         for key, (job_id, until) in holds.items()
         if until.timestamp() > version.clock + CLOCK
     }
+
+
+def _each(minutes: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the minute of each finished job, in the order of their ends."""
+    return [minute for minute, number in minutes for _ in range(number)]
 
 
 def _moment(seconds: float) -> datetime:

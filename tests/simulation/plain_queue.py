@@ -20,6 +20,7 @@ from jqueue import (
 )
 from jqueue.domain.errors import ChangedMeanwhileError, JobCancelledError, ResultNotKeptError
 from jqueue.domain.job import JobRecord
+from jqueue.domain.limits import Limits
 from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
@@ -53,14 +54,15 @@ from tests.simulation.plain_values import (
 )
 
 TABLES = (
-    *("table", "finished", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
+    *("table", "finished", "finished_in", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
     *("transactions", "ranges", "clients", "workers"),
 )
 ERRORS_KEPT, ERROR_BYTES = 5, 256
 """Number of the errors that are kept of a job's attempts, and the size of each."""
 
-FINISHED_MOST, FINISHED_LEFT = 1250, 1000
-"""Number of ids of finished jobs above which the oldest are forgotten together, and the number of those left."""
+FINISHED_LEFT, FINISHED_MINUTES, FINISHED_BYTES, FINISHED_SHARE = 1000, 60, 262_144, 32
+"""Number of ids of finished jobs that are kept whatever their age; minutes for which all others are; bytes of all above
+which the oldest quarter is forgotten; the same as a part of the size limit."""
 
 ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, REMOVED = range(10)
 """The counters of an entrypoint, in their order."""
@@ -80,6 +82,8 @@ class PlainQueue(PlainRules):
         now: the time, set by the test.
         holder: name kept with claims whose dequeue gives none.
         counters: what happened to the jobs of each entrypoint.
+        finished: the attempt of each job that ended a short while ago, by its id.
+        finished_in: the minute of its end, since 1970.
         transactions: the last version of each application that adds jobs in transactions.
         ranges: the claims of ranges by id: the attempt, the last heartbeat, the ids of the jobs in order, and True if
             it can be given back whole when it is stale: none of its jobs can be out of attempts.
@@ -97,6 +101,7 @@ class PlainQueue(PlainRules):
         super().__init__()
         self.table: dict[str, JobFields] = {}
         self.finished: dict[str, int] = {}
+        self.finished_in: dict[str, int] = {}
         self.holds: dict[str, tuple[str, datetime]] = {}
         self.counters: dict[str, tuple[int, ...]] = {}
         self.transactions: dict[str, int] = {}
@@ -131,9 +136,19 @@ class PlainQueue(PlainRules):
         """
         self.version += 1
         self.holds = {key: hold for key, hold in self.holds.items() if hold[1] > self.now}
-        if len(self.finished) > FINISHED_MOST:
-            for job_id in list(self.finished)[: len(self.finished) - FINISHED_LEFT]:
-                self.attempt_floor = max(self.attempt_floor, self.finished.pop(job_id))
+        minute = int(round(self.now.timestamp(), 3) // 60)
+        latest = max([minute, *self.finished_in.values()])
+        self.finished_in = {job_id: self.finished_in.get(job_id, latest) for job_id in self.finished}
+        old = sum(ended < minute - FINISHED_MINUTES for ended in self.finished_in.values())
+        oldest = min(self.finished_in.values(), default=minute)
+        self.finished_in |= dict.fromkeys(list(self.finished)[:old], oldest)  # their minutes no longer matter
+        gone = max(0, min(old, len(self.finished) - FINISHED_LEFT))
+        most = min(FINISHED_BYTES, (self.settings["blob_bytes"] or Limits().blob_bytes) / FINISHED_SHARE)
+        if len(json.dumps(self.finished, separators=(",", ":"), ensure_ascii=False).encode()) > most:
+            gone = max(gone, -(-len(self.finished) // 4))
+        for job_id in list(self.finished)[:gone]:
+            del self.finished_in[job_id]
+            self.attempt_floor = max(self.attempt_floor, self.finished.pop(job_id))
 
     def find(self, job_id):
         """Return the job with this id, or None."""

@@ -1,13 +1,26 @@
 """Results, errors and rules stay within the size limit of the queue's object, and whoever gives them is told."""
 
+import asyncio
+import json
+from typing import Any
+from unittest.mock import patch
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
+from jqueue.domain import header
 from jqueue.domain.errors import JobFailedError, QueueFullError, ResultNotKeptError
+from jqueue.domain.header import Table
 from jqueue.domain.limits import ENTRYPOINTS_KEPT
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.rules import Pause, Resume
+from jqueue.domain.transitions import ABSENT
 from jqueue.operations import Enqueue
+from jqueue.testing.virtual_time import VirtualClock
+from tests.tiny_segments import in_segments, spilled, tiny_queue
+from tests.virtual_world import in_virtual_time
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
@@ -91,3 +104,84 @@ async def test_a_thousand_entrypoints_have_limits_and_one_more_is_refused():
             await call
     await queue.limit("7", running=1)
     await queue.apply(Resume("8"), Pause("one more"))
+
+
+# Tables of the header
+
+
+@in_virtual_time
+async def test_ids_of_ended_jobs_take_a_32nd_of_the_limit_and_the_oldest_leave():
+    queue: Any = tiny_queue(InMemoryStorage(), Limits(blob_bytes=600_000), most_rows=500)
+    await queue.enqueue("single", b"", job_id="acked")
+    [single] = await queue.dequeue("single")
+    await queue.ack(single)
+    for number in range(3):
+        ids = [f"range {number} {each}" for each in range(400)]
+        await queue.enqueue_many([Enqueue("t", job_id=job_id) for job_id in ids])
+        await spilled(queue)
+        await queue.end_range(await queue.claim_range("t", 400))
+        finished = (await queue.read_state()).finished
+        assert ids == [job_id for job_id in finished if job_id in ids]
+        assert number == 2 or "acked" in finished
+    await queue.pause("t")
+    finished = (await queue.read_state()).finished
+    assert "acked" not in finished
+    assert 10_000 < len(json.dumps(dict(finished), separators=(",", ":"))) <= 18_750
+
+
+@pytest.mark.parametrize("kind", ["hot", "spilled", "bulk"])
+@in_virtual_time
+async def test_keys_kept_after_their_jobs_have_a_limit_of_their_own(kind):
+    """It counts those that waiting jobs will leave, wherever the jobs are. No ack is refused."""
+    storage = InMemoryStorage(clock=VirtualClock())
+    queue: Any = in_segments(
+        DirectQueue(storage, clock=VirtualClock(), limits=Limits(blob_bytes=200_000)),
+        hot_bytes=10**9 if kind == "hot" else 0,
+        bulk_jobs=0 if kind == "bulk" else 10**9,
+    )
+    added = 0
+    with pytest.raises(QueueFullError, match="kept keys take 0 of the 22500 bytes that they may use"):
+        for number in range(0, 1000, 20):
+            numbers = range(number, number + 20)
+            await queue.enqueue_many([Enqueue("t", unique_key=f"key {each}", unique_for=600) for each in numbers])
+            added += 20
+            if kind == "spilled":
+                await spilled(queue)
+    assert 300 == added
+    await queue.enqueue("u", b"", unique_key="not kept")
+    while jobs := await queue.dequeue("t", batch_size=20):
+        assert [] == await queue.ack_many(jobs)
+    stats = await queue.stats()
+    assert added == stats.kept_keys
+    assert 18_000 < stats.kept_key_bytes <= 22_500
+    assert f"{added} unique keys of done jobs, kept by unique_for, take" in stats.warnings[-1]
+    with pytest.raises(QueueFullError, match=f"{added} kept keys take {stats.kept_key_bytes} of the 22500 bytes"):
+        await queue.enqueue_many([Enqueue("t", unique_key=f"more {each}", unique_for=600) for each in range(60)])
+    await asyncio.sleep(601)
+    await queue.pause("t")
+    await queue.enqueue_many([Enqueue("t", unique_key=f"more {each}", unique_for=600) for each in range(60)])
+    stats = await queue.stats()
+    assert (0, 0) == (stats.kept_keys, stats.kept_key_bytes)
+
+
+def test_an_entry_of_a_large_table_that_stays_is_not_encoded_again():
+    table = Table({f"key {number}": (f"job {number}", 1.5) for number in range(30_000)})
+    [_, older, *_] = table.text()
+    for number in range(100):
+        table[f"new {number}"] = ("job", 2.5)
+        assert older is table.text()[1]
+    table.restore("new 3", ABSENT)
+    assert older is table.text()[1]
+    assert dict(table) == {key: tuple(value) for key, value in json.loads(b"".join(table.text())).items()}
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(0, 3))))
+def test_the_text_of_a_large_table_is_that_of_its_entries(changes):
+    with patch.object(header, "FRESH_KEPT", 3):
+        table = Table({"a": 1, "z": 2})
+        for key, value in changes:
+            if value:
+                table[key] = value
+            elif key in table:
+                assert table[key] == table.pop(key)
+            assert json.dumps(dict(table), separators=(",", ":")).encode() == b"".join(table.text())

@@ -41,7 +41,7 @@ from jqueue.core.blob.lines import (
 from jqueue.domain.draft import Draft, number_unnumbered
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Entry
-from jqueue.domain.header import FORMAT, BrokerSeat, ClientRecord, CommitRecord, Header, SetAside, WorkerRecord
+from jqueue.domain.header import FORMAT, BrokerSeat, ClientRecord, CommitRecord, Header, SetAside, Table, WorkerRecord
 from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
@@ -157,12 +157,17 @@ def decode(data: bytes) -> QueueState:
 
 def encode_header(header: Header) -> bytes:
     """Encode a header as the blob's first line, which is open at its end."""
-    text = encode_json(header)
+    small = msgspec.structs.replace(header, holds={}, finished={})
+    text = encode_json(small)
     if _has_extra(header):
         tables = {name: {key: _raw(row) for key, row in getattr(header, name).items()} for name in _ROWS}
         fields = {name: _raw(getattr(header, name)) for name in _FIELDS}
-        text = _with_extra(msgspec.structs.replace(header, **tables, **fields))
-    return b"%b,%b" % (text[:-1], JOBS_OPEN)
+        text = _with_extra(msgspec.structs.replace(small, **tables, **fields))
+    pieces = [text[:-1]]
+    for name, table in ((b"holds", header.holds), (b"finished", header.finished)):
+        if table:
+            pieces += [b',"%b":' % name, *(table.text() if isinstance(table, Table) else [encode_json(table)])]
+    return b"".join([*pieces, b",", JOBS_OPEN])
 
 
 def _has_extra(header: Header) -> bool:
@@ -195,7 +200,7 @@ def _with_extra(record: Entry | Header) -> bytes:
 
 def join_blob(header: bytes, lines: Iterable[bytes]) -> bytes:
     """Join a whole blob from its header and its lines."""
-    return b"%b\n%b\n%b\n" % (header, SEPARATOR.join(lines), JOBS_CLOSE)
+    return b"\n".join((header, SEPARATOR.join(lines), JOBS_CLOSE, b""))
 
 
 def parse_blob(data: bytes) -> ParsedBlob:

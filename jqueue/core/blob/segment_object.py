@@ -26,6 +26,7 @@ from msgspec.structs import force_setattr
 from jqueue.core.blob.lines import encode_record, is_sound
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus, objects_of
+from jqueue.domain.limits import hold_bytes
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import (
     CHUNK_ROWS,
@@ -92,6 +93,7 @@ class SegmentBuilder:
         self._ids = array("Q")
         self._keys, self._keyed = array("Q"), array("I")  # the place of each job with a unique key is in the second
         self._single: list[int] = []
+        self._holds = 0
         self._objects: list[tuple[int, str]] = []
         self._entrypoint, self._attempts = "", 0
         self._spare: list[int] = []
@@ -125,6 +127,7 @@ class SegmentBuilder:
         for place, job, fact in zip(range(first, len(self._lines)), rare, facts, strict=False):
             if any(option is not None for option in fact[: len(SINGLE)]):
                 self._single.append(place)
+                self._holds += hold_bytes(job)
             self._objects += [(place, each.suffix) for each in objects_of(job)]
             if job.payload_object is not None:
                 self.features.add(OBJECTS)
@@ -192,6 +195,7 @@ class SegmentBuilder:
             attempts=self._attempts,
             spare=min(self._spare, default=None),
             keys=len(self._keyed),
+            holds=self._holds,
             objects=len(objects),
             own_ids=own_ids,
         )

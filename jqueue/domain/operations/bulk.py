@@ -19,7 +19,7 @@ from typing import NamedTuple, overload
 
 import msgspec
 
-from jqueue.domain.draft import Draft
+from jqueue.domain.draft import Draft, check_holds
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueFullError
 from jqueue.domain.fields import LARGEST
@@ -252,6 +252,7 @@ class EnqueueSegments(Operation, frozen=True):
                 f"no room for {counted(len(named), 'more segment')} of jobs: the queue has {there} of at most "
                 f"{SEGMENTS_KEPT}. Wait until workers have caught up, or enqueue jobs of fewer entrypoints at a time"
             )
+        check_holds(draft, sum(each.segment.holds for each in named))
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
         found = {}

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from jqueue.domain.draft import Draft, take_space
+from jqueue.domain.draft import Draft, check_holds, take_space
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.fields import LARGEST, Duration, JobId, Moment, Name, Positive, Priority
@@ -29,7 +29,7 @@ from jqueue.domain.job import (
 )
 from jqueue.domain.job_options import OPTIONS, STORED, OnConflict, check_options, options_bytes, options_needed
 from jqueue.domain.large_values import LargeValue, check_named_in_time, split_payload
-from jqueue.domain.limits import check_headers, check_name, check_priority, written_bytes
+from jqueue.domain.limits import check_headers, check_name, check_priority, hold_bytes, written_bytes
 from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import GivenJob, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.rules import LIMITS
@@ -78,6 +78,7 @@ def add(draft: Draft, job: JobRecord, verb: Verb) -> JobRecord:
         QueueFullError: there is no room for it.
     """
     size = stored_bytes(job)
+    check_holds(draft, hold_bytes(job))
     take_space(draft, size, f"a job of {size} bytes")
     draft.move(None, verb, job, job.status)
     if job.concurrency_key is not None:
