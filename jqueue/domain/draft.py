@@ -78,8 +78,17 @@ class IndexedJobs(dict[str, JobRecord]):
         last_sequence: the highest sequence number given to any job, by any writer.
     """
 
-    __slots__ = ("called", "claimed", "claims_moved", "dirty", "keys_held", "keys_to_hold", "order", "rows")
-    __slots__ += ("last_sequence",)
+    __slots__ = (
+        "called",
+        "claimed",
+        "claims_moved",
+        "dirty",
+        "keys_held",
+        "keys_to_hold",
+        "last_sequence",
+        "order",
+        "rows",
+    )
 
     def __init__(self) -> None:
         super().__init__()
