@@ -49,7 +49,7 @@ from jqueue.domain.errors import (
     shown,
 )
 from jqueue.domain.header import Header
-from jqueue.domain.job import OBJECTS, JobRecord
+from jqueue.domain.job import OBJECTS, QUEUED, JobRecord
 from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.ends import Sweep
@@ -577,12 +577,13 @@ class Engine:
             return QueueView(Header(), {}, absent=True)
         parsed = self._parse(data, queue_id)
         records, set_aside = await in_turns(self.blob.looking(parsed))
+        queued = sum(job.status is QUEUED for job in records.values())
         return QueueView(
             parsed.header,
             records,
             set_aside,
             size=len(data),
-            taken=bytes_taken(len(data) - parsed.header_bytes, parsed.header),
+            taken=bytes_taken(len(data) - parsed.header_bytes, parsed.header, queued),
             etag=etag,
             parts=None if self.segments is None else self.segments.parts,
             deadline=deadline,

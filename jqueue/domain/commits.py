@@ -32,14 +32,13 @@ from jqueue.domain.header import (
 from jqueue.domain.history import HistoryHeader, Moved, started, stopped, surplus_of, trimmed, with_batches
 from jqueue.domain.limits import (
     CLIENTS_KEPT,
-    FINISHED_BYTES,
     FINISHED_KEPT,
     FINISHED_MINUTES,
-    FINISHED_SHARE,
     TRANSACTIONS_KEPT,
     VERSIONS_KEPT,
     WRITER_AGE,
     WRITERS_KEPT,
+    finished_limit,
 )
 from jqueue.domain.rules import Usage, is_long_over
 from jqueue.domain.segments import RETENTION, Retention, retired_after
@@ -166,7 +165,7 @@ def _finished(header: Header, at: float, blob_bytes: int) -> tuple[int, tuple[tu
         old = sum(number for began, number in minutes if began < since)
         surplus = max(0, min(old, len(finished) - FINISHED_KEPT))
         minutes = [(minutes[0][0], old), *(each for each in minutes if each[0] >= since)]
-    if finished.size > min(FINISHED_BYTES, blob_bytes * FINISHED_SHARE):
+    if finished.size > finished_limit(blob_bytes):
         surplus = max(surplus, -(-len(finished) // 4))
     left = surplus
     while left:

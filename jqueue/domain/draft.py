@@ -16,11 +16,13 @@ from jqueue.domain.errors import (
 from jqueue.domain.header import BrokerSeat, Header, SetAside, large
 from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import (
+    END_BYTES,
     ENTRYPOINTS_KEPT,
     HOLDS_SHARE,
     Limits,
     bytes_taken,
     enqueue_share,
+    finished_limit,
     held_bytes,
     hold_bytes,
 )
@@ -73,6 +75,7 @@ class IndexedJobs(dict[str, JobRecord]):
         called: ids of those that a broker has claimed for a call of another process, by the call.
         keys_held: id of the job that holds each unique key, by the key.
         dirty: ids of jobs whose line in the blob may be outdated. The code that encodes the lines clears it.
+        queued: number of the queued jobs in the table, with loaded rows.
         keys_to_hold: bytes that the unique keys of live jobs will take after them.
         claims_moved: ids of jobs whose claim may have begun, moved or ended. The code that watches claims clears it.
         last_sequence: the highest sequence number given to any job, by any writer.
@@ -87,6 +90,7 @@ class IndexedJobs(dict[str, JobRecord]):
         "keys_to_hold",
         "last_sequence",
         "order",
+        "queued",
         "rows",
     )
 
@@ -98,6 +102,7 @@ class IndexedJobs(dict[str, JobRecord]):
         self.called: dict[str, dict[str, None]] = {}
         self.keys_held: dict[str, str] = {}
         self.keys_to_hold: int = 0
+        self.queued: int = 0
         self.dirty: dict[str, None] = {}
         self.claims_moved: dict[str, None] = {}
         self.last_sequence: int = 0
@@ -115,6 +120,7 @@ class IndexedJobs(dict[str, JobRecord]):
         if job.unique_key is not None and job.status in KEY_HOLDERS:
             self.keys_held[job.unique_key] = job_id
             self.keys_to_hold += hold_bytes(job)
+        self.queued += job.status is QUEUED
         if job.status is IN_PROGRESS:
             self.claimed[job_id] = None
             self.claims_moved[job_id] = None
@@ -180,6 +186,7 @@ class IndexedJobs(dict[str, JobRecord]):
     def _unindex(self, before: JobRecord) -> None:
         """Remove a value of a job from the indexes."""
         job_id = before.id
+        self.queued -= before.status is QUEUED
         if before.status is IN_PROGRESS:
             del self.claimed[job_id]
             self.claims_moved[job_id] = None
@@ -563,9 +570,10 @@ class Draft:
             self.jobs.order.rules_changed()
 
     def measure(self, size: int, header_bytes: int) -> None:
-        """Compute `taken_bytes` and `uncounted_bytes` again, given the bytes of the blob, and `settle`."""
-        self.taken_bytes = bytes_taken(size - header_bytes, self.header)
-        self.uncounted_bytes = max(0, size - self.taken_bytes)
+        """Compute `taken_bytes` and `uncounted_bytes` again, given the bytes of the blob (0: none), and `settle`."""
+        queued = self.jobs.queued - len(self.jobs.rows.of) if size else 0
+        self.taken_bytes = bytes_taken(size - header_bytes, self.header, queued)
+        self.uncounted_bytes = max(0, size - self.taken_bytes + END_BYTES * queued)
         self.settle()
 
     def settle(self) -> None:
@@ -687,7 +695,9 @@ def take_reserve(draft: Draft, size: int) -> bool:
         True if there is room, which is always the case if `size` is not above 0.
     """
     most = size_limit(draft)
-    if size > 0 and draft.taken_bytes + size > max(enqueue_share(most), int(most * FILLED) - draft.uncounted_bytes):
+    coming = max(0, finished_limit(most) - large(draft.header.finished).size) if size > 0 else 0
+    uncounted = draft.uncounted_bytes + coming
+    if size > 0 and draft.taken_bytes + size > max(enqueue_share(most), int(most * FILLED) - uncounted):
         return False
     draft.note_added(size)
     return True

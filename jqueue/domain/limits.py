@@ -60,6 +60,10 @@ ENTRYPOINTS_KEPT = 1000
 TRANSACTIONS_KEPT = 256
 """Largest number of applications whose last transactions the blob remembers."""
 
+END_BYTES = 120
+"""About how many bytes the line of a waiting job grows until it has ended and its result is kept, besides the result.
+They are reserved when it is enqueued: no claim and no end is refused for size."""
+
 HOLD_BYTES = 24
 """About how many bytes a held key takes in the blob besides its text and the id of its job."""
 
@@ -352,9 +356,17 @@ def schedule_bytes(schedule: Schedule) -> int:
     return size + sum(written_bytes(name) + written_bytes(text) + 4 for name, text in schedule.headers.items())
 
 
-def bytes_taken(job_bytes: int, header: Header) -> int:
-    """Return the bytes that count against enqueue's limit: lines of jobs, keys held for gone jobs, cron entries."""
-    return job_bytes + held_bytes(header) + sum(map(schedule_bytes, header.schedules.values()))
+def finished_limit(blob_bytes: int) -> int:
+    """Return the number of bytes that the ids of ended jobs may take in a blob with this size limit."""
+    return int(min(FINISHED_BYTES, blob_bytes * FINISHED_SHARE))
+
+
+def bytes_taken(job_bytes: int, header: Header, queued: int) -> int:
+    """Return the bytes that count against enqueue's limit.
+
+    These are the lines of jobs, the growth of those of waiting jobs, keys held for gone jobs, and cron entries.
+    """
+    return job_bytes + END_BYTES * queued + held_bytes(header) + sum(map(schedule_bytes, header.schedules.values()))
 
 
 def held_bytes(header: Header) -> int:

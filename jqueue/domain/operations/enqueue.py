@@ -36,7 +36,7 @@ from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import ENQUEUE, Verb
 
 LINE_BYTES = 240
-"""About how many bytes a job takes in the blob besides its texts and its payload."""
+"""About how many bytes a job takes in the blob besides its texts and its payload, with `END_BYTES`."""
 
 _options = attrgetter(*OPTIONS)
 _DEFAULTS = tuple([option.default for option in OPTIONS.values()])
