@@ -101,7 +101,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         self._leave_to_parent()
         if self._service is None:
             self._writer.open()
-            self._service = Service(self._writer, self._engine)
+            self._service = Service(self._writer, self._engine, self.options.limits)
         return self._service
 
     def offer(self, url: str | None = None) -> None:

@@ -28,10 +28,18 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.header import BrokerSeat
-from jqueue.domain.limits import CLIENTS_KEPT
+from jqueue.domain.limits import CLIENTS_KEPT, Limits
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, check_decoded, encode_result, refusal_of
+from jqueue.domain.operations.codec import (
+    AllOrNothing,
+    Carried,
+    Guarded,
+    encode_result,
+    received,
+    receiving,
+    refusal_of,
+)
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
 from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
@@ -77,10 +85,12 @@ class Service:
     Args:
         writer: commits their calls, together with those of this process.
         engine: the writer's.
+        limits: of the queue object, to which clients are held.
     """
 
-    def __init__(self, writer: Writer, engine: Engine) -> None:
+    def __init__(self, writer: Writer, engine: Engine, limits: Limits) -> None:
         self._writer, self._engine = writer, engine
+        self._receiving = receiving(limits, engine.claim_timeout)
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
         self._begun: dict[str, int] = {}  # the number of each client's last batch
@@ -95,10 +105,27 @@ class Service:
         for request in self._waiting.values():
             request.stop_waiting()
 
+    def read(self, data: bytes | bytearray) -> Batch | Claim | Stop:
+        """Return the message in these bytes.
+
+        Raises:
+            InvalidJobError: they are not a message, or an operation has a wrong value.
+        """
+        try:
+            message = message_decoder().decode(data)
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValidationError has no values in its text
+            raise InvalidJobError(f"a broker got a message that it cannot read: {error}") from None
+        if isinstance(message, Stop):
+            return message
+        if isinstance(message, Claim):
+            return msgspec.structs.replace(message, operation=received(message.operation, self._receiving))
+        operations = tuple(received(each, self._receiving) for each in message.operations)
+        return msgspec.structs.replace(message, operations=operations)
+
     async def handle(self, data: bytes) -> bytes:
         """Return the answer to a client's message."""
         try:
-            return await self.answer(read_message(data))
+            return await self.answer(self.read(data))
         except InvalidJobError as error:
             answer: bytes = encode(Answer(error=refusal_of(error)))
             return answer
@@ -251,22 +278,6 @@ def _claims(operation: Operation) -> bool:
         held = (operation.operation,)
     looks = isinstance(operation, lookups.TRAVELLING)  # these come last, as operations that claim
     return (operation.claims_jobs and not looks) or isinstance(operation, Carried) or any(map(_claims, held))
-
-
-def read_message(data: bytes | bytearray) -> Batch | Claim | Stop:
-    """Return the message in these bytes.
-
-    Raises:
-        InvalidJobError: they are not a message, or an operation has a wrong value.
-    """
-    try:
-        message = message_decoder().decode(data)
-    except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValidationError is one; its text has no values
-        raise InvalidJobError(f"a broker got a message that it cannot read: {error}") from None
-    if not isinstance(message, Stop):
-        for operation in message.operations if isinstance(message, Batch) else (message.operation,):
-            check_decoded(operation)
-    return message
 
 
 class Offer:

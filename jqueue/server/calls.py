@@ -32,7 +32,6 @@ from jqueue.core.blob.codec import encode as encode_blob
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.messages import Batch, Stop
-from jqueue.core.service import read_message
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import OBJECTS
 from jqueue.domain.limits import Limits, check_name
@@ -40,7 +39,7 @@ from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack, Sweep
+from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Attend, Fence
 from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
@@ -76,7 +75,7 @@ _WORKERS = frozenset((Role.WORKER, Role.OPERATOR))
 ALLOWED: Mapping[type[Operation], frozenset[Role]] = {
     **dict.fromkeys(TRAVELLING, frozenset((Role.OPERATOR,))),
     **dict.fromkeys((Enqueue, AllOrNothing), _PRODUCERS),
-    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Sweep, Attend, Fence), _WORKERS),
+    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Attend, Fence), _WORKERS),
     **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, *lookups.TRAVELLING), _WORKERS),
     SetSchedule: _WORKERS,  # a worker sets the cron entries of its handlers when it starts
     Carried: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
@@ -126,7 +125,7 @@ class Calls:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a message, as an ASGI application."""
         async with self._intake.body(scope, receive, LARGEST_MESSAGE) as data:
-            message, role = read_message(data), caller_of(scope).role
+            message, role = self._service.read(data), caller_of(scope).role
             if isinstance(message, Stop) and role not in _WORKERS:
                 raise _not_allowed(f"a {role} may not claim jobs")
             if not isinstance(message, Stop):

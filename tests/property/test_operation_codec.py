@@ -123,6 +123,9 @@ class Drawing:
 
 DRAWING = Drawing()
 PREPARATION = Preparation(Limits(), 1.0, lambda: "new", ClaimRegistry().find)
+OURS = {"call", "name_before", "new_id", "payload_object", "range_id", "result_object", "singles"}
+"""Fields that no caller sets."""
+
 PUBLIC = {each for each in vars(operations).values() if isinstance(each, type)} & {*TRAVELLING}
 
 
@@ -160,7 +163,8 @@ def test_an_operation_is_decoded_as_it_was_and_changes_a_queue_in_the_same_way(k
 def derived(value):
     """Return an equal value of derived classes, whose objects no encoder of JSON takes."""
     if isinstance(value, msgspec.Struct):
-        return type(value)(**derived(msgspec.structs.asdict(value)))
+        fields = msgspec.structs.asdict(value).items()
+        return type(value)(**{name: each if name in OURS else derived(each) for name, each in fields})
     if isinstance(value, dict):
         return {name: derived(each) for name, each in value.items()}
     if isinstance(value, tuple | list):

@@ -88,6 +88,8 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
     def prepared(self, preparation: Preparation) -> Self:
         """Return the operation with its arguments checked and completed.
 
+        A prepared operation can be prepared again: it keeps its ids and its objects, and is held to other limits.
+
         Raises:
             InvalidJobError: an argument is wrong.
             ClaimLostError: it names a claim that the queue object cannot know.
@@ -163,8 +165,7 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
         Raises:
             JQueueError: the operation is refused.
         """
-        drawn = getattr(self, "new_id", "")  # of an enqueue that was prepared before
-        preparation = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), lambda: drawn, claim_of)
+        preparation = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), str, claim_of)
         draft = Draft(state)
         result = self.prepared(preparation).change(draft, now)
         return (draft.freeze() if draft.changed else state), for_callers(result)

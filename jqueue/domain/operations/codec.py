@@ -7,6 +7,7 @@ array with one value, whose type is what the operation's `change` returns; a ref
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, reduce
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from jqueue.domain import errors
 from jqueue.domain.draft import Draft
-from jqueue.domain.durations import check_time, exact_time
+from jqueue.domain.durations import exact_time
 from jqueue.domain.errors import (
     BatchUnknownError,
     ChangedMeanwhileError,
@@ -28,13 +29,12 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.fields import Count, Moment
 from jqueue.domain.header import ClientRecord
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import NotLoaded, record_of
 from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import Selection
@@ -272,7 +272,9 @@ TRAVELLING = (
     *(Dequeue, *ends.TRAVELLING, *enqueue.TRAVELLING, *lookups.TRAVELLING, *operator.TRAVELLING),
     *(*ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING, Guarded, AllOrNothing, Carried),
 )
-"""The operations that have an encoded form: all but `EnqueueSegments`, and a broker's own `TakeSeat` and `LeaveSeat`.
+"""The operations that have an encoded form.
+
+The others belong to the process that made them: a broker's seat, the sweep of its commit, and new segments.
 
 `EnqueueSegments` has megabytes of hashes of new segments. Its commit compares these hashes with the indexes of all
 segments. So it is committed by the process that wrote the segments.
@@ -306,48 +308,43 @@ def decode_operation(data: bytes) -> Operation:
     return _decoder().decode(data)
 
 
-_SIZES = ("payload_bytes", "batch_size", "header_bytes", "name_bytes", "result_bytes")
-_WIDE = Limits(**dict.fromkeys(_SIZES, 1 << 40))
-_AGAIN = Preparation(_WIDE, 0.0, str, lambda reference: reference)  # type: ignore[arg-type,return-value]
+def receiving(limits: Limits, claim_timeout: float) -> Preparation:
+    """Return the preparation of operations that other processes have prepared.
 
-_RIGHT_BY_TYPE = frozenset((Dequeue, *ends.TRAVELLING, ranges.EndRange))
-"""Operations with nothing to check beyond the types of their fields, which their decoder has checked."""
+    Names, headers and batches are held to the limits of this process. Payloads and results may be larger, as they count
+    against its limit of the blob.
+
+    Args:
+        limits: of the queue object.
+        claim_timeout: seconds that a claim lasts if its operation does not say.
+    """
+    wide = dataclasses.replace(limits, payload_bytes=1 << 40, result_bytes=1 << 40)
+    return Preparation(wide, claim_timeout, str, lambda reference: cast(Claim, reference))
 
 
-def check_decoded(operation: Operation) -> None:
-    """Check the values of an operation from another process, as that process should have done.
+def received(operation: Operation, preparation: Preparation) -> Operation:
+    """Return an operation from another process as it is done here: prepared again, as its sender may lie.
 
-    A wrong value in the blob might make the queue unreadable for everybody. The limits were checked by that process.
+    Its values are checked, its texts are cut, and its sizes are counted anew. A wrong value in the blob might make the
+    queue unreadable for everybody.
+
+    Args:
+        operation: the operation as it was decoded.
+        preparation: see `receiving`.
 
     Raises:
         InvalidJobError: a value is wrong.
     """
-    kind = type(operation)
-    if kind in _RIGHT_BY_TYPE or (
-        isinstance(operation, Enqueue) and operation.run_at is None and operation.expires_at is None
-    ):
-        return
     try:
-        if isinstance(operation, Enqueue):
-            times: Iterable[Any] = (operation.run_at, operation.expires_at)
-        elif isinstance(operation, AllOrNothing | Guarded):
-            for each in operation.operations if isinstance(operation, AllOrNothing) else (operation.operation,):
-                check_decoded(each)
-            return
-        elif isinstance(operation, enqueue.Arrive):
-            job = cast(JobRecord, operation.job)
-            if job.status not in (JobStatus.QUEUED, JobStatus.DEAD):
-                raise InvalidJobError(f"a job that is {job.status} cannot arrive")
-            replace(operation, job=job.evolve(payload_object=None)).prepared(_AGAIN)
-            times = (getattr(job, name) for name in job.__struct_fields__)
-        else:
-            operation.prepared(_AGAIN)
-            return
-        for time in times:
-            if isinstance(time, datetime):
-                check_time("a time", time)
-    except (TypeError, ValueError, OverflowError) as error:  # InvalidJobError is a ValueError
-        raise InvalidJobError(f"{kind.__name__} has a wrong value: {error}") from None
+        if operation.large is not None:
+            raise InvalidJobError("its large value must be stored first")
+        if isinstance(operation, AllOrNothing):
+            return AllOrNothing(tuple(received(each, preparation) for each in operation.operations))
+        if isinstance(operation, Guarded):
+            return replace(operation, operation=received(operation.operation, preparation))
+        return operation.prepared(preparation)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # InvalidJobError is a ValueError
+        raise InvalidJobError(f"{type(operation).__name__} has a wrong value: {error}") from None
 
 
 def refusal_of(error: JQueueError) -> Refused:

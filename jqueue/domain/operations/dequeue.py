@@ -112,6 +112,7 @@ class Dequeue(Claims, frozen=True):
         return Dequeue(
             None if self.entrypoints is None else sought_names(self.entrypoints),
             check_integer("batch_size", self.batch_size, 0, preparation.limits.batch_size),
+            self.call,
             **self.completed(preparation),
         )
 

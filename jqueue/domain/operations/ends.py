@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, take_reserve
-from jqueue.domain.durations import to_seconds
+from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
 from jqueue.domain.fields import Count, Duration, Moment
 from jqueue.domain.header import KeyHold
@@ -96,6 +96,14 @@ ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", , , "2026-01
 """About how many bytes such an error takes in the blob besides its texts."""
 
 SAME_MOMENT = timedelta(microseconds=1)
+
+
+def kept_of(error: AttemptError) -> AttemptError:
+    """Return the error of an attempt as a job keeps it: cut, with its times in UTC."""
+    claimed_at = None if error.claimed_at is None else check_time("claimed_at", error.claimed_at)
+    holder = None if error.holder is None else cut_error(error.holder, ATTEMPT_ERROR_BYTES)
+    text = cut_error(error.text, ATTEMPT_ERROR_BYTES)
+    return AttemptError(error.attempt, check_time("at", error.at), text, holder, claimed_at)
 
 
 def kept_error(draft: Draft, job: JobRecord, error: str, traceback: str | None) -> dict[str, Any]:
@@ -206,7 +214,10 @@ class Ack(_EndsClaim, frozen=True):
         is_dropped = keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
         if most is not None and len(text) > most and not is_dropped:
             result, apart = None, text
-        return Ack(preparation.find_claim(self.job), result, keep_result, len(text), apart)
+        size, stored = len(text), self.result_object
+        if stored is not None:
+            result, size, apart = None, stored.size, b""
+        return Ack(preparation.find_claim(self.job), result, keep_result, size, apart, stored, self.name_before)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Ack:
         """Return the ack of a job whose result is in this object."""
@@ -503,4 +514,4 @@ class Sweep(Operation, frozen=True):
         return revoke(draft, stale, now) + in_ranges
 
 
-TRAVELLING = (Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale, Sweep)
+TRAVELLING = (Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale)

@@ -10,10 +10,11 @@ from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, check_holds, take_space
-from jqueue.domain.durations import to_seconds
+from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.fields import LARGEST, Duration, JobId, Moment, Name, Positive, Priority
 from jqueue.domain.job import (
@@ -29,9 +30,18 @@ from jqueue.domain.job import (
 )
 from jqueue.domain.job_options import OPTIONS, STORED, OnConflict, check_options, options_bytes, options_needed
 from jqueue.domain.large_values import LargeValue, check_named_in_time, split_payload
-from jqueue.domain.limits import check_headers, check_name, check_priority, hold_bytes, written_bytes
+from jqueue.domain.limits import (
+    TRACEBACK_BYTES,
+    check_integer,
+    check_name,
+    check_priority,
+    cut_error,
+    hold_bytes,
+    written_bytes,
+)
 from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import GivenJob, GivenPayload, JobReference, Operation, Preparation
+from jqueue.domain.operations.ends import ERRORS_KEPT, kept_of
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import ENQUEUE, Verb
 
@@ -68,6 +78,8 @@ def stored_bytes(job: JobRecord) -> int:
         size += written_bytes(job.error)
     if job.traceback is not None:
         size += written_bytes(job.traceback)
+    if job.extra is not None:
+        size += len(msgspec.json.encode(job.extra))
     return size
 
 
@@ -198,7 +210,13 @@ class Enqueue(AddsOneJob, frozen=True):
         if values != _DEFAULTS:
             given = zip(OPTIONS, values, _DEFAULTS, strict=True)
             options = {name: value for name, value, default in given if value is not default}
-        return Enqueue.new(preparation, self.entrypoint, self.payload, self.priority, options)
+        new = Enqueue.new(preparation, self.entrypoint, self.payload, self.priority, options)
+        if not self.new_id and self.payload_object is None:
+            return new
+        new_id = check_name("id", self.new_id, preparation.limits) if self.new_id else ""
+        payload = new.payload if self.payload_object is None else b""
+        kept: dict[str, Any] = {"payload_object": self.payload_object, "name_before": self.name_before}
+        return replace(new, new_id=new_id, payload=payload, **kept)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
         """Return the enqueue of a job whose payload is in this object."""
@@ -350,19 +368,33 @@ class Arrive(Operation, frozen=True):
         return None if self.payload is None else LargeValue(PAYLOADS, self.payload)
 
     def prepared(self, preparation: Preparation) -> Arrive:
-        """Check the job like a new one, and decide where its payload is kept in this queue."""
+        """Check the job like a new one, cut its errors, and decide where its payload is kept in this queue."""
         job, limits = _record(self.job), preparation.limits
-        check_name("entrypoint", job.entrypoint, limits)
-        if self.payload is None and job.payload_apart:
+        if job.status not in (JobStatus.QUEUED, JobStatus.DEAD):
+            raise InvalidJobError(f"a job that is {job.status} cannot arrive")
+        check_integer("attempt", job.attempt, 0, LARGEST // 2)  # as its queue keeps it for all ids that are used again
+        stored = None if self.name_before is None else job.payload_object
+        if self.payload is None and job.payload_apart and stored is None:
             raise InvalidJobError(f"the payload of job {job.id!r} is in an object of another queue: load it first")
         given = job.payload if self.payload is None else self.payload
         payload, large = split_payload(given, limits, preparation.object_bytes)
-        job = job.evolve(payload=payload, payload_object=None)
-        check_headers(job.headers, limits)
-        for name, option in STORED.items():
-            if option.check is check_name and getattr(job, name) is not None:
-                check_name(name, getattr(job, name), limits)
-        return Arrive(job, None if large is None else large.content)
+        options = ((name, option, getattr(job, name)) for name, option in STORED.items() if name != "priority")
+        changes = {name: option.check(name, value, limits) for name, option, value in options if value != option.unset}
+        times = {name: getattr(job, name) for name in job.__struct_fields__ if name.endswith("_at")}
+        changes |= {name: check_time(name, time) for name, time in times.items() if time is not None}
+        job = job.evolve(
+            **changes,
+            entrypoint=check_name("entrypoint", job.entrypoint, limits),
+            payload=payload if stored is None else b"",
+            payload_object=stored,
+            error=None if job.error is None else cut_error(job.error),
+            traceback=None if job.traceback is None else cut_error(job.traceback, TRACEBACK_BYTES),
+            errors=tuple(map(kept_of, job.errors[-ERRORS_KEPT:])),
+            **dict.fromkeys(("result", "result_object", "finished_at")),
+            result_dropped=0,
+            cancel_requested=False,
+        )
+        return Arrive(job, None if large is None else large.content, self.name_before)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Arrive:
         """Return the arrival of a job whose payload is in this object."""

@@ -12,9 +12,9 @@ from jqueue.domain.draft import Draft, claimed_by
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, JobStateError, WorkerNotFoundError, shown
 from jqueue.domain.fields import LARGEST, Count, Duration, Moment, Priority
-from jqueue.domain.header import BrokerSeat, WorkerRecord, replacing
+from jqueue.domain.header import ENTRYPOINTS_SHOWN, WORKER_AGE, WORKERS_KEPT, BrokerSeat, WorkerRecord, replacing
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.limits import check_priority
+from jqueue.domain.limits import check_name, check_priority, cut_error
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.transitions import Verb
@@ -256,6 +256,22 @@ class CreateQueue(Operation, frozen=True):
         draft.touch()
 
 
+TEXT_BYTES = 256
+"""Bytes at which each text in the record of a worker is cut."""
+
+LATEST = 2.0**37
+"""Largest time in the record of a worker, in seconds since 1970: it is shown as a date."""
+
+
+def _bounded(record: WorkerRecord) -> WorkerRecord:
+    """Return the record of a worker within bounds, whatever it says: the header does not count what it takes."""
+    texts = {name: cut_error(getattr(record, name), TEXT_BYTES) for name in ("name", "host", "version", "writer")}
+    names = [cut_error(each, TEXT_BYTES) for each in record.entrypoints[:ENTRYPOINTS_SHOWN]]
+    times = {name: max(0.0, min(getattr(record, name), LATEST)) for name in ("started", "at")}
+    changes: dict[str, Any] = {**texts, **times, "entrypoints": tuple(names), "beat": min(record.beat, WORKER_AGE)}
+    return record.evolve(**changes, extra=None)
+
+
 class Attend(Operation, frozen=True):
     """Show the running workers of a process in the queue, and remove its workers that have ended.
 
@@ -267,11 +283,24 @@ class Attend(Operation, frozen=True):
 
     workers: dict[str, WorkerRecord | None]
 
+    def prepared(self, preparation: Preparation) -> Attend:
+        """Return the operation with the texts of its records cut, and without what the queue does not know.
+
+        Raises:
+            InvalidJobError: there are too many records, or the id of a run is no name.
+        """
+        if len(self.workers) > WORKERS_KEPT:
+            raise InvalidJobError(f"{len(self.workers)} workers report at once; the limit is {WORKERS_KEPT}")
+        limits = preparation.limits
+        records = self.workers.items()
+        return Attend({check_name("run", run, limits): record and _bounded(record) for run, record in records})
+
     def change(self, draft: Draft, now: datetime) -> list[str]:
         """Write the records. Return the runs of those workers that are to stop."""
         known = draft.header.workers
         for run, record in self.workers.items():
             if record is not None:
+                record = record.evolve(at=min(record.at, now.timestamp()))
                 draft.note(known, run, replacing(known.get(run), record))
             else:
                 draft.forget(known, run)

@@ -66,7 +66,7 @@ class ClaimRange(Claims, frozen=True):
             check_integer("rows", self.rows, 1, COUNT_MAX),
             check_integer("least", self.least, 1, COUNT_MAX),
             self.inline,
-            preparation.new_id(),
+            self.range_id or preparation.new_id(),
             **self.completed(preparation),
         )
 
@@ -222,15 +222,14 @@ class EndRange(Operation, frozen=True):
 
     def prepared(self, preparation: Preparation) -> EndRange:
         """Return the operation, checked, with errors as texts, and delays in seconds."""
-        if not isinstance(self.claim, RangeClaim):
+        if not isinstance(self.claim, RangeClaim | Claim):
             raise InvalidJobError(f"end_range takes what claim_range returned, got {type(self.claim).__name__}")
-        if self.worked_on is not None:
-            check_integer("worked_on", self.worked_on, 0, COUNT_MAX)
+        worked_on = None if self.worked_on is None else check_integer("worked_on", self.worked_on, 0, COUNT_MAX)
         if not isinstance(self.failed, Mapping):
             raise InvalidJobError(f"failed takes the error of each job by its id, got {type(self.failed).__name__}")
         if self.failed.keys() & self.results.keys():
             raise InvalidJobError("a job of a range has failed, or it has a result, and not both")
-        singles: dict[str, Ack | Nack] = {}
+        singles = dict(self.singles)
         for job_id, each in self.failed.items():
             failure = each if isinstance(each, RangeFailure) else RangeFailure(each)
             end = (failure.delay, failure.error, failure.dead, failure.charge)
@@ -239,7 +238,8 @@ class EndRange(Operation, frozen=True):
             singles[job_id] = Ack(Claim(job_id, 0), result, keep_result)
         own = msgspec.structs.replace(preparation, find_claim=claim_of, object_bytes=None)
         ends = {job_id: each.prepared(own) for job_id, each in singles.items()}
-        return EndRange(self.claim.claim, worked_on=self.worked_on, singles=ends)
+        claim = preparation.find_claim(self.claim) if isinstance(self.claim, Claim) else self.claim.claim
+        return EndRange(claim, worked_on=worked_on, singles=ends)
 
     def change(self, draft: Draft, now: datetime) -> None:
         """End the claim.
@@ -335,7 +335,7 @@ class ClaimBatch(Claims, frozen=True):
             check_integer("singles", self.singles, 0, COUNT_MAX),
             check_integer("ranges", self.ranges, 0, COUNT_MAX),
             check_integer("least", self.least, 1, COUNT_MAX),
-            preparation.new_id(),
+            self.range_id or preparation.new_id(),
             check_integer("rows", self.rows, 1, COUNT_MAX),
             self.alone,
             **self.completed(preparation),

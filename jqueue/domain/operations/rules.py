@@ -306,7 +306,8 @@ class RunSchedule(Operation, frozen=True):
 
     def prepared(self, preparation: Preparation) -> RunSchedule:
         """Check the name, and draw the id."""
-        return replace(super().prepared(preparation), job_id=preparation.new_id())
+        job_id = check_name("job_id", self.job_id, preparation.limits) if self.job_id else preparation.new_id()
+        return replace(super().prepared(preparation), job_id=job_id)
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job. The header `jqueue-scheduled-for` holds the present time.

@@ -131,13 +131,15 @@ class DropRows(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """End stale claims on the rows, and take the rows."""
+        named = draft.header.segments.get(self.segment)
+        rows = [] if named is None else common([(0, named.rows)], self.rows)
         for range_id, held in list(draft.header.ranges.items()):
-            if held.segment == self.segment and is_given_up(held, self.rows, now):
+            if held.segment == self.segment and is_given_up(held, rows, now):
                 try:
                     give_range_back(draft, range_id, now, charge=True)
                 except SegmentDamagedError:
                     give_range_back(draft, range_id, now, charge=True, unreadable=True)
-        return draft.drop_waiting((self.segment,), Verb.PURGE, self.rows)
+        return draft.drop_waiting((self.segment,), Verb.PURGE, rows)
 
 
 def is_given_up(held: Range, rows: Sequence[Span], now: datetime) -> bool:
@@ -145,4 +147,4 @@ def is_given_up(held: Range, rows: Sequence[Span], now: datetime) -> bool:
     return now - held.heartbeat_at >= timedelta(seconds=held.claim_timeout) and bool(common([held.span], rows))
 
 
-TRAVELLING = (Spill, Merge, DropRows)
+TRAVELLING = (DropRows,)
