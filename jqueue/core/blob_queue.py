@@ -22,7 +22,7 @@ from jqueue.ports.queue import SupportsOffering
 from jqueue.ports.sharing import DialURL, SupportsDialing, SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
 from jqueue.runtime.queue_options import QueueOptions
-from jqueue.runtime.system import forks
+from jqueue.runtime.system import process_id
 
 URL_LENGTH = 1000
 """Largest number of characters of a broker's URL."""
@@ -79,7 +79,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
         self._offer: Offer | HeaderOffer | None = None
         self._service: Service | None = None
-        self._served_by = forks()
+        self._served_by = process_id()
 
     def service(self) -> Service:
         """Return what answers the messages of other processes, until this queue is closed. A server hands them to it.
@@ -94,8 +94,8 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
 
     def _leave_to_parent(self) -> None:
         """In a forked child, forget what the parent serves."""
-        if self._served_by != forks():
-            self._offer, self._service, self._served_by = None, None, forks()
+        if self._served_by != process_id():
+            self._offer, self._service, self._served_by = None, None, process_id()
 
     def _answering(self) -> Service:
         self._leave_to_parent()

@@ -32,7 +32,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.file_events import FileEvents
 from jqueue.runtime.queue_options import QueueOptions
-from jqueue.runtime.system import forks
+from jqueue.runtime.system import process_id
 from jqueue.runtime.threads import in_a_thread
 
 logger: Logger = logger_of("jqueue")
@@ -192,7 +192,7 @@ class Calls(ABC):
         self._max_pending = options.max_pending
         self._longest_poll = to_seconds("poll_interval", options.poll_interval)
         self._watched = watched
-        self._forks = forks()
+        self._process = process_id()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callers: Callers  # once the loop is known
         self.closed: str | None = None
@@ -270,7 +270,7 @@ class Calls(ABC):
         seconds = self.deadline if deadline is None else to_seconds("deadline", deadline)
         wait_seconds = to_seconds("wait", wait) if wait is not None else 0.0
         loop = asyncio.get_running_loop()
-        if loop is not self._loop or self._forks != forks():
+        if loop is not self._loop or self._process != process_id():
             self._join_running_loop()
         if self.closed is not None:
             raise QueueClosedError(self.closed)
@@ -318,7 +318,7 @@ class Calls(ABC):
             reason: error message for later calls.
             deadline: in seconds.
         """
-        if self._forks != forks():
+        if self._process != process_id():
             self._join_running_loop()  # the calls of the parent go on there
         self.closed = reason
         for request in self._in_line:
@@ -338,7 +338,7 @@ class Calls(ABC):
 
     def open(self) -> bool:
         """Begin to take calls. Return False if it took them already, in this process and on this event loop."""
-        begun = self.closed is None and self._loop is asyncio.get_running_loop() and self._forks == forks()
+        begun = self.closed is None and self._loop is asyncio.get_running_loop() and self._process == process_id()
         self._join_running_loop()
         self.closed = None
         return not begun
@@ -372,15 +372,15 @@ class Calls(ABC):
     def _join_running_loop(self) -> None:
         """Begin anew after a fork or on another event loop: the old requests and locks are useless here."""
         loop = asyncio.get_running_loop()
-        if self._loop is loop and self._forks == forks():
+        if self._loop is loop and self._process == process_id():
             return
-        stopped = self._forks == forks() and self._loop is not None
+        stopped = self._process == process_id() and self._loop is not None
         if stopped and self._loop is not None and self._loop.is_running():
             raise JQueueError(
                 "one queue object was used from two running event loops: make a queue object for each loop"
             )
-        moved = self._loop is not None or self._forks != forks()
-        self._forks, self._loop = forks(), loop
+        moved = self._loop is not None or self._process != process_id()
+        self._process, self._loop = process_id(), loop
         waking = None if self._watched is None else self._callers_wake
         self._callers = Callers(loop, self.claims, self.hand_back, self.resolve, waking)
         if moved:

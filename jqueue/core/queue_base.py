@@ -39,7 +39,7 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.operator import Fence
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.queue_options import QueueOptions
-from jqueue.runtime.system import forks, process_name
+from jqueue.runtime.system import process_id, process_name
 
 Made = TypeVar("Made")
 Constructor = TypeVar("Constructor", bound=Callable[..., None])
@@ -291,9 +291,9 @@ class QueueBase(SupportsApply):
             options: its other fields.
         """
         try:
-            return self._dequeues_kept(forks(), entrypoint, **options)  # a child has another name as the holder
+            return self._dequeues_kept(process_id(), entrypoint, **options)  # a child has another name as the holder
         except (TypeError, ValueError):  # a list cannot be a key, nor can some invalid arguments
-            return self._new_dequeue(forks(), entrypoint, **options)
+            return self._new_dequeue(process_id(), entrypoint, **options)
 
     def _holder(self) -> str | None:
         """Return the name that claims keep: of this queue object, or of this process, which may be a fork."""

@@ -39,7 +39,7 @@ from jqueue.formats.port import Change, JobChangedError, JobStorePort, Outcome, 
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
-from jqueue.runtime.system import forks
+from jqueue.runtime.system import process_id
 from jqueue.runtime.threads import in_a_thread
 
 Answer = TypeVar("Answer")
@@ -378,7 +378,7 @@ class StoreCalls(Calls):
 
     async def look(self, work: Callable[[], Answer], seconds: float) -> Answer:
         """Run a function that only reads the store, and return its result."""
-        if self._forks != forks():
+        if self._process != process_id():
             self._join_running_loop()  # a thread of the parent may have been in the store
         return await retried(seconds, lambda: self._call(work), self._entropy, "the queue could not be read")
 

@@ -27,7 +27,7 @@ from typing import TypeVar
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.runtime.posix_files import PRIVATE, closing, file_status, give_to_owner_of, open_file, share_alike
-from jqueue.runtime.system import SystemClock
+from jqueue.runtime.system import SystemClock, at_fork, process_id
 
 try:
     import fcntl
@@ -57,12 +57,12 @@ def _close_in_child() -> None:
             os.close(_open.popitem()[1])
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_close_in_child)
+at_fork(_close_in_child)
 
 
 def _unlock(lock: object) -> None:
     """Release a lock, unless that is done. Closing is not enough: a process forked meanwhile may still have a copy."""
+    process_id()  # a fork would release the lock of its parent
     if (descriptor := _open.pop(lock, None)) is not None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_UN)
@@ -222,6 +222,7 @@ class Turn:
             OSError: the system refused.
             StorageError: something else is there.
         """
+        process_id()  # a fork closes the files of its parent first
         descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
         _open[self] = descriptor
         try:
@@ -271,6 +272,7 @@ class HeldLock:
     """
 
     def __init__(self, path: str, descriptor: int, status: os.stat_result) -> None:
+        process_id()  # a fork closes the files of its parent first
         _open[self] = self._descriptor = descriptor
         self._path = path
         self._status = status  # while the file is open, no other file can have its inode

@@ -1,4 +1,9 @@
-"""The machine's clock and randomness. No other module of jqueue reads them."""
+"""The machine's clock and randomness, and the identity of this process. No other module of jqueue reads them.
+
+A process may be copied with its memory: by a fork, with or without Python's knowledge, or by a snapshot that runs
+twice. So ids and jitter are drawn from the operating system when they are needed, never in advance. A fork is told by
+its process id. A second run of a snapshot has the same process id, and is told by the tokens of its commits.
+"""
 
 from __future__ import annotations
 
@@ -7,56 +12,80 @@ import os
 import random
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from jqueue.domain.durations import exact_time
+from jqueue.ports.log import Logger, logger_of
 
-IDS_DRAWN = 256
-"""Number of ids drawn from the operating system at a time."""
+logger: Logger = logger_of("jqueue")
 
 HOST_LENGTH = 64
 """Largest number of characters of a host's name."""
 
-_VERSION_4, _VARIANT_1 = (bytes(bits | byte & rest for byte in range(256)) for bits, rest in ((0x40, 15), (0x80, 63)))
-_DASHES = (8, 13, 18, 23)
-_LENGTH = 36
-_jitter = random.Random()
-"""A generator of its own: a program that seeds the shared one for its own purposes must not seed the jitter."""
-
-_forks = 0
-_process_name = ""
+_jitter = random.SystemRandom()  # noqa: TID251 - this is the adapter
+_process_id = os.getpid()
+_forgetting: list[Callable[[], object]] = []
+_beginning = threading.RLock()
 
 
-def _count_fork() -> None:
-    global _forks, _process_name
-    _forks += 1
-    _process_name = ""
-    _jitter.seed()  # the parent would draw the same numbers
+def at_fork(forget: Callable[[], object]) -> None:
+    """Have a function called in each child of a fork before jqueue does anything there.
+
+    Python calls it after `os.fork`. `process_id` calls it after a fork in C, as by uWSGI with its default options.
+
+    Args:
+        forget: forgets what belongs to the parent: threads, sockets, locks.
+    """
+    _forgetting.append(forget)
+
+
+def process_id() -> int:
+    """Return the id of this process. In the child of a fork, what belongs to the parent is forgotten first."""
+    if (own := os.getpid()) != _process_id:
+        with _beginning:
+            if own != _process_id:
+                if any(thread.name.startswith("jqueue-") for thread in threading.enumerate()):
+                    logger.warning(
+                        "process %d was forked without Python's knowledge after its parent had used a queue, so it may "
+                        "hang when it ends: with uWSGI, set py-call-osafterfork or lazy-apps",
+                        own,
+                    )
+                _begin_as(own)
+    return own
+
+
+def _begin_as(own: int) -> None:
+    global _process_id
+    for forget in _forgetting:
+        forget()
+    _process_id = own
+
+
+def _begin_in_child() -> None:
+    global _beginning
+    _beginning = threading.RLock()  # another thread of the parent may hold it
+    _begin_as(os.getpid())
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_count_fork)
-
-
-def forks() -> int:
-    """Return the number of forks between this process and the first one. A changed number shows that this is a child.
-
-    It is quicker than asking for the process id, which is a system call.
-    """
-    return _forks
+    os.register_at_fork(after_in_child=_begin_in_child)
 
 
 def process_name() -> str:
     """Return the name of this process among all machines: `host:pid`."""
-    global _process_name
-    if not _process_name:
-        host = "".join(sign for sign in socket.gethostname() if sign.isprintable())[:HOST_LENGTH] or "localhost"
-        _process_name = f"{host}:{os.getpid()}"
-    return _process_name
+    return _name_of(process_id())
+
+
+@cache
+def _name_of(process: int) -> str:
+    host = "".join(sign for sign in socket.gethostname() if sign.isprintable())[:HOST_LENGTH] or "localhost"
+    return f"{host}:{process}"
 
 
 def usable_processors(system: Path = Path("/")) -> int:
@@ -99,19 +128,6 @@ def memory_in_use() -> int:
     return 0
 
 
-def _uuids(drawn: bytes) -> list[str]:
-    """Return random bytes as UUIDs (version 4), in text: all letters of one place are set in one step."""
-    marked = bytearray(drawn)
-    marked[6::16] = marked[6::16].translate(_VERSION_4)
-    marked[8::16] = marked[8::16].translate(_VARIANT_1)
-    digits = marked.hex().encode()
-    letters = bytearray(b"-" * (len(drawn) // 16 * _LENGTH))
-    for number, place in enumerate(place for place in range(_LENGTH) if place not in _DASHES):
-        letters[place::_LENGTH] = digits[number::32]
-    text = letters.decode()
-    return [text[start : start + _LENGTH] for start in range(0, len(text), _LENGTH)]
-
-
 class SystemClock:
     """The machine's clock."""
 
@@ -124,24 +140,13 @@ class SystemClock:
 
 
 class SystemEntropy:
-    """Random ids from the operating system, and jitter from a pseudo-random generator."""
-
-    def __init__(self) -> None:
-        self._drawn: list[str] = []
-        self._drawn_after = _forks
+    """Random ids and jitter from the operating system, each drawn when it is needed."""
 
     def new_id(self) -> str:
-        """Return a random UUID (version 4) as text, like `uuid.uuid4`, but drawn from the system many at a time."""
-        if self._drawn_after != _forks:  # the parent process uses the drawn ids
-            self._drawn, self._drawn_after = [], _forks
-        try:
-            return self._drawn.pop()
-        except IndexError:
-            self._drawn = _uuids(os.urandom(16 * IDS_DRAWN))  # noqa: TID251 - this is the adapter
-            return self._drawn.pop()
-
-    def __reduce__(self) -> tuple[type[SystemEntropy], tuple[()]]:
-        return type(self), ()  # the drawn ids stay in this process
+        """Return a random UUID (version 4) as text, like `uuid.uuid4` in half the time."""
+        drawn = os.urandom(16).hex()  # noqa: TID251 - this is the adapter
+        variant = "89ab"[int(drawn[16], 16) & 3]
+        return f"{drawn[:8]}-{drawn[8:12]}-4{drawn[13:16]}-{variant}{drawn[17:20]}-{drawn[20:]}"
 
     def jitter(self, bound: float) -> float:
         """Return a random number of seconds, uniformly distributed over [0, bound]."""

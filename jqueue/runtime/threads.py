@@ -16,6 +16,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
+from jqueue.runtime.system import at_fork, process_id
+
 Result = TypeVar("Result")
 
 NETWORK_THREADS = 32
@@ -73,8 +75,7 @@ def _begin() -> None:
 _threads: _Threads
 _network: concurrent.futures.ThreadPoolExecutor
 _begin()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin)
+at_fork(_begin)
 
 
 async def in_a_thread(work: Callable[..., Result], *arguments: Any, close_last: list[int] | None = None) -> Result:
@@ -86,6 +87,7 @@ async def in_a_thread(work: Callable[..., Result], *arguments: Any, close_last: 
         close_last: the function puts descriptors here that are closed after its answer was sent.
     """
     loop = asyncio.get_running_loop()
+    process_id()  # a fork has none of the threads
     call = _Call(work, arguments)
     answer = loop.run_in_executor(_threads, call)
     future = call.future
@@ -109,6 +111,7 @@ async def in_a_network_thread(work: Callable[..., Result], *arguments: Any, **op
 
     If the caller is cancelled, a call that has begun goes on, and nothing waits for it.
     """
+    process_id()  # a fork has none of the threads
     call = _Call(partial(work, **options), arguments)
     result: Result = await asyncio.get_running_loop().run_in_executor(_network, call)
     return result

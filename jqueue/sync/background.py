@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -26,7 +25,7 @@ from typing import Any, Generic, TypeVar
 
 from jqueue.domain.errors import JQueueError, QueueClosedError
 from jqueue.ports.log import Logger, logger_of
-from jqueue.runtime.system import forks
+from jqueue.runtime.system import at_fork, process_id
 
 logger: Logger = logger_of("jqueue")
 
@@ -123,7 +122,7 @@ class Background:
 
     def __init__(self) -> None:
         self.open_queues: set[Any] = set()
-        self._forks_before = forks()
+        self._process = process_id()
         self._closing = False
         self._posting = threading.RLock()  # a signal handler or a finalizer may post while its thread posts
         self._ended = threading.Event()
@@ -153,7 +152,7 @@ class Background:
     @property
     def takes_calls(self) -> bool:
         """True if this thread belongs to this process and is not ending."""
-        return not self._closing and self._forks_before == forks()
+        return not self._closing and self._process == process_id()
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
         """Have the event loop call a function soon.
@@ -298,6 +297,7 @@ def background() -> Background:
         JQueueError: no thread can be started.
     """
     global _current
+    process_id()  # a fork has a lock and a thread of its own
     if _is_ending:
         raise CallEnded(_TOO_LATE)
     with starting:
@@ -327,6 +327,7 @@ def is_ending() -> bool:
 @atexit.register
 def _end() -> None:
     global _is_ending
+    process_id()  # a fork leaves the thread of its parent alone
     with starting:
         _is_ending = True
         last = _current
@@ -346,5 +347,4 @@ def _reset_after_fork() -> None:
     starting, _current, _is_ending = threading.RLock(), None, False
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_after_fork)
+at_fork(_reset_after_fork)

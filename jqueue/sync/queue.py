@@ -39,7 +39,7 @@ from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import Capabilities, JobQueue, payload_of
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import lists_queue_options, takes_queue_options
-from jqueue.runtime.system import forks
+from jqueue.runtime.system import process_id
 from jqueue.sync import background
 from jqueue.sync.background import CallEnded
 from jqueue.sync.open_queue import DEFAULT_DEADLINE, KeepAlive, OpenQueue
@@ -202,7 +202,7 @@ class SyncQueue:
             raise TypeError(f"an async queue has settings of its own: give {', '.join(settings)} to the async queue")
         self._queue: JobQueue = queue
         self._closed = False
-        self._forks_before = forks()
+        self._process = process_id()
         self._open_queue: OpenQueue | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
 
@@ -436,8 +436,8 @@ class SyncQueue:
             return open_queue
         with background.starting:
             if self._open_queue is None or not self._open_queue.takes_calls:
-                if self._forks_before != forks():
-                    self._forks_before = forks()
+                if self._process != process_id():
+                    self._process = process_id()
                     if isinstance(self._queue, QueueBase):  # the fork may have come in the middle of a call
                         self._queue = copy.copy(self._queue)
                 self._open_queue = OpenQueue(background.background(), self._queue)

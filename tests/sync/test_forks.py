@@ -106,3 +106,45 @@ def test_a_pickled_queue_has_the_same_settings_and_is_open(tmp_path):
     assert 7 == job.claim_timeout
     with pytest.raises(QueueClosedError):
         queue.stats()
+
+
+# Forks without Python's knowledge
+
+FORKED_IN_C = """
+import asyncio, ctypes, os, sys
+from jqueue import DirectQueue, connect
+from jqueue.sync import SyncQueue
+
+fork = ctypes.PyDLL(None).fork  # as uWSGI does by default: Python's hooks do not run
+sync, direct = SyncQueue(sys.argv[1], deadline=20), connect(sys.argv[1], DirectQueue, deadline=20)
+
+async def use(kind):
+    async with kind as queue:
+        return [(await queue.enqueue("async", b"")).id for _ in range(5)]
+
+sync.enqueue("sync", b"")
+asyncio.run(use(direct))
+children = []
+for number in range(2):
+    child = fork()
+    if not child:
+        ids = [sync.enqueue("sync", b"").id for _ in range(20)]
+        ids += asyncio.run(use(direct))
+        sync.close()
+        os._exit(0 if len({*ids}) == 25 else 1)
+    children.append(child)
+codes = [os.waitpid(child, 0)[1] for child in children]
+sync.enqueue("sync", b"")
+print(*codes)
+"""
+
+
+@needs_fork
+def test_children_that_were_forked_in_c_have_ids_threads_and_locks_of_their_own(tmp_path):
+    path = tmp_path / "queue.json"
+    done = run_program(tmp_path, FORKED_IN_C, path)
+    assert 0 == done.returncode
+    assert 2 == done.stderr.count("set py-call-osafterfork") == len(done.stderr.splitlines())
+    assert ["0", "0"] == done.stdout.split()
+    found = entrypoints(path)
+    assert (42, 15) == (found.count("sync"), found.count("async"))

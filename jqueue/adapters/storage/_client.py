@@ -7,7 +7,6 @@ So each event loop has its own client, and a fork begins with none.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from jqueue.ports.log import logger_of
-from jqueue.runtime.system import forks
+from jqueue.runtime.system import at_fork, process_id
 
 try:
     import ctypes
@@ -131,7 +130,7 @@ class SharedClient(Generic[Client]):
         Args:
             lease: the client, if another one may have taken its place.
         """
-        key = asyncio.get_running_loop(), forks()
+        key = asyncio.get_running_loop(), process_id()
         current = self._leases.get(key)
         if current is not None and lease in (None, current):
             del self._leases[key]
@@ -142,10 +141,10 @@ class SharedClient(Generic[Client]):
 
     def _lease(self) -> _Lease:
         """Return the client of this event loop. Only its own thread comes to this entry, so no lock is needed."""
-        key = asyncio.get_running_loop(), forks()
+        key = asyncio.get_running_loop(), process_id()
         if key not in self._leases:
             for loop, age in list(self._leases):
-                if loop.is_closed() or age != forks():
+                if loop.is_closed() or age != process_id():
                     self._leases.pop((loop, age), None)
             _open_ones.add(lease := _Lease(key[0]))
             self._leases[key] = lease
@@ -172,5 +171,4 @@ def _leave_clients_to_parent() -> None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(lease))
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_clients_to_parent)
+at_fork(_leave_clients_to_parent)

@@ -19,6 +19,7 @@ from functools import partial
 
 from jqueue.ports.sharing import LARGEST_MESSAGE, Handle, LinkError
 from jqueue.runtime.posix_files import set_mode, share_alike
+from jqueue.runtime.system import at_fork
 
 try:
     import fcntl
@@ -239,8 +240,7 @@ def _leave_seats_to_parent() -> None:
         _seats.pop().leave_to_parent()
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_seats_to_parent)
+at_fork(_leave_seats_to_parent)
 
 
 class SocketSeat:

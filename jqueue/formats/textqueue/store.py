@@ -45,7 +45,7 @@ from jqueue.runtime.posix_files import (
     read_all,
     write_all,
 )
-from jqueue.runtime.system import SystemClock, forks
+from jqueue.runtime.system import SystemClock, process_id
 
 PLACES_PER_BYTE = 1 << 12
 """Number of places for each byte of the file.
@@ -112,7 +112,7 @@ class TextQueueFile:
     # Reading
 
     def _forget(self) -> None:
-        self._forks = forks()
+        self._process = process_id()
         self._records, self._journal = Records(), Journal(self._journal_path, self.name, self._present)
         self._read_at: tuple[Any, ...] | None = None  # signature of the files as they were read, if it is sure
         self._status: os.stat_result | None = None  # of the file as it was read
@@ -127,7 +127,7 @@ class TextQueueFile:
 
     def may_have_changed(self) -> bool:
         """Return True if the file or the journal may have changed since the last scan."""
-        return self._forks != forks() or self._read_at is None or self._signature() != self._read_at
+        return self._process != process_id() or self._read_at is None or self._signature() != self._read_at
 
     def _read(self, now: datetime) -> None:
         """Read the file and the journal.
@@ -159,7 +159,7 @@ class TextQueueFile:
 
     def scan(self, now: datetime) -> list[StoredJob]:
         """Return every message that is queued, claimed or dead. Messages of other programs have no payload here."""
-        if self._forks != forks():  # the parent may have been reading
+        if self._process != process_id():  # the parent may have been reading
             self._forget()
         try:
             if self._unflushed:  # what a failed change wrote must be on the disk before it is read as done
@@ -258,7 +258,7 @@ class TextQueueFile:
 
     def carry_out(self, changes: Sequence[Change], now: datetime) -> list[Outcome]:
         """Make each change by itself: one append, a byte for each message, and one write of the journal."""
-        if self._forks != forks():
+        if self._process != process_id():
             self._forget()
         new = [change.new for change in changes if change.step is Step.ADD]
         try:

@@ -44,7 +44,7 @@ from jqueue.formats.vsqs.messages import (
 )
 from jqueue.ports.queue import Capabilities
 from jqueue.runtime.posix_files import write_all
-from jqueue.runtime.system import forks
+from jqueue.runtime.system import process_id
 
 THREADS = 8
 """Number of files to sync at a time, which takes hardly longer than one."""
@@ -97,7 +97,7 @@ class VsqsFolder:
     # Reading
 
     def _forget_all(self) -> None:
-        self._forks = forks()
+        self._process = process_id()
         self._times: tuple[tuple[int, int], ...] = ()
         self._since = datetime.min.replace(tzinfo=UTC)
         self._times_are_final = False
@@ -108,7 +108,7 @@ class VsqsFolder:
 
     def may_have_changed(self) -> bool:
         """Return True if the folder may have changed since the last scan."""
-        if self._forks != forks() or not self._times_are_final or self._folder_times() != self._times:
+        if self._process != process_id() or not self._times_are_final or self._folder_times() != self._times:
             return True
         return self._journal.may_have_changed()
 
@@ -120,7 +120,7 @@ class VsqsFolder:
             StorageFatalError: the path is not a folder.
         """
         unreadable = False
-        if self._forks != forks():  # the parent may have been reading
+        if self._process != process_id():  # the parent may have been reading
             self._forget_all()
         if self._unflushed:  # what a failed enqueue wrote must be on the disk before it is read as done
             self._flush()
