@@ -16,11 +16,10 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from jqueue.domain.commits import CommitId
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import TRAVELLING, decode_operation, encode_operation
-from jqueue.ports.observer import AppliedCall, AppliedCalls, SentName
+from jqueue.ports.observer import AppliedCall, AppliedCalls
 from jqueue.ports.storage import SupportsObjects
 from tests.simulation.answers_audit import AnswersAudit
 from tests.simulation.chain import NOTHING, read_chain
@@ -78,7 +77,7 @@ class Journal:
             calls.append((token, encoded, each.outcome, number))
         self.note("applied", record.at, applied._replace(calls=calls))
 
-    def __setitem__(self, name: SentName, calls: Sequence[tuple[Sequence[Operation], Call | None]]) -> None:
+    def __setitem__(self, name: str, calls: Sequence[tuple[Sequence[Operation], Call | None]]) -> None:
         """Note what is sent to a broker: see `Recorder`."""
         self.note("sent", name, [self._entry(*each) for each in calls])
 
@@ -166,7 +165,7 @@ class Journals:
         self._objects = {suffix: (0.0, content) for suffix, content in (objects or {}).items()}
         self._records: list[Record] = []
         self._sent: SentCalls = {}
-        self._writes: dict[tuple[int, str, int], tuple[str, bytes]] = {}
+        self._writes: dict[tuple[int, str, str], tuple[str, bytes]] = {}
         for process, data in journals.items():
             self._read(process, read_entries(data))
 
@@ -236,30 +235,31 @@ class Journals:
 
     def _landings(self, last: bytes | None, begin: int) -> list[Landing]:
         """Return the versions that landed, from the first to the last."""
-        times = {record.applied.commit: record.at for record in self._records}
+        commits = [(record.applied.commit, record.at) for record in self._records]
+        times = {(commit.base_version + 1, commit.token): at for commit, at in commits if commit is not None}
         landings: list[Landing] = []
         if last is None:
             return landings
         version, commit, _ = _commits_of(last)
         while version > begin:
-            process, content = self._writes.get((version, *(commit or ("", 0))), ("", b""))
+            process, content = self._writes.get((version, *(commit or ("", ""))), ("", b""))
             if not content or (not landings and content != last):
                 raise Violation(1, f"version {version} is there, and nobody was about to write it")
-            _, (writer, sequence), table = _commits_of(content)
-            landings.append(Landing(times[CommitId(writer, sequence, version - 1)], content, process))
+            _, (writer, token), table = _commits_of(content)
+            landings.append(Landing(times[version, token], content, process))
             version -= 1
             commit = next((each for each, made in table.items() if made == version), None)
             if commit is None:  # the same writer has written both
-                own = [key[2] for key in self._writes if key[:2] == (version, writer) and key[2] < sequence]
-                commit = (writer, max(own, default=0))
+                own = [key[2] for key in self._writes if key[:2] == (version, writer)]
+                commit = (writer, own[-1] if own else "")
         return landings[::-1]
 
 
-def _commits_of(content: bytes) -> tuple[int, Any, dict[tuple[str, int], int]]:
+def _commits_of(content: bytes) -> tuple[int, Any, dict[tuple[str, str], int]]:
     """Return the number of a version, the id of its commit, and the version of each commit in its table."""
     header, _, body = content.partition(b"\n")
     whole = from_json(header + b"}}" if body else content)
-    table = {(writer, record["sequence"]): record["version"] for writer, record in whole["commits"].items()}
+    table = {(writer, record["token"]): record["version"] for writer, record in whole["commits"].items()}
     return whole["version"], next((each for each, made in table.items() if made == whole["version"]), None), table
 
 

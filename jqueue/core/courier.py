@@ -82,12 +82,14 @@ class Sent:
 
     Attributes:
         sequence: its number.
+        token: see `Batch`.
         base: the latest version that was known when it was first sent.
         parcels: the calls in it.
         again: True once it may have been sent.
     """
 
     sequence: int
+    token: str
     base: int
     parcels: list[Parcel]
     again: bool = False
@@ -177,7 +179,7 @@ class Courier:
         """Begin anew, as another client: in another event loop, or after a fork."""
         self.client: str = self._entropy.new_id()[:18]
         self.serving = False
-        self._sequence = self._calls = 0
+        self.sequence: int = 0
         self._discovery.reset()
         self._open: Sent | None = None
         self._parked: dict[Request, Parked] = {}
@@ -276,9 +278,10 @@ class Courier:
                 some.append(batch.popleft())
                 count += len(some[-1].encoded)
                 size += sum(map(len, some[-1].encoded))
-            self._sequence += 1
-            self._open = Sent(self._sequence, self._discovery.version or self._engine.draft.header.version, some)
-            self._engine.observers.sent((self.client, self._sequence), [request for request, *_ in some])
+            self.sequence += 1
+            base = self._discovery.version or self._engine.draft.header.version
+            self._open = Sent(self.sequence, self._entropy.new_id()[:18], base, some)
+            self._engine.observers.sent(self._open.token, [request for request, *_ in some])
             try:
                 await self._send(link, self._open)
             except LinkRefusedError as refusal:
@@ -313,6 +316,7 @@ class Courier:
             client=self.client,
             queue=self._engine.queue_id,
             sequence=sent.sequence,
+            token=sent.token,
             base=sent.base,
             operations=sent.encoded,
             seconds=sent.seconds(asyncio.get_running_loop().time()),
@@ -337,8 +341,14 @@ class Courier:
             raise LinkError("the broker is leaving", sent=sent.again, pause=answer.pause)
         if answer.error is not None:
             failure = error_of(answer.error)
-            if isinstance(failure, BatchUnknownError) and not sent.again and sent.base != answer.version:
-                sent.base = answer.version  # nothing was done: too much is forgotten since, or a backup was restored
+            if (
+                isinstance(failure, BatchUnknownError)
+                and not sent.again
+                and (sent.sequence, sent.base) != (1, answer.version)
+            ):
+                # Nothing was done: too much is forgotten since, a backup was restored, or a copy of this process calls
+                self.client, self.sequence = self._entropy.new_id()[:18], 1
+                sent.sequence, sent.base = 1, answer.version
                 await self._send(link, sent)
                 return
             is_known = not sent.again and not isinstance(failure, UnknownOutcomeError)
@@ -414,7 +424,7 @@ class Courier:
         now, base = self._engine.now(), asyncio.get_running_loop().time()
         seconds = sent.seconds(base)
         due = tuple(now + timedelta(seconds=each) for each in seconds)
-        carried = Carried(self.client, sent.sequence, sent.base, sent.operations, due, again=True)
+        carried = Carried(self.client, sent.sequence, sent.token, sent.base, sent.operations, due, again=True)
 
         def settled(outcome: Any) -> None:
             if isinstance(outcome, JQueueError):
@@ -433,7 +443,7 @@ class Courier:
     def _park(self, link: Link, request: Request, operation: Dequeue) -> bool:
         """Send a dequeue, and answer it when the broker does. Return False if it cannot travel."""
         is_new = operation.call is None
-        call = operation.call or f"{self.client}/{self._calls + 1}"
+        call = operation.call or f"{self.client}/{self._entropy.new_id()[:18]}"  # a copy of the process draws another
         operation = replace(operation, call=call)
         now = asyncio.get_running_loop().time()
         left = _left(request, now)
@@ -451,7 +461,6 @@ class Courier:
         except ENCODING_ERRORS:
             return False
         if is_new:
-            self._calls += 1
             request.operations, request.failing = (operation,), self._caller_left
             self._engine.observers.sent(call, [request])
         request.in_flight = True

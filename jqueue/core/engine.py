@@ -243,6 +243,7 @@ class Engine:
         self.pacing: Pacing = Pacing(self.clock, self.entropy, self._take_turn)
         self.writer_id: str = self.entropy.new_id()[:18]
         self.sequence: int = 0
+        self.last_token: str = ""  # the token of the last commit
         self.history.forget()
         self._spare.forget()
         if self.segments is not None:
@@ -626,6 +627,11 @@ class Engine:
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes}
+        own = parsed.header.commits.get(self.writer_id)
+        if own is not None and own.token not in (self.last_token, *(sent.commit.token for sent in self.open_writes)):
+            self.writer_id = self.entropy.new_id()[:18]  # a copy of this process writes as the same writer
+        elif own is not None:
+            self.last_token = own.token
         self.workers.obey(parsed.header.workers)
         landed = [sent for sent, verdict in verdicts.items() if verdict is Verdict.LANDED]
         self.recognised += len(landed)
@@ -707,7 +713,7 @@ class Engine:
         generation, draft, outcomes, now = self.generation, self.draft, applied.outcomes, applied.now
         before, pacing, present = draft.header.history, self.pacing, self.workers
         self.sequence += 1
-        commit = CommitId(self.writer_id, self.sequence, draft.header.version)
+        commit = CommitId(self.writer_id, self.sequence, self.entropy.new_id()[:18], draft.header.version)
         queue = draft.header.queue or self.queue_id or self._first_id
         if not queue:
             queue = self._first_id = self.entropy.new_id()  # each try to create the queue has it
@@ -750,7 +756,7 @@ class Engine:
             if workers:
                 present.landed(workers, ended)
                 present.obey(header.workers)
-            self.existed, self.queue_id = True, queue
+            self.existed, self.queue_id, self.last_token = True, queue, commit.token
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
             if generation is not self.generation:

@@ -37,6 +37,7 @@ class Batch(Message, frozen=True, kw_only=True, tag="batch"):
 
     Attributes:
         sequence: number of the batch.
+        token: random, drawn for this batch alone, so that two copies of the client never share one.
         base: the latest version that the client has heard of; 0 if none.
         operations: in order; each is done by itself.
         seconds: time that is left for each operation.
@@ -44,6 +45,7 @@ class Batch(Message, frozen=True, kw_only=True, tag="batch"):
     """
 
     sequence: Count
+    token: Text
     base: Count = 0
     operations: tuple[Inner, ...]
     seconds: tuple[Seconds, ...]

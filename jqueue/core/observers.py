@@ -15,7 +15,7 @@ from jqueue.domain.operations.codec import AllOrNothing, Carried
 from jqueue.domain.transitions import Move, Verb
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.observer import AppliedCall, AppliedCalls, CallOutcome, LandedCommit, Observer, SentCall, SentName
+from jqueue.ports.observer import AppliedCall, AppliedCalls, CallOutcome, LandedCommit, Observer, SentCall
 
 logger: Logger = logger_of("jqueue")
 
@@ -108,7 +108,7 @@ class Observers:
             applied = AppliedCalls(base, now, calls, commit)
             self._tell(lambda observer: observer.applied(applied))
 
-    def sent(self, name: SentName, requests: Iterable[Request]) -> None:
+    def sent(self, name: str, requests: Iterable[Request]) -> None:
         """Tell the observers of calls that go to a broker: see `Observer.sent`."""
         if self._present:
             calls = [SentCall(each.operations, getattr(each, "context", None)) for each in requests]

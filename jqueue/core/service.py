@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from operator import itemgetter
 from typing import Any
 
 import msgspec
@@ -93,7 +94,7 @@ class Service:
         self._receiving = receiving(limits, engine.claim_timeout)
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
-        self._begun: dict[str, int] = {}  # the number of each client's last batch
+        self._begun: dict[str, tuple[int, str]] = {}  # the number and the token of each client's last batch
         self._stuck: set[str] = set()  # the dequeues that had an error of the store at the last look
         self._watch: asyncio.TimerHandle | None = None
         self._leaving = self._away = self._crowded = False
@@ -201,12 +202,14 @@ class Service:
             raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
         if any(map(_claims, message.operations)):
             raise InvalidJobError("a batch takes no batch, and nothing that claims jobs: send each dequeue as a claim")
-        before = self._begun.pop(message.client, 0)
-        self._begun[message.client] = max(before, message.sequence)
+        before = self._begun.pop(message.client, (0, ""))
+        self._begun[message.client] = max(before, (message.sequence, message.token), key=itemgetter(0))
         if (
-            message.sequence <= before and not message.again
-        ):  # its first copy may have changed nothing, and left no record
+            before == (message.sequence, message.token) and not message.again
+        ):  # it may have changed nothing, and left no record
             raise UnknownOutcomeError("a batch came twice, and only its first copy is done")
+        if message.sequence <= before[0] and not message.again:
+            raise BatchUnknownError("the client, or a copy of its process, has sent a later batch")
         if len(self._begun) > CLIENTS_KEPT:
             del self._begun[next(iter(self._begun))]
         engine = self._engine
@@ -214,6 +217,7 @@ class Service:
         carried = Carried(
             message.client,
             message.sequence,
+            message.token,
             message.base,
             message.operations,
             tuple(now + timedelta(seconds=min(LONGEST, each)) for each in message.seconds),

@@ -1,7 +1,8 @@
 """The commit table: it tells a writer whether a write without a clean answer has landed.
 
-Each write carries (writer id, sequence, version) in the blob. If a later version has this sequence, the write landed.
-A missing sequence proves the opposite only while no record that young has been evicted.
+Each write carries (writer id, token, version) in the blob. If a later version has this token, the write landed. A
+missing token proves the opposite only while no record that young has been evicted, and while no other process has
+committed as the same writer. A copy of a process does: a snapshot of a machine that runs twice.
 """
 
 from __future__ import annotations
@@ -63,11 +64,13 @@ class CommitId(msgspec.Struct, frozen=True):
     Attributes:
         writer: the writer's id. A writer has at most one commit outstanding.
         sequence: the number of the write, counted by the writer.
+        token: random, drawn for this write alone, so that two copies of the process never share one.
         base_version: the version that the write replaces.
     """
 
     writer: str
     sequence: int
+    token: str
     base_version: int
 
 
@@ -109,7 +112,9 @@ def next_header(
         )
     at, header = now.timestamp(), draft.header
     commits, evicted_through = _commits(header, commit, at, versions_kept)
-    commits[commit.writer] = CommitRecord(commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4))
+    commits[commit.writer] = CommitRecord(
+        commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4), commit.token
+    )
     clients, clients_evicted = _clients(header, commit, at, versions_kept)
     segments = draft.jobs.rows.manifest()
     surplus, minutes = _finished(header, at, size_limit(draft))
@@ -252,6 +257,7 @@ def recognise(header: Header, commit: CommitId) -> Verdict:
     record = header.commits.get(commit.writer)
     if header.version < commit.base_version:
         return Verdict.UNKNOWABLE  # an older version was restored: the write may have landed before that
-    if record is not None and record.sequence == commit.sequence:
+    if record is not None and record.token == commit.token:
         return Verdict.LANDED
-    return Verdict.UNKNOWABLE if header.evicted_through > commit.base_version else Verdict.NOT_DONE
+    replaced = record.version - 1 if record is not None else 0  # a copy of this process may have replaced the record
+    return Verdict.UNKNOWABLE if max(header.evicted_through, replaced) > commit.base_version else Verdict.NOT_DONE

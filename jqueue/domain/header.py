@@ -153,12 +153,14 @@ class CommitRecord(Entry, frozen=True):
         version: the version that the commit made.
         at: time of the commit, in seconds since 1970 by the writer's clock.
         cycle: seconds that the writer takes to read and write the blob once, with rows that it reads between the two.
+        token: that of the write.
     """
 
     sequence: Count
     version: Count
     at: float
     cycle: float
+    token: str
 
 
 class ClientRecord(Entry, frozen=True):
@@ -166,6 +168,7 @@ class ClientRecord(Entry, frozen=True):
 
     Attributes:
         sequence: number of the batch, counted by the client.
+        token: that of the batch.
         version: the version that its commit made.
         at: time of the commit, in seconds since 1970.
         refusals: number of its operations that were refused.
@@ -173,6 +176,7 @@ class ClientRecord(Entry, frozen=True):
     """
 
     sequence: Count
+    token: str
     version: Count
     at: float
     refusals: Count = 0

@@ -80,10 +80,6 @@ class SentCall(NamedTuple):
     context: Context | None
 
 
-SentName = tuple[str, int] | str
-"""What names calls in the commit that carries them: client and number of a `Carried` batch, or `call` of a dequeue."""
-
-
 class Observer:
     """Base class of observers. Each method does nothing here.
 
@@ -94,9 +90,10 @@ class Observer:
     def applied(self, calls: AppliedCalls) -> None:
         """Note calls that are about to be written, or are answered at once. It does not say that a write has landed."""
 
-    def sent(self, name: SentName, calls: Sequence[SentCall]) -> None:
+    def sent(self, name: str, calls: Sequence[SentCall]) -> None:
         """Note calls that are about to go to a broker for the first time. Whoever commits them does so under the name.
 
+        The name is the `token` of a `Carried` batch, or the `call` of a dequeue.
         Those of a batch that no broker has taken may go on under another name.
         """
 

@@ -43,7 +43,7 @@ FULL = QueueState(
     version=11,
     queue="b1c2d3e4-93f0-4b7e-8a11-6f0d2c5b9e77",
     jobs=JOBS,
-    commits={"5d8a2f1e-0c7b-4a36": CommitRecord(11, 11, NOW.timestamp(), 0.0042, extra={"more": {"than": 4}})},
+    commits={"5d8a2f1e-0c7b-4a36": CommitRecord(11, 11, NOW.timestamp(), 0.0042, "token", extra={"more": {"than": 4}})},
     evicted_through=3,
     finished={"mail-1": 1, "mail-2": 3},
     holds={"mail:bob": KeyHold("mail-1", NOW.timestamp() + 3600)},

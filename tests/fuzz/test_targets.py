@@ -47,7 +47,7 @@ def test_a_blob_that_is_cut_off_is_no_queue(path: Path):
         codec.decode(path.read_bytes())
 
 
-WRITER = CommitRecord(7, 7, NOW.timestamp(), 0.1)
+WRITER = CommitRecord(7, 7, NOW.timestamp(), 0.1, "token")
 LINE = codec.encode(FULL).splitlines()[1].removesuffix(b",")
 PATTERNS = {
     "jobs": lambda size: codec.encode(FULL.model_copy(update={"jobs": _many(size)})),

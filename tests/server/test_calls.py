@@ -32,7 +32,13 @@ async def broker(path, tmp_path):
 
 
 def batch(*operations, sequence=1, **fields):
-    values = {"client": "c1", "sequence": sequence, "operations": operations, "seconds": (5.0,) * len(operations)}
+    values = {
+        "client": "c1",
+        "sequence": sequence,
+        "token": f"batch {sequence}",
+        "operations": operations,
+        "seconds": (5.0,) * len(operations),
+    }
     return encode(Batch(**values | fields))
 
 
@@ -123,7 +129,7 @@ async def test_every_operation_that_travels_has_its_roles():
         (Role.WORKER, Cancel("one")),
         (Role.WORKER, Guarded(Cancel("one"))),
         (Role.VIEWER, add("one")),
-        (Role.OPERATOR, Carried("c2", 1, 0, (add("one"),))),
+        (Role.OPERATOR, Carried("c2", 1, "t", 0, (add("one"),))),
     ],
     ids=str,
 )

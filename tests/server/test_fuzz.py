@@ -46,7 +46,7 @@ def messages(draw):
     message = draw(
         st.sampled_from(
             [
-                {"do": "batch", "sequence": 1, "operations": some, "seconds": [1.0] * len(some)} | common,
+                {"do": "batch", "sequence": 1, "token": "t", "operations": some, "seconds": [1.0] * len(some)} | common,
                 {"do": "claim", "operation": (some or [{"type": "Dequeue", "call": "c/1"}])[0], "seconds": 1} | common,
                 {"do": "stop", "call": "c/1"} | common,
             ]

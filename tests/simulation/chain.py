@@ -82,7 +82,7 @@ class Version:
         twins: ids that occur twice in the blob.
         clock: time of writing by the writer's clock, in seconds since 1970.
         last_clock: the latest time of writing among those that it knows.
-        commit: writer and number of the write that made it; None if no commit did.
+        commit: writer and token of the write that made it; None if no commit did.
         finished: attempts of the jobs that were acked a short while ago, by id.
         finished_minutes: the minutes of their ends, with the number of each.
         last_sequence: last sequence number that was given to a job.
@@ -122,7 +122,7 @@ class Version:
     twins: frozenset[str] = frozenset()
     clock: float = 0.0
     last_clock: float = 0.0
-    commit: tuple[str, int] | None = None
+    commit: tuple[str, str] | None = None
     finished: dict[str, int] = field(default_factory=dict)
     finished_minutes: tuple[tuple[int, int], ...] = ()
     last_sequence: int = 0
@@ -347,7 +347,7 @@ def _read_header(version: Version, content: Fields) -> None:
         setattr(version, name, content[name])
     records = content.get("commits", {})
     made = {writer: record for writer, record in records.items() if record["version"] == version.number}
-    version.commit = next((writer, record["sequence"]) for writer, record in made.items()) if len(made) == 1 else None
+    version.commit = next((writer, record["token"]) for writer, record in made.items()) if len(made) == 1 else None
     version.clock = max((record["at"] for record in made.values()), default=0.0)
     version.last_clock = max((record["at"] for record in records.values()), default=0.0)
     known = HEADER | {"format", "version", "critical", "commits", "jobs"}

@@ -15,7 +15,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import LastSequence
 from jqueue.domain.operations.operator import Attend, Fence, LeaveSeat, TakeSeat
-from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer, SentCall, SentName
+from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer, SentCall
 from tests.simulation.chain import Created, Timeline, Version
 
 NEVER = float("inf")
@@ -189,7 +189,7 @@ class Record:
     calls: tuple[Call | None, ...]
 
 
-SentCalls = dict[SentName, list[tuple[Sequence[Operation], Call | None]]]
+SentCalls = dict[str, list[tuple[Sequence[Operation], Call | None]]]
 """The operations of calls that went to a broker with the calls, by the name of their batch."""
 
 
@@ -223,7 +223,7 @@ class Recorder(Observer):
         made = tuple(map(_call_of, calls.calls))
         self._records.append(Record(self._process, asyncio.get_running_loop().time(), calls, made))
 
-    def sent(self, name: SentName, calls: Sequence[SentCall]) -> None:
+    def sent(self, name: str, calls: Sequence[SentCall]) -> None:
         """See `Observer`."""
         self._sent[name] = [(each.operations, _call_of(each)) for each in calls]
 

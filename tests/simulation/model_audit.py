@@ -76,7 +76,7 @@ class ModelAudit:
         self._maker: dict[Claim, Call] = {}
         self._model, self._shown = Model(), Shown()
         self._replay = Replay(self._model, evidence)
-        self._writes: dict[tuple[str, int], Record] = {}
+        self._writes: dict[tuple[str, str], Record] = {}
         self._looks: dict[int, list[Record]] = defaultdict(list)
         self._carried: set[int] = set()
         self.looked_for: dict[str, float] = {}
@@ -84,7 +84,7 @@ class ModelAudit:
         for record in evidence.records:
             commit = record.applied.commit
             if commit is not None:
-                self._writes[commit.writer, commit.sequence] = record
+                self._writes[commit.writer, commit.token] = record
             else:
                 self._looks[record.applied.base].append(record)
         self._unlike: dict[Record, Violation | None] = {}  # None: like one of the versions with the number looked at
@@ -151,21 +151,21 @@ class ModelAudit:
         if not isinstance(operation, Carried):
             return True
         known, noted = self._model.clients.get(operation.client), after.clients.get(operation.client)
-        is_known = known is not None and known[0] == operation.sequence
-        is_noted = noted is not None and (noted["sequence"], noted["version"]) == (operation.sequence, after.number)
+        is_known = known is not None and known[0] == (operation.sequence, operation.token)
+        is_noted = noted is not None and (noted["token"], noted["version"]) == (operation.token, after.number)
         return is_noted and not is_known
 
     def _is_idle(self, batch: Carried, after: Version) -> bool:
         """Return True for a batch that has changed nothing. Sent again, it may be answered by what holds then."""
         noted = after.clients.get(batch.client)
-        return noted is None or noted["sequence"] != batch.sequence
+        return noted is None or noted["token"] != batch.token
 
     def _shares(
         self, applied: AppliedCall, call: Call | None, version: Version
     ) -> list[tuple[AppliedCall, Call | None]]:
         """Return what was applied for each call: several calls of another process may have come as one batch."""
         first = applied.operations[0]
-        name = (first.client, first.sequence) if isinstance(first, Carried) else getattr(first, "call", None)
+        name = first.token if isinstance(first, Carried) else getattr(first, "call", None)
         if name is None:
             return [(applied, call)]
         if name not in self._sent:

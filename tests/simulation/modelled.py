@@ -199,10 +199,10 @@ def _entry(name: str, said: Fields) -> Fields:
     return entry
 
 
-def _batch(record: Fields) -> tuple[int, int, int, dict[str, str]]:
-    """Return the last batch of a client: its number, its version, and the names of its refusals."""
+def _batch(record: Fields) -> tuple[tuple[int, str], int, int, dict[str, str]]:
+    """Return the last batch of a client: its number and token, its version, and the names of its refusals."""
     refused = {place: refusal["error"] for place, refusal in record.get("refused", {}).items()}
-    return record["sequence"], record["version"], record.get("refusals", 0), refused
+    return (record["sequence"], record["token"]), record["version"], record.get("refusals", 0), refused
 
 
 def _living(holds: dict[str, tuple[str, datetime]], version: Version) -> Fields:

@@ -463,13 +463,16 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=34,
         ),
         "The next broker does a batch again": Bug(
-            "domain/operations/codec.py", "record is not None and record.sequence == self.sequence", "False"
+            "domain/operations/codec.py",
+            "record is not None and (record.sequence, record.token) == (self.sequence, self.token)",
+            "False",
+            also=Bug("domain/operations/codec.py", "record is not None and record.sequence >= self.sequence", "False"),
         ),
         "A batch is done that is older than the last one of its client": Bug(
             "domain/operations/codec.py",
-            "record is not None and record.sequence > self.sequence",
+            "record is not None and record.sequence >= self.sequence",
             "False",
-            also=Bug("core/service.py", "message.sequence <= before and not message.again", "False"),
+            also=Bug("core/service.py", "message.sequence <= before[0] and not message.again", "False"),
         ),
         "Nobody hands back the claims of a dequeue whose answer was lost": Bug(
             "core/courier.py", "self._lost_calls[operation.call] = request", "pass", first=11
@@ -492,6 +495,25 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "is not None for request in self.waiting) else None",
             first=28,
             is_slow=True,
+        ),
+    },
+    # Processes, and copies of them that run on with the same memory.
+    Settings(rate=0.2, short_table=0.0, modern=0.0, segments=0.0, shared=0.0, attended=0.0, snapshots=1.0): {
+        "A commit of a copy of the process counts as one's own": Bug(
+            "domain/commits.py", "record.token == commit.token", "record.sequence == commit.sequence"
+        ),
+    },
+    Settings(rate=0.1, short_table=0.0, modern=0.0, segments=0.0, shared=1.0, attended=0.0, snapshots=1.0): {
+        "The batch of a copy of the client counts as one that came before": Bug(
+            "domain/operations/codec.py",
+            "(record.sequence, record.token) == (self.sequence, self.token)",
+            "record.sequence == self.sequence",
+            also=Bug("core/service.py", "message.sequence <= before[0] and not message.again", "False"),
+        ),
+        "Copies of the client name their dequeues alike": Bug(
+            "core/courier.py",
+            'f"{self.client}/{self._entropy.new_id()[:18]}"',
+            'f"{self.client}/{len(self._engine.queue_id)}"',
         ),
     },
     # Workers that show themselves, and some that stop others.

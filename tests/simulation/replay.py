@@ -158,11 +158,11 @@ class Replay:
         """Do the calls of another process, each by itself; or compare what can still be told of them."""
         model, record = self.model, self.model.clients.get(batch.client)
         answers = list(zip(batch.operations, told, strict=True))
-        if record is not None and record[0] == batch.sequence:
+        if record is not None and record[0] == (batch.sequence, batch.token):
             for place, (operation, answer) in enumerate(answers):
                 self._known(operation, record[3].get(str(place)), answer)
             return
-        if record is not None and record[0] > batch.sequence:
+        if record is not None and record[0][0] >= batch.sequence:
             raise Difference(f"batch {batch.sequence} is done, and a later one was done before")
         if not model.clients_evicted <= batch.base <= model.version:
             raise Difference(f"batch {batch.sequence} is done, and may have been done before")
@@ -175,7 +175,7 @@ class Replay:
         if batch.again or model.changes != changes:
             refused = {str(place): type(each).__name__ for place, each in enumerate(told) if _is_refusal(each)}
             kept = dict(list(refused.items())[:REFUSALS_KEPT])
-            model.clients[batch.client] = (batch.sequence, model.version + 1, len(refused), kept)
+            model.clients[batch.client] = ((batch.sequence, batch.token), model.version + 1, len(refused), kept)
             model.changes += 1
 
     def _known(self, operation: Operation, refusal: str | None, told: Any) -> None:

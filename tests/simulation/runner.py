@@ -74,6 +74,7 @@ class Settings:
         timeless: share of these seeds in which the store does not tell the time.
         crowds: share of all seeds in which many callers of one queue object call at once.
         shared: share of all seeds in which some processes commit the calls of others.
+        snapshots: share of all seeds in which copies of processes run on beside them, with the same memory.
         attended: share of all seeds in which workers show themselves in the queue, and some are told to stop.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
@@ -97,6 +98,7 @@ class Settings:
     timeless: float = 0.2
     crowds: float = 0.2
     shared: float = 0.25
+    snapshots: float = 0.1
     attended: float = 0.15
     left_out: frozenset[str] = frozenset()
 
@@ -142,6 +144,7 @@ class Simulation:
         self.clients: list[Client] = []
         self.versions: list[Version] = []
         self._jumped: set[str] = set()
+        self._snapshots = self.schedule.dice("snapshots").random() < settings.snapshots
         self._short_table = self.dice.random() < settings.short_table
         self._names = (f"process {number}" for number in itertools.count(1))
 
@@ -288,8 +291,8 @@ class Simulation:
         self.report.events["began with jqueue 1.0.0"] += 1
         return asyncio.get_running_loop().create_task(OldProgram(self.schedule, network).run())
 
-    def _start(self, loop: SimulatedLoop) -> tuple[Client, asyncio.Task[None]]:
-        """Start a process with some actors."""
+    def _start(self, loop: SimulatedLoop, original: Client | None = None) -> tuple[Client, asyncio.Task[None]]:
+        """Start a process with some actors. It may be a copy of another one: see `Client.live`."""
         process = SimulatedProcess(next(self._names), loop)
         dice = self.schedule.dice(f"actors of {process.name}")
         client = Client(self.world, process, dice.choice(LATENCIES))
@@ -325,12 +328,18 @@ class Simulation:
             if takes_part:
                 name = f"{kind.__name__.lower()} of {process.name}"
                 actors.append(kind(client, name, self.schedule.dice(name).randint(1, 2 * self.settings.steps), pause))
-        return client, process.start(client.live(actors))
+        return client, process.start(client.live(actors, original))
 
     async def _disturb(
         self, loop: SimulatedLoop, alive: list[Client], person: Person, name: str
     ) -> list[tuple[Client, asyncio.Task[None]]]:
         """Draw one disturbance, and return the processes that were started after a crash."""
+        copies = self.schedule.dice(f"{name}: a copy")
+        if self._snapshots and alive and copies.random() < 0.4:
+            client = copies.choice(alive)
+            if self.schedule.takes_place(f"{name}: copy of {client.process.name}"):
+                self.report.events["copy of a process"] += 1
+                return [self._start(loop, client)]
         dice = self.schedule.dice(name)
         event = dice.random()
         if event < 0.4 or not alive:

@@ -23,10 +23,11 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, Retention
 from jqueue.testing.tuning import Numbers, tune
 from jqueue.testing.virtual_time import EPOCH
+from tests.copied_memory import begin_as
 from tests.simulation.damage import Damage
 from tests.simulation.history import NEVER, Call, History, Record, Recorder, SentCalls
 from tests.simulation.loop import SimulatedProcess
-from tests.simulation.network import Network
+from tests.simulation.network import HonestStore, Network
 from tests.simulation.plain_values import BLOB_BYTES
 from tests.simulation.schedule import Schedule
 
@@ -285,10 +286,20 @@ class Client:
         if world.segmented:
             tune(self.queue, **small_segments(world.schedule.dice(f"segments of {process.name}")))
 
-    async def live(self, actors: Sequence[Actor]) -> None:
-        """Let the actors take their steps, then leave."""
+    async def live(self, actors: Sequence[Actor], original: Client | None = None) -> None:
+        """Let the actors take their steps, then leave.
+
+        Args:
+            actors: of this process.
+            original: the process whose memory this one begins with: see `begin_as`.
+        """
         loop = asyncio.get_running_loop()
         left = loop.time()
+        if original is not None:
+            engine = original.queue._engine  # noqa: SLF001 - a snapshot has all of it
+            known = isinstance(self.world.network.store, HonestStore) and engine.etag is not None
+            content = self.world.network.landings[int(engine.etag or 0) - 1].content if known else b""
+            await begin_as(self.queue, original.queue, content)
         try:
             async with asyncio.TaskGroup() as group:
                 async with self.queue:

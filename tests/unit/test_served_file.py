@@ -264,8 +264,8 @@ WRONG = {
     "another kind": b'{"do":"steal"}',
     "no operations": b'{"do":"batch","client":"c","sequence":1}',
     "deep": b"[" * 100_000,
-    "a negative number": b'{"do":"batch","client":"c","sequence":-1,"operations":[],"seconds":[]}',
-    "too few seconds": b'{"do":"batch","client":"c","sequence":1,"operations":[{"op":"purge"}],"seconds":[]}',
+    "a negative number": b'{"do":"batch","client":"c","sequence":-1,"token":"t","operations":[],"seconds":[]}',
+    "too few": b'{"do":"batch","client":"c","sequence":1,"token":"","operations":[{"op":"purge"}],"seconds":[]}',
     "a claim without a call": b'{"do":"claim","client":"c","operation":{"op":"dequeue"},"seconds":1}',
 }
 

@@ -115,7 +115,7 @@ async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
         await queue.ack_many(await queue.dequeue("a"))
         new = Enqueue("a", b"", unique_key="k", job_id="second", on_conflict="return")
         for again in (False, True):
-            batch = Carried("client", 1, 1, (new, Fence()), (EPOCH + timedelta(1),) * 2, again)
+            batch = Carried("client", 1, "t", 1, (new, Fence()), (EPOCH + timedelta(1),) * 2, again)
             [[job, _]] = await queue.apply(batch)
             assert (first.id, JobStatus.COMPLETED) == (job.id, job.status)
 
@@ -178,7 +178,14 @@ async def test_a_batch_with_a_dequeue_is_refused():
         await broker.enqueue("a", b"")
         dequeue = {"type": "Dequeue", "entrypoints": ["a"]}
         for operation in (dequeue, {"type": "Guarded", "operation": dequeue}):
-            batch = {"do": "batch", "client": "c", "sequence": 1, "operations": [operation], "seconds": [9]}
+            batch = {
+                "do": "batch",
+                "client": "c",
+                "sequence": 1,
+                "token": "",
+                "operations": [operation],
+                "seconds": [9],
+            }
             assert storage.handle is not None
             assert b"InvalidJobError" in await storage.handle(json.dumps(batch).encode())
         assert [JobStatus.QUEUED] == [job.status for job in (await broker.read_state()).jobs]
@@ -223,7 +230,7 @@ HARMFUL = [
     Arrive(JobRecord("wrong", "a", b"", JobStatus.QUEUED, 1, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))))),
     AllOrNothing((Enqueue("a", new_id="wrong"), SetLimits("a", rate=1, per=0))),
     Guarded(SetLimits("a", rate=1, per=0), entrypoint="a"),
-    Carried("another", 9, 0, (Enqueue("a", new_id="wrong"),)),
+    Carried("another", 9, "t", 0, (Enqueue("a", new_id="wrong"),)),
 ]
 
 
@@ -235,7 +242,7 @@ async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(op
         job = await broker.enqueue("b", b"", job_id="b")
         [claimed] = await broker.dequeue("b")
         before = await storage.read()
-        batch = {"do": "batch", "client": "c", "sequence": 1, "seconds": [9], "operations": [operation]}
+        batch = {"do": "batch", "client": "c", "sequence": 1, "token": "t", "seconds": [9], "operations": [operation]}
         assert storage.handle is not None
         assert b"InvalidJobError" in await storage.handle(encode(batch))
         assert before == await storage.read()
@@ -250,7 +257,7 @@ async def test_a_broker_with_as_many_clients_as_the_queue_remembers_says_so_once
     async def enqueue(*clients):
         assert storage.handle is not None
         add = {"type": "Enqueue", "entrypoint": "a", "new_id": ""}
-        batch = {"do": "batch", "sequence": 1, "seconds": [9]}
+        batch = {"do": "batch", "sequence": 1, "token": "t", "seconds": [9]}
         for client in clients:
             await storage.handle(encode(batch | {"client": client, "operations": [add | {"new_id": client}]}))
 

@@ -77,8 +77,8 @@ async def client_of_offer(broker, wire):
 
 def test_a_look_that_is_refused_later_does_not_refuse_a_batch_that_has_landed():
     draft = Draft(QueueState())
-    draft.note(draft.header.clients, "client", ClientRecord(3, 1, EPOCH.timestamp()))
-    batch = Carried("client", 3, 0, (Enqueue("a", b"", new_id="new"), AwaitResult("gone")), again=True)
+    draft.note(draft.header.clients, "client", ClientRecord(3, "t", 1, EPOCH.timestamp()))
+    batch = Carried("client", 3, "t", 0, (Enqueue("a", b"", new_id="new"), AwaitResult("gone")), again=True)
     [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert "new" == results[0].id
     assert isinstance(results[1], JobNotFoundError)
@@ -88,7 +88,7 @@ def test_the_refusals_of_a_client_take_little_room_in_the_object():
     draft, key = Draft(QueueState()), "k" * 200
     perform([Enqueue("a", b"", unique_key=key, job_id="f" * 200)], draft, EPOCH)
     more = [Enqueue("a", b"", unique_key=key, new_id="i" * 190 + str(each), on_conflict="raise") for each in range(90)]
-    batch = Carried("client", 1, 0, (Enqueue("a", b"", new_id="new"), *more))
+    batch = Carried("client", 1, "t", 0, (Enqueue("a", b"", new_id="new"), *more))
     [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert len(encode(draft.header.clients)) < 10_000
     [again] = perform([batch], draft, EPOCH)  # type: ignore[misc]
@@ -99,7 +99,7 @@ def test_the_refusals_of_a_client_take_little_room_in_the_object():
 
 def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_has_changed_it_before():
     draft = Draft(QueueState())
-    batch = Carried("client", 1, 0, (CreateQueue(),))
+    batch = Carried("client", 1, "t", 0, (CreateQueue(),))
     perform([Configure(history=60.0), batch], draft, EPOCH)
     assert 1 == draft.header.clients["client"].sequence
     draft.settle()
@@ -183,7 +183,7 @@ async def test_a_broker_refuses_what_it_does_not_know(place):
     """It would do something else than its client has asked for."""
     wire = Wire()
     async with serving(wire) as broker:
-        batch = Batch(client="c", sequence=1, operations=(Enqueue("a", b"", new_id="new"),), seconds=(5.0,))
+        batch = Batch(client="c", sequence=1, token="t", operations=(Enqueue("a", b"", new_id="new"),), seconds=(5.0,))
         message = msgspec.json.decode(encode(batch))
         (message if place == "message" else message["operations"][0])["newer"] = 1
         with pytest.raises(msgspec.ValidationError, match="newer"):

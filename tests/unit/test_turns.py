@@ -88,7 +88,7 @@ async def test_a_writer_does_not_forget_the_others_in_a_long_turn():
     pacing.read(2, moved=True)
     for version in range(3, 103):
         assert not pacing.begin(), "further commits of the turn only write"
-        pacing.landed("me", {"me": CommitRecord(version, version, 0.0, 0.001)})
+        pacing.landed("me", {"me": CommitRecord(version, version, 0.0, 0.001, "token")})
     pacing.line.leave()
     assert ["turn"] == ended
     assert pacing.begin()

@@ -36,7 +36,7 @@ STATE = QueueState(
         job("b", status="in_progress", heartbeat_at=NOW, claim_timeout=9.5, attempt=3, failures=2, sequence=2),
         job("c", status="dead", dead_at=NOW, error="boom", max_attempts=2, run_at=NOW, expires_at=NOW, sequence=3),
     ),
-    commits={"writer": CommitRecord(4, 17, 1.5, 0.25)},
+    commits={"writer": CommitRecord(4, 17, 1.5, 0.25, "token")},
     evicted_through=3,
     finished={"z": 9},
     holds={"kept": KeyHold("z", 5.5)},
@@ -88,7 +88,7 @@ async def test_every_field_is_read_in_any_layout_and_a_commit_writes_it_back():
 
 
 ROWS: dict[str, dict[str, Any]] = {
-    "commits": {"w": {"sequence": 1, "version": 17, "at": 1.5, "cycle": 0.25}},
+    "commits": {"w": {"sequence": 1, "version": 17, "at": 1.5, "cycle": 0.25, "token": "t"}},
     "entrypoints": {"e": {"max_running": 3}, "": {"paused": True}, "no rule": {}},
     "schedules": {"s": {"name": "s", "cron": "0 3 * * *", "entrypoint": "e", "next_at": "2026-02-01T03:00:00Z"}},
     "workers": {"r": {"name": "w", "at": NOW.timestamp()}},

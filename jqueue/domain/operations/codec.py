@@ -207,6 +207,7 @@ class Carried(Operation, frozen=True):
     Attributes:
         client: id of the client: random, and made anew after a fork.
         sequence: number of the batch, counted by the client. A client has one batch on the way.
+        token: random, drawn for this batch alone. A copy of the client's process counts on from the same number.
         base: a version that was there when the batch was first sent.
         operations: its operations, each done by itself. None of them claims jobs.
         due: for each operation the last time at which it may be done; empty: no operation has such a time.
@@ -217,6 +218,7 @@ class Carried(Operation, frozen=True):
 
     client: str
     sequence: Count
+    token: str
     base: Count
     operations: tuple[Inner, ...]
     due: tuple[Moment, ...] = ()
@@ -230,10 +232,10 @@ class Carried(Operation, frozen=True):
         """
         header = draft.header
         record = header.clients.get(self.client)
-        if record is not None and record.sequence == self.sequence:
+        if record is not None and (record.sequence, record.token) == (self.sequence, self.token):
             return [self._known(record, place, draft, now) for place in range(len(self.operations))]
-        if record is not None and record.sequence > self.sequence:
-            raise BatchUnknownError("the client has sent a later batch")
+        if record is not None and record.sequence >= self.sequence:
+            raise BatchUnknownError("the client, or a copy of its process, has sent a later batch")
         if header.version < self.base or header.clients_evicted > self.base:
             raise BatchUnknownError("the queue no longer has the record of the batch, which may or may not be done")
         before = draft.savepoint()
@@ -245,7 +247,7 @@ class Carried(Operation, frozen=True):
         if self.again or draft.savepoint() != before:
             refused = {str(place): each for place, each in enumerate(results) if isinstance(each, JQueueError)}
             kept = _first_of(refused)
-            entry = ClientRecord(self.sequence, header.version + 1, now.timestamp(), len(refused), kept)
+            entry = ClientRecord(self.sequence, self.token, header.version + 1, now.timestamp(), len(refused), kept)
             draft.note(header.clients, self.client, entry)
         return results
 
