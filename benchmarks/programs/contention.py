@@ -87,7 +87,7 @@ class World:
         self.scenario, self.dice, self.now = scenario, random.Random(seed), 0.0
         self.version, self.last = self.dice.randrange(scenario.gone, 4096), -scenario.every
         cycle = 2 * max(scenario.latencies)
-        gone = (CommitRecord(1, self.version - number, 0.0, cycle) for number in range(scenario.gone))
+        gone = (CommitRecord(1, self.version - number, 0.0, cycle, "token") for number in range(scenario.gone))
         self.commits = {f"gone {number}": record for number, record in enumerate(gone)}
         self.writes = self.landed = 0
         self._agenda: list[tuple[float, int, Steps]] = []
@@ -171,7 +171,7 @@ class Contender:
         """One write. Returns whether it landed, and whether the store refused it as too soon."""
         world, pacing = self.world, self.pacing
         self.sequence += 1
-        record = CommitRecord(self.sequence, self.version + 1, 0.0, round(pacing.cycle.seconds, 4))
+        record = CommitRecord(self.sequence, self.version + 1, 0.0, round(pacing.cycle.seconds, 4), "token")
         table, started = {**self.commits, self.name: record}, world.now
         pacing.pace.sent = started
         world.writes += 1

@@ -28,7 +28,8 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from tests.simulation.links import SimulatedSeat
-from tests.simulation.workload import BLOB_BYTES, DEADLINE, DRAWN, OBJECT_BYTES, OVERSIZED, STAGED, Actor
+from tests.simulation.plain_values import BLOB_BYTES
+from tests.simulation.workload import DEADLINE, DRAWN, OBJECT_BYTES, OVERSIZED, STAGED, Actor
 
 LARGER = 50
 """Number of times that a payload is repeated to make it a large one."""

@@ -109,7 +109,7 @@ async def test_in_a_coroutine_calls_warn_and_a_call_that_may_never_end_is_refuse
 
 def test_code_that_a_running_loop_calls_outside_of_its_tasks_is_served():
     """So does the blocking API of Playwright: the program goes on in a callback of its event loop."""
-    loop, jobs = asyncio.new_event_loop(), []
+    loop, jobs = asyncio.new_event_loop(), list[Any]()
 
     def program() -> None:
         with SyncQueue(InMemoryStorage()) as queue:

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -321,13 +322,15 @@ def test_work_ahead_that_fails_when_it_is_cancelled_is_no_error_of_the_event_loo
                     raise RuntimeError("the connection was closed") from None
             return await super()._send(fault, request)
 
+    wrong: dict[str, Any] = {"priority": "x"}
+
     async def work():
         asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["message"]))
         storage = Unwilling(InMemoryStorage())
         async with queue_on(storage, most_rows=3 * LINES_PER_SLICE) as queue:
             storage.silent = True
             with pytest.raises(InvalidJobError):
-                await queue.enqueue_many([*numbered(range(5 * LINES_PER_SLICE)), Enqueue("work", priority="x")])
+                await queue.enqueue_many([*numbered(range(5 * LINES_PER_SLICE)), Enqueue("work", **wrong)])
             storage.silent = False
             for first in (0, 100):
                 await queue.enqueue_many(numbered(range(first, first + 3)))

@@ -64,7 +64,7 @@ async def test_an_iteration_that_ends_early_closes_all_that_it_has_begun():
         await queue.pause("t")
         number = (await header(queue)).last
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(finalizer=lambda generator: dropped.append(generator.__qualname__))
+        sys.set_asyncgen_hooks(finalizer=lambda generator: dropped.append(str(generator)))
         try:
             async with aclosing(queue.history()) as events:
                 async for event in events:

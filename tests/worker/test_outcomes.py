@@ -110,7 +110,7 @@ async def test_a_group_of_decisions_alone_acts_as_one_of_them(errors, kind, dela
     async with broker() as queue:
         began = now()
         job, report = await once(queue, raising(nested(*errors)))
-        assert RunReport(**{kind: 1}) == report
+        assert 1 == getattr(report, kind) == report.total
         assert job.error == (None if kind == "snoozed" else f"{type(errors[0]).__name__}: {errors[0]}")
         if delay is not None:
             assert delay == pytest.approx((job.run_at - EPOCH).total_seconds() - began, abs=1)
@@ -169,7 +169,7 @@ async def test_retry_decides_by_the_class_of_an_error_and_the_backoff_about_all_
     worker.include(router)
     async with broker(entropy=LongestWaits()) as queue:
         job, report = await once(queue, worker)
-    assert RunReport(**{kind: 1}) == report
+    assert 1 == getattr(report, kind) == report.total
     assert (DEAD if kind == "dead" else QUEUED, 0 if kind == "snoozed" else 1) == (job.status, job.failures)
     if kind != "snoozed":
         assert job.error.startswith(f"{type(error).__name__}: ")

@@ -71,6 +71,7 @@ async def test_a_worn_worker_claims_no_more_jobs_and_ends_when_those_that_it_has
 
 @in_virtual_time
 async def test_a_worker_that_is_stopped_while_it_wears_out_is_not_renewed():
+    worker: Worker
     worker, work, *_ = sleeper(1000, max_jobs=2, grace=1)
 
     @worker.handler
@@ -468,6 +469,8 @@ async def test_an_order_to_stop_is_kept_when_there_are_more_workers_than_records
     queue, at = direct(), VirtualClock().now().timestamp()
     await queue.apply(Attend({"told": WorkerRecord(name="mailer", at=at - 60)}))
     await queue.stop_worker("mailer")
-    await queue.apply(Attend({f"run-{number}": WorkerRecord(name="other", pid=number, at=at) for number in range(300)}))
+    for first in (0, 150):
+        workers = {f"run-{pid}": WorkerRecord(name="other", pid=pid, at=at) for pid in range(first, first + 150)}
+        await queue.apply(Attend({**workers}))
     kept = (await queue.stats()).workers
     assert (256, ["mailer"]) == (len(kept), [record.name for record in kept if record.stopping])
