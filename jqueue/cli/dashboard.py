@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, OpenedQueue, on_queue
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, OpenedQueue, on_queue, waiting_for
 from jqueue.cli.parameters import option
 from jqueue.cli.printing import note
 from jqueue.connect import connect_queue
@@ -218,7 +218,8 @@ async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | Non
     name = describe(queue.storage)
     async with queue:
         try:
-            await queue.stats(deadline=FIRST_CALL_DEADLINE)
+            with waiting_for(name):
+                await queue.stats(deadline=FIRST_CALL_DEADLINE)
         except QueueMissingError:
             note(f"there is no queue at {name} yet: the first job creates it")
         gc.freeze()

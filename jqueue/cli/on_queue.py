@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Awaitable, Callable
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -133,7 +135,8 @@ def on_queue(
         async with queue:
             gc.disable()  # the objects of the view live until the end, so the garbage collector skips them
             try:
-                view = await queue.view(deadline=FIRST_CALL_DEADLINE)
+                with waiting_for(name):
+                    view = await queue.view(deadline=FIRST_CALL_DEADLINE)
             finally:
                 gc.freeze()
                 gc.enable()
@@ -152,6 +155,21 @@ def on_queue(
         raise RefusedError(UNKNOWN) from None
     except (JQueueError, ImportError) as error:
         raise RefusedError(str(error)) from None
+
+
+@contextmanager
+def waiting_for(name: str) -> Iterator[None]:
+    """Tell a user at a terminal, after a second, that the first look waits for a store or a broker."""
+
+    def tell() -> None:
+        if sys.stderr.isatty():
+            note(f"waiting for {name}, for up to {FIRST_CALL_DEADLINE:.0f} s")
+
+    timer = asyncio.get_running_loop().call_later(1.0, tell)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 async def certain(call: Awaitable[Answer]) -> Answer:

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 import typer
 
-from jqueue import connect
+from jqueue import LocalFileSystemStorage, connect
 from jqueue.cli.app import app
+from jqueue.cli.help import RefusedError
+from jqueue.cli.on_queue import on_queue
+from jqueue.testing.faults import FaultyStorage
 from tests.cli.commands import SECRET, Blocking, process, refused, rows, run, text, values
 from tests.cli.hostile import assert_harmless, fill
 
@@ -130,6 +133,23 @@ def test_a_wrong_argument_is_refused_in_one_line_and_changes_nothing(tmp_path):
         command, *more = shlex.split(line)
         assert reason in refused(command, path, *more), line
     assert before == path.read_bytes()
+
+
+def test_at_a_terminal_a_command_says_after_a_second_what_it_waits_for(path, url_of, virtual, monkeypatch):
+    keyboard, terminal = os.openpty()
+    with os.fdopen(keyboard, "rb", buffering=0) as keyboard, os.fdopen(terminal, "w") as screen:
+        monkeypatch.setattr(sys, "stderr", screen)
+        for latency in (0.1, 9.0):
+            storage = FaultyStorage(LocalFileSystemStorage(path), latency=latency)
+            with pytest.raises(RefusedError, match="there is no queue"):
+                on_queue(url_of(storage), print)
+        print("the end", file=screen, flush=True)
+        said = b""
+        while not said.endswith(b"the end\r\n"):
+            said += keyboard.read(65536)
+    assert said.startswith(b"jqueue: waiting for ")
+    assert b", for up to 15 s\r\n" in said
+    assert 1 == said.count(b"waiting for")
 
 
 # Contents of queues
