@@ -102,8 +102,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "A write with an unknown outcome is forgotten when its caller has left": Bug(
             "core/engine.py",
-            "        self.draft.rollback()\n        if",
-            "        self._forget_old_writes()\n        self.draft.rollback()\n        if",
+            "        self.draft.rollback()\n        self.draft.check = None",
+            "        self._forget_old_writes()\n        self.draft.rollback()\n        self.draft.check = None",
             also=Bug("core/engine.py", "self.open_writes[:-OPEN_WRITES_KEPT]", "self.open_writes"),
             first=2,
         ),
@@ -124,9 +124,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "A waiting dequeue is answered when its job is found, before the claim is committed": Bug(
             "core/engine.py",
-            "await self._write(applied)",
+            "if not await self._write(applied):",
             "[each.settle(outcome) for each, outcome in applied.outcomes if each.waits_for_jobs]\n"
-            f"{' ' * 24}await self._write(applied)",
+            f"{' ' * 24}if not await self._write(applied):",
         ),
         "The blob does not remember acked jobs": Bug(
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
@@ -198,7 +198,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=12,
         ),
         "A dequeue from some entrypoints fires no cron entries": Bug(
-            "domain/operations/dequeue.py", "fire_due(draft, now, self", "self.entrypoints or fire_due(draft, now, self"
+            "domain/operations/dequeue.py",
+            "fire_due(draft, now)",
+            'getattr(self, "entrypoints", ()) or fire_due(draft, now)',
         ),
         "After a clock that is ahead has fired, all earlier occurrences count as fired, too": Bug(
             "domain/rules.py", "_merged(spans), ", "(Span(spans[0].first, spans[-1].last),), "
@@ -452,9 +454,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(rate=0.2, processes=6, short_table=1.0, segments=0.0, shared=1.0, attended=0.0): {
         "A broker answers a batch before the commit": Bug(
             "core/engine.py",
-            "await self._write(applied)",
+            "if not await self._write(applied):",
             "[each.settle(outcome) for each, outcome in applied.outcomes if hasattr(each.operations[0], 'sequence')]\n"
-            f"{' ' * 24}await self._write(applied)",
+            f"{' ' * 24}if not await self._write(applied):",
         ),
         "A broker answers an empty dequeue of a client from its cached state": Bug(
             "core/engine.py",
