@@ -55,7 +55,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without UTF-8 shows escapes
-    if os.name == "posix" and sys.argv[1:2] != ["worker"]:  # an error of a handler's print is the handler's
+    own = sys.stdout is sys.__stdout__ and sys.argv[1:2] != ["worker"]  # an error of a handler's print is the handler's
+    if os.name == "posix" and own:
         sys.stdout = _output()
     try:
         app(prog_name="jqueue")

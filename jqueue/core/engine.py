@@ -701,9 +701,7 @@ class Engine:
         return BlobMissingError(f"the queue's object {describe(self.place)} has disappeared: {what_to_do}")
 
     async def _write(self, applied: Applied) -> bool:
-        """Write the draft, and settle its requests if the answer is a clean success.
-
-        Return False if a value in it cannot be encoded. Applied again, each operation is checked by itself.
+        """Write the draft, and settle its requests if that has landed. Return False if a value cannot be encoded.
 
         Raises:
             CASConflictError: it was refused, or it landed and the answer was lost. The next read finds out.
@@ -743,7 +741,7 @@ class Engine:
             if draft.check is not None or isinstance(error, JQueueError) or not isinstance(error, ENCODING_ERRORS):
                 raise
             draft.check = check_encodable
-            return False
+            return False  # applied again, each operation is checked by itself
         self.observers.applied(commit.base_version, now, outcomes, applied.sweep, commit)
         pacing.pace.sent = started = self.clock.monotonic()
         try:

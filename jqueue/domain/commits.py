@@ -112,9 +112,8 @@ def next_header(
         )
     at, header = now.timestamp(), draft.header
     commits, evicted_through = _commits(header, commit, at, versions_kept)
-    commits[commit.writer] = CommitRecord(
-        commit.sequence, commit.base_version + 1, round(at, 3), round(cycle, 4), commit.token
-    )
+    version = commit.base_version + 1
+    commits[commit.writer] = CommitRecord(commit.sequence, version, round(at, 3), round(cycle, 4), commit.token)
     clients, clients_evicted = _clients(header, commit, at, versions_kept)
     segments = draft.jobs.rows.manifest()
     surplus, minutes = _finished(header, at, size_limit(draft))
@@ -124,7 +123,7 @@ def next_header(
         finished = Table(dict(islice(finished.items(), surplus, None)))
     return msgspec.structs.replace(
         header,
-        version=commit.base_version + 1,
+        version=version,
         queue=queue,
         commits=commits,
         evicted_through=evicted_through,

@@ -74,7 +74,7 @@ def test_a_full_queue_takes_no_job_and_can_be_worked_off(room, size, together):
         full, there = await queue.stats(), await trial.job_bytes()
         assert full.depth == taken
         assert there <= full.size_limit == int(room * 0.9)
-        assert full.size_limit - there < size * 4 / 3 + 400, "another job would have fit"
+        assert full.size_limit - there < size * 4 / 3 + 400 + 120 * taken, "another job would have fit"
         await trial.refuses(queue.enqueue("t", b"x" * size), QueueFullError)
         await trial.refuses(queue.enqueue_many([Enqueue("t", b"x" * size)] * taken), QueueFullError)
         jobs = await queue.dequeue(batch_size=taken)
@@ -126,7 +126,7 @@ def test_keys_held_for_removed_jobs_count_against_the_limit_until_released():
             for number in range(1000):
                 await trial.queue.enqueue("t", b"", unique_key=f"{number:0200}", unique_for=3600)
                 await trial.queue.ack(*await trial.queue.dequeue())
-        assert 40 < number < 100
+        assert 5 < number < 15
         await asyncio.sleep(3600)
         await trial.queue.enqueue("t", b"")
 
