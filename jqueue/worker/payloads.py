@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
@@ -194,6 +195,8 @@ def _lost(sent: Any, came: Any, adapter: TypeAdapter[Any], encodes_alike: Callab
 
 def _is_equal(sent: Any, came: Any) -> bool | None:
     """True if two values are equal, or both are NaN. None: their type does not compare values."""
+    if isinstance(sent, datetime) and isinstance(came, datetime) and sent.tzinfo and came.tzinfo:
+        sent, came = sent.astimezone(UTC), came.astimezone(UTC)  # `==` is False in an hour that a zone has twice
     if type(sent).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
         return None
     try:

@@ -3,8 +3,10 @@
 import dataclasses
 import logging
 import math
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
 import pytest
 from pydantic import BaseModel, Field, field_validator
@@ -285,6 +287,15 @@ async def test_a_payload_that_its_handler_would_not_get_is_refused_by_its_place(
         handler.operation(value)
     assert error in str(caught.value)
     assert SECRET not in f"{caught.value} {caught.value.__context__}"
+
+
+@pytest.mark.parametrize("day", [datetime(2026, 3, 29, 2, 30), datetime(2026, 10, 25, 2, 30)], ids=["spring", "autumn"])
+@pytest.mark.parametrize("fold", [0, 1])
+@pytest.mark.parametrize("annotation", [datetime, dict[str, datetime]])
+def test_a_time_in_the_hour_in_which_clocks_change_is_a_payload_like_any_other(day, fold, annotation):
+    moment = day.replace(tzinfo=ZoneInfo("Europe/Berlin"), fold=fold)
+    _, handler, _ = handling(annotation)
+    handler.operation({"at": moment} if annotation == dict[str, datetime] else moment)
 
 
 @in_virtual_time
