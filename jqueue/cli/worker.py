@@ -436,9 +436,10 @@ async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> 
     others = [f"{printable(name)} ({ready})" for name, ready in waiting.items() if name not in handled]
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
     logger.info(
-        "%s has %s, %s scheduled, %s dead%s",
+        "%s has %s, %s in progress, %s scheduled, %s dead%s",
         name_of(queue),
         counted(stats.ready, "ready job"),
+        f"{stats.in_progress:,}",
         f"{stats.scheduled:,}",
         f"{stats.dead:,}",
         f"; this worker has no handler for the ready jobs of {', '.join(others[:NAMED])}{more}" if others else "",

@@ -194,7 +194,8 @@ def _broker(url: ParsedURL) -> ObjectStoragePort:
     place = f"{place}/{quote(url.name)}".rstrip("/")
     if dialer.reason_against(place) is not None:
         raise url_error(
-            url.scheme, "would send jobs to another machine without TLS (use jqueue+https://, or insecure=True)"
+            url.scheme,
+            "would send jobs to another machine without TLS (use jqueue+https://, or end the URL with ?insecure=true)",
         )
     return BrokerStorage(place, dialer)
 

@@ -136,8 +136,8 @@ def test_a_wrong_argument_is_refused_in_one_line_and_changes_nothing(tmp_path):
 
 
 def test_at_a_terminal_a_command_says_after_a_second_what_it_waits_for(path, url_of, virtual, monkeypatch):
-    keyboard, terminal = os.openpty()
-    with os.fdopen(keyboard, "rb", buffering=0) as keyboard, os.fdopen(terminal, "w") as screen:
+    ends = os.openpty()
+    with os.fdopen(ends[0], "rb", buffering=0) as keyboard, os.fdopen(ends[1], "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         for latency in (0.1, 9.0):
             storage = FaultyStorage(LocalFileSystemStorage(path), latency=latency)

@@ -201,7 +201,8 @@ def test_a_draining_worker_does_all_ready_jobs_and_exits_with_1_if_a_job_died(tm
     log = start("--drain").end(status=1)
     assert sorted(map(str, range(20))) == sorted((tmp_path / "notes").read_text().split())
     unknown = "unknown-0 (1), unknown-1 (1), unknown-2 (1), unknown-3 (1), unknown-4 (1) and 1 more"
-    assert f"27 ready jobs, 0 scheduled, 0 dead; this worker has no handler for the ready jobs of {unknown}\n" in log
+    assert "27 ready jobs, 0 in progress, 0 scheduled, 0 dead; " in log
+    assert f"; this worker has no handler for the ready jobs of {unknown}\n" in log
     assert "20 succeeded" in log
     assert "S3CR3T" not in log
     assert 1 == queue.stats().dead

@@ -238,6 +238,8 @@ def test_urls_of_brokers():
     for url in ("jqueue+https://host:8470/queue", "jqueue+https://host", "jqueue+http://127.0.0.1:8470/queue"):
         assert connect(url).url == url.removeprefix("jqueue+")
     assert connect("jqueue+http://host:1/q", insecure=True).url == connect("jqueue+http://host:1/q?insecure=true").url
+    with pytest.raises(InvalidURLError, match=r"end the URL with \?insecure=true"):
+        connect("jqueue+http://host:1/q")
     for wrong in ("jqueue+http://host:1/q", "jqueue+https://", "jqueue+https://a@host/q", "jqueue+https://host/q?x=1"):
         with pytest.raises(InvalidURLError):
             connect(wrong)
