@@ -16,7 +16,7 @@ import typer
 from jqueue import LocalFileSystemStorage, connect
 from jqueue.cli.app import app
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import on_queue
+from jqueue.cli.on_queue import OpenedQueue, on_queue
 from jqueue.testing.faults import FaultyStorage
 from tests.cli.commands import SECRET, Blocking, process, refused, rows, run, text, values
 from tests.cli.hostile import assert_harmless, fill
@@ -136,13 +136,15 @@ def test_a_wrong_argument_is_refused_in_one_line_and_changes_nothing(tmp_path):
 
 
 def test_at_a_terminal_a_command_says_after_a_second_what_it_waits_for(path, url_of, virtual, monkeypatch):
+    async def nothing(opened: OpenedQueue) -> None: ...
+
     ends = os.openpty()
     with os.fdopen(ends[0], "rb", buffering=0) as keyboard, os.fdopen(ends[1], "w") as screen:
         monkeypatch.setattr(sys, "stderr", screen)
         for latency in (0.1, 9.0):
             storage = FaultyStorage(LocalFileSystemStorage(path), latency=latency)
             with pytest.raises(RefusedError, match="there is no queue"):
-                on_queue(url_of(storage), print)
+                on_queue(url_of(storage), nothing)
         print("the end", file=screen, flush=True)
         said = b""
         while not said.endswith(b"the end\r\n"):

@@ -155,8 +155,11 @@ def test_calls_change_no_byte_that_others_wrote_in_a_text_and_show_every_message
             assert len(ids) == sum(mark in b"-!" for mark in messages(path.read_bytes()).values())
         os.utime(path, (0, 0))
         await queue.requeue_stale(0)
+        expected = list(messages(path.read_bytes()).values()).count(b"-")
         left = await queue.dequeue(batch_size=100)
-        assert len(left) == list(messages(path.read_bytes()).values()).count(b"-")
+        if len(left) < expected:  # the last message may have been read while its file was new: it settles soon
+            left += await queue.dequeue(batch_size=100, wait=5)
+        assert expected == len(left)
         await queue.aclose()
 
     with tempfile.TemporaryDirectory() as folder:
