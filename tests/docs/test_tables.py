@@ -15,7 +15,6 @@ from jqueue.spark.snapshot import reader
 from jqueue.spark.stream import source
 from jqueue.telemetry.catalog import COMMIT_METRICS, QUEUE_METRICS, WORKER_METRICS
 from jqueue.worker.handler_options import HandlerArguments
-from tests.docs.architecture_map import PAGES, as_it_should_be
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -85,8 +84,3 @@ def test_the_page_on_older_formats_has_the_capabilities_and_urls_of_each():
         listed = {row[0].strip("`"): row[header.index(column)] for row in rows}
         assert {name: "yes" if getattr(capabilities, name) else "no" for name in listed} == listed
         assert set(capabilities.missing) - listed.keys() == set(re.findall(r"`(\w+)`", unlisted[1]))
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_maps_match_the_docstrings_of_the_modules(page):
-    assert as_it_should_be(page) == page.read_text(encoding="utf-8"), "python -m tests.docs.architecture_map writes it"
