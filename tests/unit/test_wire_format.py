@@ -12,10 +12,12 @@ import pytest
 from pydantic import ValidationError
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus
+from jqueue.core.blob.codec import Blob, decode, parse_blob
 from jqueue.core.codec import encode
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.header import CommitRecord, KeyHold
-from jqueue.domain.models import Job, QueueState
+from jqueue.domain.models import Job, QueueState, job_of
+from jqueue.domain.slices import exhaust
 from jqueue.testing import FakeClock
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
@@ -379,3 +381,21 @@ async def test_a_line_without_a_time_is_dated_by_the_last_commit_before_it_for_a
     await a_queue(5000).pause("another")
     [written] = [each for each in (await storage.read())[0].splitlines() if each.startswith(b'"by hand"')]
     assert b'"created_at":"2026-01-01T00:00:00Z"' in written, "so that it stays"
+
+
+def test_a_look_beside_a_commit_that_takes_over_a_large_blob_sees_the_version_that_it_has_read():
+    """The two take turns between their slices. A look begins and ends at any of them."""
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    jobs = [Job(id=f"{n}", entrypoint="work", payload=b"", created_at=at, sequence=n) for n in range(1, 801)]
+    changed = [job.model_copy(update={"priority": 1}) for job in jobs[:600]]
+    contents = [encode(QueueState(jobs=tuple(each))) for each in (jobs[200:], jobs, changed)]
+    blob, looks = Blob(), []
+    for content in contents:
+        for _ in blob.adopting(parse_blob(content), len(content)):
+            for read in contents:
+                looks.append((read, blob.looking(parse_blob(read))))
+                next(looks[-1][1])
+                assert decode(read).jobs == tuple(map(job_of, exhaust(blob.looking(parse_blob(read)))[0].values()))
+    assert len(looks) > 20
+    for read, look in looks:
+        assert decode(read).jobs == tuple(map(job_of, exhaust(look)[0].values()))

@@ -503,6 +503,7 @@ class Blob:
         present = read.lines.keys() | {job.id for job in parsed.jobs}
         hot = draft.jobs.keys() - draft.jobs.rows.of.keys()
         self.lines = read.lines
+        draft.jobs.dirty = dict.fromkeys(read.jobs)  # until all are in the draft, a look must parse their lines itself
         draft.take_header(parsed.header)
         draft.load(parsed.jobs, [job_id for job_id in list(draft.jobs) if job_id in hot and job_id not in present])
         unplaced: list[JobRecord] = []
