@@ -1,7 +1,7 @@
-"""The rights of users: roles, the tokens of a file, and the cookie that stands for a token.
+"""The rights of users: the table of what each role may do and see, the tokens, and the cookie that stands for a token.
 
 The page and the broker take the same file, with the hashes of tokens: a `TokenFile`, which may change while they serve.
-Without it, the page has one token, which was just drawn.
+Without it, they have one token, which was just drawn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from starlette.requests import Request
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.operations import lookups
+from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Attend, Fence
+from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
+from jqueue.domain.operations.rules import SetSchedule
 from jqueue.runtime.system import SystemEntropy
+from jqueue.server.problems import Problem
 
 
 class Role(StrEnum):
@@ -29,13 +40,80 @@ class Role(StrEnum):
     WORKER = "worker"
     """May also claim jobs and end the claims. Not for the page."""
     VIEWER = "viewer"
-    """May look at everything but payloads and results."""
+    """May look at everything but payloads, headers and results."""
     OPERATOR = "operator"
     """May do everything."""
 
 
-OF_THE_PAGE = (Role.VIEWER, Role.OPERATOR)
+OF_THE_PAGE = frozenset((Role.VIEWER, Role.OPERATOR))
 """The roles of users of the page."""
+
+_ALL, _OPERATORS = frozenset(Role), frozenset((Role.OPERATOR,))
+_ADDING = frozenset((Role.PRODUCER, Role.WORKER, Role.OPERATOR))
+_WORKING = frozenset((Role.WORKER, Role.OPERATOR))
+_LOOKING = frozenset((Role.WORKER, Role.VIEWER, Role.OPERATOR))
+
+ACCESS: Mapping[str | type[Operation], frozenset[Role]] = {
+    "POST /v1/jobs": _ADDING,
+    "GET /v1/jobs/{id}": _ALL,
+    "POST /v1/claims": _WORKING,
+    "POST /v1/claims/{id}/{attempt}/ack": _WORKING,
+    "POST /v1/claims/{id}/{attempt}/nack": _WORKING,
+    "POST /v1/claims/{id}/{attempt}/heartbeat": _WORKING,
+    "GET /v1/stats": _LOOKING,
+    "GET /v1/history": _LOOKING,
+    "GET /v1/object": _LOOKING,
+    "GET /v1/openapi.json": _ALL,
+    "POST /v1/calls": _ADDING,
+    **dict.fromkeys(TRAVELLING, _OPERATORS),
+    **dict.fromkeys((Enqueue, AllOrNothing), _ADDING),
+    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Attend, Fence), _WORKING),
+    **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, *lookups.TRAVELLING), _WORKING),
+    SetSchedule: _WORKING,  # a worker sets the cron entries of its handlers when it starts
+    Carried: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
+    "GET /api/overview": OF_THE_PAGE,
+    "GET /api/job": OF_THE_PAGE,
+    "GET /api/job/events": OF_THE_PAGE,
+    "GET /api/job/payload": _OPERATORS,
+    "GET /api/job/result": _OPERATORS,
+    "GET /api/jobs": OF_THE_PAGE,
+    "POST /api/jobs": _OPERATORS,
+    "GET /api/dead": OF_THE_PAGE,
+    "GET /api/timeline": OF_THE_PAGE,
+    "POST /api/actions/{name}": _OPERATORS,
+}
+"""The roles for each request, and for each operation within the requests `POST /v1/calls`.
+
+The checks, OpenAPI, the table in the docs and the test of every pair are made of it, and of `HIDDEN`.
+"""
+
+HIDDEN: Mapping[Role, frozenset[str]] = {
+    Role.PRODUCER: frozenset(("payload", "text", "headers")),
+    Role.WORKER: frozenset(),
+    Role.VIEWER: frozenset(("payload", "text", "headers", "result")),
+    Role.OPERATOR: frozenset(),
+}
+"""The fields of a job that a role does not see; `text` is its payload, too."""
+
+
+def check(role: Role, what: str | type[Operation]) -> None:
+    """Check that a role may send a request or an operation.
+
+    Raises:
+        Problem: it may not.
+    """
+    if role not in ACCESS[what]:
+        raise not_allowed(f"a {role} may not do {what if isinstance(what, str) else what.__name__}")
+
+
+def not_allowed(detail: str) -> Problem:
+    """Return the problem of a request that its sender may not send."""
+    return Problem(403, "NotAllowed", detail)
+
+
+def without_hidden(role: Role, job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of a job for a user, with None in place of those that its role does not see."""
+    return {name: None if name in HIDDEN[role] else value for name, value in job.items()}
 
 
 Authorize = Callable[[Request], Role | str | Awaitable[Role | str | None] | None]

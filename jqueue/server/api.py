@@ -37,7 +37,7 @@ from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import payload_of
 from jqueue.ports.storage import describe
-from jqueue.server.access import Role
+from jqueue.server.access import ACCESS, HIDDEN, Role, check, without_hidden
 from jqueue.server.calls import unless_gone
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.past import events_of
@@ -241,7 +241,6 @@ class Endpoint:
         path: the path, with names in braces.
         name: its name in the description.
         summary: its description, one line.
-        roles: the roles that may use it.
         answers: the types that its answer may have; none if it has no content.
         body: the type of the body; None for none.
         query: the record of the query.
@@ -252,47 +251,52 @@ class Endpoint:
     path: str
     name: str
     summary: str
-    roles: frozenset[Role]
     answers: tuple[Any, ...] = ()
     body: Any = None
     query: type[_Body] = _Body
     errors: tuple[int, ...] = ()
 
+    @property
+    def request(self) -> str:
+        """Its row in the table of rights."""
+        return f"{self.method} {self.path}"
 
-_ALL = frozenset(Role)
-_LOOKING = frozenset((Role.WORKER, Role.VIEWER, Role.OPERATOR))
-_ADDING = frozenset((Role.PRODUCER, Role.WORKER, Role.OPERATOR))
-_WORKING = frozenset((Role.WORKER, Role.OPERATOR))
+    @property
+    def roles(self) -> frozenset[Role]:
+        """The roles that may use it."""
+        return ACCESS[self.request]
+
+
 _CLAIM = "/v1/claims/{id}/{attempt}"
 
 ENDPOINTS = (
     Endpoint(
         "POST", "/v1/jobs", "enqueue",
         "Enqueue a job, or a list of jobs all together or none of them. A job with an `id` is added at most once.",
-        _ADDING, (ShownJob, EnqueuedJobs), NewJob | list[NewJob], errors=(409,),
+        (ShownJob, EnqueuedJobs), NewJob | list[NewJob], errors=(409,),
     ),
     Endpoint(
         "GET", "/v1/jobs/{id}", "find",
-        "Look at a job. Workers and operators see its payload and its headers, and viewers do not see its result.",
-        _ALL, (FoundJob,), errors=(404,),
+        "Look at a job.",
+        (FoundJob,), errors=(404,),
     ),
     Endpoint(
         "POST", "/v1/claims", "claim",
         "Claim ready jobs, and wait for the first one. If the answer is lost, the claims end after their timeout.",
-        _WORKING, (ClaimedJobs,), NewClaim, Wait,
+        (ClaimedJobs,), NewClaim, Wait,
     ),
-    Endpoint("POST", f"{_CLAIM}/ack", "ack", "Finish a claimed job.", _WORKING, (), Done, errors=(404, 409)),
-    Endpoint("POST", f"{_CLAIM}/nack", "nack", "Give a claimed job back.", _WORKING, (), Failed, errors=(404, 409)),
+    Endpoint("POST", f"{_CLAIM}/ack", "ack", "Finish a claimed job.", (), Done, errors=(404, 409)),
+    Endpoint("POST", f"{_CLAIM}/nack", "nack", "Give a claimed job back.", (), Failed, errors=(404, 409)),
     Endpoint(
         "POST", f"{_CLAIM}/heartbeat", "heartbeat",
         "Say that the work on a claimed job goes on. JobCancelledError says that it was cancelled: nack it.",
-        _WORKING, errors=(404, 409),
+        errors=(404, 409),
     ),
-    Endpoint("GET", "/v1/stats", "stats", "Show the figures of the queue.", _LOOKING, (ShownStats,), errors=(404,)),
+    Endpoint("GET", "/v1/stats", "stats", "Show the figures of the queue.", (ShownStats,), errors=(404,)),
     Endpoint(
         "GET", "/v1/history", "history",
         "List what happened to jobs, the newest event first. A queue keeps a history if it was configured to.",
-        _LOOKING, (Events,), None, Choice, errors=(404,),
+        (Events,), None, Choice, errors=(404,),
     ),
 )  # fmt: skip
 """Every endpoint but those of jqueue's own clients and of the description."""
@@ -326,8 +330,7 @@ class Api:
 
         async def serve(request: Request) -> Response:
             role = caller_of(request.scope).role
-            if role not in endpoint.roles:
-                raise Problem(403, "NotAllowed", f"a {role} may not do this: {endpoint.name}")
+            check(role, endpoint.request)
             async with self._intake.body(request.scope, request.receive, LARGEST_BODY) as data:
                 try:
                     query = msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
@@ -365,19 +368,19 @@ class Api:
         if job is None:
             gone = f"job {job_id!r} has finished" if job_id in view.header.finished else None
             raise JobNotFoundError(job_id, gone)
-        seen = call.role in _WORKING
+        seen = "payload" not in HIDDEN[call.role]
         if seen and job.payload_apart and job.payload_object is not None and job.payload_object.size <= LARGEST_BODY:
             job = job.model_copy(update={"payload": b"".join([piece async for piece in payload_of(queue, job)])})
         result = job.result
         if job.status is JobStatus.COMPLETED and job.result_object is not None:
             result = await queue.result(job, timeout=0)
-        return self._found(job, seen=seen) | {"result": result if call.role in _ADDING else None}
+        return without_hidden(call.role, self._found(job) | {"result": result})
 
     async def claim(self, call: Call) -> Any:
         """Claim jobs."""
         options = msgspec.structs.asdict(call.body)
         jobs = await self._queue.dequeue(options.pop("entrypoints"), wait=call.query.wait or None, **options)
-        return {"jobs": [self._found(job, seen=True) for job in jobs]}
+        return {"jobs": [without_hidden(call.role, self._found(job)) for job in jobs]}
 
     async def ack(self, call: Call) -> None:
         """Finish a job."""
@@ -413,10 +416,10 @@ class Api:
     def _now(self) -> datetime:
         return time_of(self._queue, self._queue.options.clock)
 
-    def _found(self, job: Job, *, seen: bool) -> dict[str, Any]:
+    def _found(self, job: Job) -> dict[str, Any]:
         """Return the values of a `FoundJob`. Its result is left out."""
         text = payload = None
-        if seen and not job.payload_apart:
+        if not job.payload_apart:
             payload = job.payload
             try:
                 text = payload.decode()
@@ -425,7 +428,7 @@ class Api:
         shown = job_values(job, self._now(), ShownLife)
         return {
             **shown,
-            "headers": dict(job.headers) if seen else None,
+            "headers": dict(job.headers),
             "payload": payload,
             "text": text,
             "result": None,

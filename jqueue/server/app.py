@@ -23,7 +23,7 @@ from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
-from jqueue.server.access import OF_THE_PAGE, Authorize, Role, Tokens
+from jqueue.server.access import ACCESS, OF_THE_PAGE, Authorize, Role, Tokens, without_hidden
 from jqueue.server.jobs import dead_groups, job_details, job_page, query_of
 from jqueue.server.past import events_of, timeline
 from jqueue.server.payloads import payload_of, result_of
@@ -69,34 +69,34 @@ class _Dashboard:
 
     def application(self) -> Starlette:
         """Return the application."""
-        viewer, operator = OF_THE_PAGE, (Role.OPERATOR,)
         values = {
-            "GET job": (viewer, self._job),
-            "GET job/events": (viewer, self._events),
-            "GET job/payload": (operator, self._payload),
-            "GET job/result": (operator, self._result),
-            "GET jobs": (viewer, self._jobs),
-            "POST jobs": (operator, self._jobs),
-            "GET dead": (viewer, self._dead),
-            "GET timeline": (viewer, self._timeline),
-            "POST actions/{name}": (operator, self._act),
+            "GET /api/job": self._job,
+            "GET /api/job/events": self._events,
+            "GET /api/job/payload": self._payload,
+            "GET /api/job/result": self._result,
+            "GET /api/jobs": self._jobs,
+            "POST /api/jobs": self._jobs,
+            "GET /api/dead": self._dead,
+            "GET /api/timeline": self._timeline,
+            "POST /api/actions/{name}": self._act,
         }
 
-        def route(request: str, roles: Collection[Role], answer: Answer) -> Route:
+        def route(request: str, answer: Answer) -> Route:
             async def checked(asked: Request) -> Response:
-                if await self._role(asked) not in roles:
+                role = await self._role(asked)
+                if role not in ACCESS[request]:
                     raise HTTPException(403, "you may look at this queue, but not change it or see payloads")
-                return JSONResponse(await answer(asked))
+                return JSONResponse(without_hidden(role, await answer(asked)))
 
             method, path = request.split()
-            return Route(f"/api/{path}", checked, methods=[method])
+            return Route(path, checked, methods=[method])
 
         return Starlette(
             routes=[
                 *(Route(f"/{name}", self._file, methods=["GET"]) for name in ("", *page.files())),
                 Route("/api/session", self._session, methods=["POST"]),
                 Route("/api/overview", self._overview, methods=["GET"]),
-                *(route(request, *each) for request, each in values.items()),
+                *(route(request, answer) for request, answer in values.items()),
             ],
             exception_handlers={HTTPException: _refused, JQueueError: _failed},
         )

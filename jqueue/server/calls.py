@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Mapping, MutableMapping
+from collections.abc import Awaitable, MutableMapping
 from typing import Any, NoReturn
 
 from starlette.responses import Response
@@ -35,19 +35,14 @@ from jqueue.core.messages import Batch, Stop
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import OBJECTS
 from jqueue.domain.limits import Limits, check_name
-from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
-from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded
+from jqueue.domain.operations.codec import AllOrNothing, Guarded
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.operator import Attend, Fence
-from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
-from jqueue.domain.operations.rules import SetSchedule
 from jqueue.domain.segments import SEGMENTS
 from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.runtime.threads import in_a_thread
-from jqueue.server.access import Role
+from jqueue.server.access import HIDDEN, Role, check, not_allowed
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.payloads import without_payloads
 from jqueue.server.problems import Problem
@@ -69,20 +64,6 @@ _BESIDE = frozenset((OBJECTS, SEGMENTS))
 """What a client cannot have that reaches no objects beside the queue's. It does not need them to look."""
 
 
-_PRODUCERS = frozenset((Role.PRODUCER, Role.WORKER, Role.OPERATOR))
-_WORKERS = frozenset((Role.WORKER, Role.OPERATOR))
-
-ALLOWED: Mapping[type[Operation], frozenset[Role]] = {
-    **dict.fromkeys(TRAVELLING, frozenset((Role.OPERATOR,))),
-    **dict.fromkeys((Enqueue, AllOrNothing), _PRODUCERS),
-    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Attend, Fence), _WORKERS),
-    **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, *lookups.TRAVELLING), _WORKERS),
-    SetSchedule: _WORKERS,  # a worker sets the cron entries of its handlers when it starts
-    Carried: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
-}
-"""The roles that may send each operation that travels."""
-
-
 def _no_claim(reference: JobReference) -> NoReturn:
     raise InvalidJobError("an enqueue names no claim")
 
@@ -94,20 +75,15 @@ def _check(role: Role, operation: Operation, limits: Limits) -> None:
         Problem: the client's role does not allow it. The message names the operation.
         InvalidJobError: a job is larger than the limits, or its values are wrong.
     """
-    if role not in ALLOWED[type(operation)]:
-        raise _not_allowed(f"a {role} may not do {type(operation).__name__}")
+    check(role, type(operation))
     inner = (operation.operation,) if isinstance(operation, Guarded) else ()
     for each in operation.operations if isinstance(operation, AllOrNothing) else inner:
         _check(role, each, limits)
     if isinstance(operation, Enqueue) and role is Role.PRODUCER:
         if operation.payload_object is not None:
-            raise _not_allowed("a producer may not name an object that has a payload: it might be another job's")
+            raise not_allowed("a producer may not name an object that has a payload: it might be another job's")
         check_name("id", operation.id, limits)
         operation.prepared(Preparation(limits, 0.0, str, _no_claim))
-
-
-def _not_allowed(detail: str) -> Problem:
-    return Problem(403, "NotAllowed", detail)
 
 
 class Calls:
@@ -124,11 +100,13 @@ class Calls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a message, as an ASGI application."""
+        role = caller_of(scope).role
+        check(role, "POST /v1/calls")
         async with self._intake.body(scope, receive, LARGEST_MESSAGE) as data:
-            message, role = self._service.read(data), caller_of(scope).role
-            if isinstance(message, Stop) and role not in _WORKERS:
-                raise _not_allowed(f"a {role} may not claim jobs")
-            if not isinstance(message, Stop):
+            message = self._service.read(data)
+            if isinstance(message, Stop):
+                check(role, Dequeue)
+            else:
                 for operation in message.operations if isinstance(message, Batch) else (message.operation,):
                     _check(role, operation, self._queue.options.limits)
             work = asyncio.ensure_future(self._service.answer(message))
@@ -169,8 +147,7 @@ class WholeObject:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the object, as an ASGI application."""
         role = caller_of(scope).role
-        if role is Role.PRODUCER:
-            raise _not_allowed(f"a {role} may not look at the whole queue")
+        check(role, "GET /v1/object")
         async with self._free:
             content, etag = await unless_gone(receive, self._content(role))
             headers = {"Jqueue-Absent": "yes"} if etag is None else {"ETag": json.dumps(etag)}
@@ -178,9 +155,9 @@ class WholeObject:
             await response(scope, receive, send)
 
     async def _content(self, role: Role) -> tuple[bytes, str | None]:
-        queue = self._queue
+        queue, hidden = self._queue, HIDDEN[role]
         content, etag = await queue.storage.read()
-        if etag is None or (role is not Role.VIEWER and _BESIDE.isdisjoint(parse_blob(content).header.critical)):
+        if etag is None or (not hidden and _BESIDE.isdisjoint(parse_blob(content).header.critical)):
             return content, etag
         view = await queue.view()
         rows = sum(segment.rows for segment in view.header.segments.values())
@@ -194,7 +171,7 @@ class WholeObject:
         state = await view.state(time_of(queue, queue.options.clock))
         needed = tuple(each for each in state.critical if each not in _BESIDE)
         state = state.model_copy(update={"critical": needed})
-        return await in_a_thread(lambda: (without_payloads if role is Role.VIEWER else encode_blob)(state)), view.etag
+        return await in_a_thread(lambda: (without_payloads if hidden else encode_blob)(state)), view.etag
 
 
 async def is_gone(receive: Receive) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from jqueue.server.access import Role
+from jqueue.server.access import HIDDEN, Role
 from jqueue.server.api import ENDPOINTS, Endpoint
 from jqueue.server.problems import MEDIA_TYPE, STATUSES
 
@@ -79,7 +79,7 @@ def _operation(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": endpoint.name,
         "summary": endpoint.summary,
-        "description": f"For the roles {', '.join(role for role in Role if role in endpoint.roles)}.",
+        "description": _rights(endpoint),
         "parameters": _parameters(endpoint),
         "responses": {
             "200" if endpoint.answers else "204": done,
@@ -90,6 +90,15 @@ def _operation(endpoint: Endpoint, schema_of: dict[Any, Any]) -> dict[str, Any]:
         content = {"application/json": {"schema": schema_of[endpoint.body]}}
         operation["requestBody"] = {"required": not _may_be_left_out(endpoint.body), "content": content}
     return operation
+
+
+def _rights(endpoint: Endpoint) -> str:
+    """Return the roles for an endpoint, and the fields of its answer that each of them does not see."""
+    roles = [role for role in Role if role in endpoint.roles]
+    fields = {name for answer in endpoint.answers for name in answer.__struct_fields__}
+    hidden = {role: ", ".join(sorted(HIDDEN[role] & fields)) for role in roles if HIDDEN[role] & fields}
+    sentences = [f"Hidden from a {role}: {names}." for role, names in hidden.items()]
+    return " ".join([f"For the roles {', '.join(roles)}.", *sentences])
 
 
 def _may_be_left_out(body: Any) -> bool:

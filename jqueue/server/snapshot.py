@@ -12,7 +12,7 @@ from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.server import page
-from jqueue.server.access import Role
+from jqueue.server.access import Role, without_hidden
 from jqueue.server.jobs import ORDERS, Query, dead_groups, first_jobs, job_details
 from jqueue.server.past import timeline
 from jqueue.server.view import Viewers, overview
@@ -25,7 +25,7 @@ _EXPORT = re.compile(r"^export ", re.MULTILINE)
 
 
 async def snapshot(queue: JobQueue, clock: Clock | None = None) -> str:
-    """Return a page that shows a queue as it is now. It has what a viewer may see: no payloads and no results.
+    """Return a page that shows a queue as it is now. It has what a viewer may see: no payloads, headers and results.
 
     Args:
         queue: the queue, which is open.
@@ -42,7 +42,7 @@ async def snapshot(queue: JobQueue, clock: Clock | None = None) -> str:
         jobs += first.found()
     values = {
         "totals": totals,
-        "jobs": [job_details(job, view.now) for job in sorted(jobs, key=ORDERS["served"])],
+        "jobs": [without_hidden(Role.VIEWER, job_details(job, view.now)) for job in sorted(jobs, key=ORDERS["served"])],
         "dead": await dead_groups(view),
         "timeline": await timeline(queue, view),
         # The figures come last: they name the segments that could not be read for the lists.

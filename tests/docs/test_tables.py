@@ -10,6 +10,7 @@ import jqueue
 from jqueue.connect.parsed_url import EXAMPLES
 from jqueue.connect.stores import FORMATS
 from jqueue.domain.job_options import ALL_OPTIONS
+from jqueue.server.access import ACCESS, HIDDEN, Role
 from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
 from jqueue.spark.stream import source
@@ -58,6 +59,24 @@ def test_the_page_on_metrics_has_the_tables_of_the_catalog():
         ]
         table = "\n".join(["| metric | kind | more labels | meaning |", "| --- | --- | --- | --- |", *rows])
         assert table == page.partition(f"<!-- metrics of {name} -->\n\n")[2].partition("\n\n")[0]
+
+
+def test_the_page_on_deployment_has_the_table_of_rights():
+    rows = dict[str, frozenset[Role]]()
+    operations = dict[frozenset[Role], list[str]]()
+    for what, roles in ACCESS.items():
+        if isinstance(what, str):
+            rows[f"`{what}`"] = roles
+        elif roles:
+            operations.setdefault(roles, []).append(f"`{what.__name__}`")
+    rows |= {f"in `POST /v1/calls`: {', '.join(names)}": roles for roles, names in operations.items()}
+    for field in sorted(frozenset[str]().union(*HIDDEN.values())):
+        rows[f"see `{field}` of a job"] = frozenset(role for role in Role if field not in HIDDEN[role])
+    lines = [
+        f"| {what} | {' | '.join('yes' if role in roles else 'no' for role in Role)} |" for what, roles in rows.items()
+    ]
+    table = "\n".join([f"| may | {' | '.join(Role)} |", f"| --- |{' --- |' * len(Role)}", *lines])
+    assert table == text_of("operations/deploy.md").partition("<!-- rights -->\n\n")[2].partition("\n\n")[0].rstrip()
 
 
 def test_the_page_on_platforms_has_the_lowest_version_of_each_package():

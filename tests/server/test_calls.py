@@ -12,7 +12,7 @@ from jqueue import BrokerQueue, LocalFileSystemStorage
 from jqueue.core.messages import Batch, Claim, Stop, decode_answer, encode
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.models import job_of
-from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded, decode_result, error_of
+from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, decode_result, error_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
@@ -20,7 +20,6 @@ from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel
 from jqueue.domain.operations.rules import SetLimits
 from jqueue.server.access import Role
-from jqueue.server.calls import ALLOWED
 from tests.server.served import TOKENS, serving, token_file
 from tests.two_methods import TwoMethods
 
@@ -111,13 +110,6 @@ async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path)
             os.kill(os.getpid(), signal.SIGTERM)
             assert decode_answer(await response.read()).leaving
         await served.running
-
-
-async def test_every_operation_that_travels_has_its_roles():
-    assert ALLOWED.keys() == set(TRAVELLING)
-    assert {Enqueue, AllOrNothing} == {kind for kind, roles in ALLOWED.items() if Role.PRODUCER in roles}
-    assert all(Role.VIEWER not in roles for roles in ALLOWED.values())
-    assert all(Role.OPERATOR in roles for kind, roles in ALLOWED.items() if kind is not Carried)
 
 
 @pytest.mark.parametrize(

@@ -89,5 +89,5 @@ async def test_more_jobs_in_segments_than_are_sent_are_a_clear_error(path):
 async def test_a_refused_look_names_the_reason(broker, queue):
     await queue.enqueue("mail")
     async with client_of(broker, Role.PRODUCER) as producer:
-        with pytest.raises(StorageFatalError, match="a producer may not look"):
+        with pytest.raises(StorageFatalError, match="a producer may not do GET /v1/object"):
             await producer.stats()

@@ -1,0 +1,101 @@
+"""Who may do what: every request and operation of the table with every role, and what no answer shows to a role."""
+
+from base64 import b64encode
+from datetime import timedelta
+
+import pytest
+
+from jqueue import BrokerQueue, LocalFileSystemStorage
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing
+from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.operator import Reschedule
+from jqueue.server.access import ACCESS, HIDDEN, OF_THE_PAGE, Role
+from jqueue.server.api import ENDPOINTS
+from tests.property.test_lying_clients import fit
+from tests.server.asgi import PROOF
+from tests.server.served import TOKENS, serving, token_file
+
+REQUESTS = [what for what in ACCESS if isinstance(what, str)]
+SECRETS = {"payload": b"payload-secret", "headers": b"header-secret", "result": b"result-secret"}
+
+
+@pytest.fixture
+async def queue(path):
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
+        yield queue
+
+
+@pytest.fixture
+async def broker(queue, tmp_path):
+    async with serving(queue, token_file(tmp_path)) as served:
+        yield served
+
+
+async def send(broker, request, role, body=None):
+    """The answer to a request of the table. The page knows its users by a cookie."""
+    method, path = request.split()
+    path = path.format(id="one", attempt=1, name="pause")
+    if not path.startswith("/api"):
+        return await broker.ask(method, path, body, role)
+    session = await broker.post("/api/session", {"token": TOKENS[role]}, None, **PROOF)
+    cookie = session.headers.get("Set-Cookie", "").partition(";")[0]
+    query = "?id=one" if method == "GET" else ""
+    return await broker.ask(method, path + query, body, None, **PROOF, Cookie=cookie)
+
+
+def message_of(kind):
+    """A message of a client with an operation, the only one in it."""
+    operation = fit(kind) | {Reschedule: {"delay": 1}, AllOrNothing: {"operations": [fit(Enqueue)]}}.get(kind, {})
+    if kind is Dequeue:
+        return {"do": "claim", "client": "c", "operation": {"call": "c/1"} | operation, "seconds": 9}
+    batch = {"sequence": 1, "token": "t", "operations": [operation], "seconds": [9]}
+    return {"do": "batch", "client": kind.__name__} | batch
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_each_request_and_each_operation_serves_exactly_its_roles(broker, queue, role):
+    await queue.enqueue("mail", job_id="one")
+    for what, roles in ACCESS.items():
+        if isinstance(what, str):
+            answer = await send(broker, what, role, None if what.startswith("GET") else {"entrypoint": "mail"})
+        else:
+            answer = await broker.post("/v1/calls", message_of(what), role)
+        is_stranger = "/api/" in str(what) and role not in OF_THE_PAGE  # who cannot sign in
+        assert (answer.status == (401 if is_stranger else 403)) is (role not in roles), (what, answer)
+        assert answer.status not in (405, 500), (what, answer)
+        assert b'"NotFound"' not in answer.body, what
+
+
+def test_every_operation_that_travels_and_every_endpoint_is_in_the_table():
+    assert set(TRAVELLING) == {what for what in ACCESS if not isinstance(what, str)}
+    assert {endpoint.request for endpoint in ENDPOINTS} <= set(REQUESTS)
+    assert all(Role.OPERATOR in ACCESS[what] for what in REQUESTS)
+    assert (set(Role), frozenset()) == (set(HIDDEN), HIDDEN[Role.OPERATOR])
+
+
+@pytest.mark.parametrize("role", Role)
+async def test_no_answer_shows_what_is_hidden_from_its_role(broker, queue, role):
+    await queue.configure(history=timedelta(days=1), history_payloads=True)
+    headers = {"a": SECRETS["headers"].decode()}
+    for job_id in ("done", "one"):
+        await queue.enqueue(
+            "mail", SECRETS["payload"], job_id=job_id, headers=headers, keep_result=60, unique_key=job_id
+        )
+    [job] = await queue.dequeue("mail")
+    await queue.ack(job, result=SECRETS["result"].decode())
+    await queue.schedule("nightly", "0 3 * * *", "mail", SECRETS["payload"], headers=headers)
+    shown = set()
+    for request in REQUESTS:
+        if request in ("POST /v1/claims", "POST /v1/calls", "POST /v1/claims/{id}/{attempt}/ack"):
+            continue  # they change jobs, and hand out claims to those who see everything
+        taken = {"entrypoint": "mail", "id": "one", "unique_key": "one", "text": "x"}
+        answers = [await send(broker, request, role, taken if request.startswith("POST") else None)]
+        if "{id}" in request or "?id" in request:
+            answers.append(await send(broker, request.replace("{id}", "done"), role, None))
+        for answer in answers if role in ACCESS[request] else ():
+            for field, secret in SECRETS.items():
+                if secret in answer.body or b64encode(secret)[:-4] in answer.body:
+                    shown.add(field)
+                    assert field not in HIDDEN[role], request
+    assert shown == SECRETS.keys() - HIDDEN[role]
