@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from jqueue.domain.operations.ends import HandBack
 from jqueue.domain.operations.operator import Fence
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
+from jqueue.ports.queue import Wait
 from jqueue.runtime.file_events import FileEvents
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import process_id
@@ -282,6 +284,8 @@ class Calls(ABC):
             request.waits_for_jobs = True
             self._alarms.set(request, request.wait_until, Request.stop_waiting)
             self._alarms.set(request, request.until, Request.expire)
+            if isinstance(wait, Wait):
+                wait.on_end(partial(self._end_wait, request, seconds))
         elif seconds == self.deadline:
             request.due = until
             if until < self._alarms.first:
@@ -299,6 +303,15 @@ class Calls(ABC):
         if self._idle or not self._running:
             self._go_on()
         return request
+
+    def _end_wait(self, request: Request, seconds: float) -> None:
+        """End the wait of a call for jobs. It is answered with what it finds or claims now, within its deadline."""
+        request.stop_waiting()
+        if request.awaited:
+            request.until = min(request.until, asyncio.get_running_loop().time() + seconds)
+            self._alarms.set(request, request.until, Request.expire)
+            if request.ending is not None:
+                request.ending(request)
 
     def check_open(self) -> None:
         """Check that the queue is open.

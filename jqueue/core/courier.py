@@ -48,6 +48,9 @@ from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, Sup
 OWN_SECONDS = 30.0
 """Seconds for a call that a courier makes for itself."""
 
+STOP_AGAIN = 0.25
+"""Seconds after which a broker is first asked again to end a wait. They double each time."""
+
 BATCH_OPERATIONS = 4096
 """Largest number of operations in a batch."""
 
@@ -461,7 +464,7 @@ class Courier:
         except ENCODING_ERRORS:
             return False
         if is_new:
-            request.operations, request.failing = (operation,), self._caller_left
+            request.operations, request.ending = (operation,), self._stop_waiting
             self._engine.observers.sent(call, [request])
         request.in_flight = True
         work = self._wait_for_jobs(link, request, operation, encoded)
@@ -514,16 +517,19 @@ class Courier:
         else:
             request.settle(jobs if isinstance(jobs, JQueueError) else [jobs])
 
-    def _caller_left(self, request: Request) -> None:
-        """End the wait of a dequeue whose caller has gone."""
+    def _stop_waiting(self, request: Request) -> None:
+        """Have the broker answer a dequeue that waits."""
         if (parked := self._parked.get(request)) is None or not parked.task.get_loop().is_running():
             return  # it ends, and all tasks with it
-        _, link, call = parked
+        answering, link, call = parked
 
         async def stop() -> None:
+            message, pause = encode(Stop(client=self.client, queue=self._engine.queue_id, call=call)), STOP_AGAIN
             try:
-                message = Stop(client=self.client, queue=self._engine.queue_id, call=call)
-                await self._discovery.exchange(link, encode(message))
+                while not answering.done():  # a message on a connection of its own may overtake the dequeue's
+                    await self._discovery.exchange(link, message)
+                    await asyncio.wait([answering], timeout=pause)
+                    pause *= 2
             except LinkError as error:
                 self._discovery.drop(link, error)
 
@@ -559,7 +565,7 @@ class Courier:
     def stop_waiting(self) -> None:
         """Have the broker answer every dequeue that waits."""
         for request in self._parked:
-            self._caller_left(request)
+            self._stop_waiting(request)
 
     async def answered_all(self, seconds: float) -> None:
         """Wait until no dequeue is at the broker: jobs that it claims for a caller that has left must go back."""

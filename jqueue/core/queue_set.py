@@ -33,7 +33,7 @@ from jqueue.domain.printable import counted
 from jqueue.domain.stats import QueueStats, sum_of
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers, payload_of
+from jqueue.ports.queue import Capabilities, JobQueue, SupportsWorkers, Wait, payload_of
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import SystemClock
 from jqueue.runtime.tasks import to_the_end
@@ -198,6 +198,8 @@ class QueueSet(JobQueue):
         seconds = to_seconds("deadline", self.options.deadline if deadline is None else deadline)
         loop = asyncio.get_running_loop()
         end = loop.time() + (0.0 if wait is None else to_seconds("wait", wait))
+        whole = wait if isinstance(wait, Wait) else Wait(0.0)
+        whole.on_end(lambda: None)  # the first looks do not wait
 
         def claim(member: _Member, deadline: float, wait: float | None = None) -> Coroutine[Any, Any, list[Job]]:
             known = dict[str, Any](options)
@@ -218,40 +220,61 @@ class QueueSet(JobQueue):
                     continue
                 if jobs:
                     return self._handed_out(member, jobs)
-            left = max(0.0, end - loop.time())
+            left = 0.0 if whole.ended else max(0.0, end - loop.time())
             asked = self._members if left else [member for member in failed if seconds > SLOW]
             if not left and not asked:
                 if failed:
                     raise next(iter(failed.values()))
                 return []
-            calls = {member: claim(member, seconds, left or None) for member in asked}
-            answer = await self._first_answer(calls, changed, left)
+            waits = {member: Wait(left) for member in asked}
+            calls = {asyncio.create_task(claim(each, seconds, own or None)): each for each, own in waits.items()}
+            answer = await self._first_answer(calls, waits, changed, whole, left)
             if isinstance(answer, tuple):
                 return self._handed_out(*answer)
-            if changed.is_set() and loop.time() < end:
+            if changed.is_set() and loop.time() < end and not whole.ended:
                 continue  # with the queues that are in the set now
             if answer is not None:
                 raise answer
             return []
 
     async def _first_answer(
-        self, calls: dict[_Member, Coroutine[Any, Any, list[Job]]], changed: asyncio.Event, seconds: float
+        self,
+        tasks: dict[asyncio.Task[list[Job]], _Member],
+        waits: dict[_Member, Wait],
+        changed: asyncio.Event,
+        whole: Wait,
+        seconds: float,
     ) -> tuple[_Member, list[Job]] | BaseException | None:
         """Return the first queue that has jobs, and these jobs. Without any, return an error, or None.
 
-        Jobs that other queues have claimed at the same moment are handed back.
+        Jobs that other queues, or removed ones, have claimed at the same moment are handed back.
+
+        Args:
+            tasks: the calls.
+            waits: their waits, which are ended if the set changes.
+            changed: set when the set changes.
+            whole: the wait of the caller, who may end it.
+            seconds: maximum time to wait if there are no calls.
         """
-        tasks = {asyncio.create_task(call): member for member, call in calls.items()}
+
+        def end(_: object) -> None:
+            for task, member in tasks.items():
+                if not waits[member].end() and not task.cancelling():
+                    task.cancel()
+
         change: asyncio.Task[Any] = asyncio.create_task(changed.wait())
-        pending: set[asyncio.Task[Any]] = {*tasks, change}
+        change.add_done_callback(end)
+        whole.on_end(change.cancel)
+        pending: set[asyncio.Task[Any]] = {*tasks} or {change}
         served = None
         try:
-            while served is None and change in pending and (len(pending) > 1 or not tasks):
+            while served is None and pending:
                 timeout = None if tasks else seconds
                 done, pending = await asyncio.wait(pending, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
-                served = next((task for task in tasks if task in done and not task.exception() and task.result()), None)
+                found = [task for task in tasks if task in done and not task.cancelled() and not task.exception()]
+                served = next((task for task in found if tasks[task] in self._members and task.result()), None)
         finally:
             for task in (*tasks, change):
                 task.cancel()

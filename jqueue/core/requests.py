@@ -110,7 +110,7 @@ class Request:
         last_error: the last error that kept it from being done.
         callers: wakes the caller.
         callback: called when it has ended.
-        failing: called after it has failed or was cancelled.
+        ending: called after it has failed, was cancelled, or its wait was ended.
         context: the context of the callback.
     """
 
@@ -125,7 +125,7 @@ class Request:
     last_error: BaseException | None = None
     verdict: Verdict | None = None
     callback: Callback | None = None
-    failing: Callback | None = None
+    ending: Callback | None = None
     due: float = math.inf
     until: float = math.inf
     wait_until: float = math.inf
@@ -268,8 +268,8 @@ class Request:
             self.error = error
             self.awaited = False
             callers = self.callers
-            if self.failing is not None:  # asyncio.run cancels the last tasks while no loop runs
-                callers.loop.call_soon(self.failing, self)
+            if self.ending is not None:  # asyncio.run cancels the last tasks while no loop runs
+                callers.loop.call_soon(self.ending, self)
             if not callers.answered:
                 callers.loop.call_soon(callers.wake)
             callers.answered.append(self)

@@ -112,6 +112,36 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             )
 
 
+class Wait(float):
+    """Seconds that a dequeue may wait for jobs, and that its caller can end early without losing what it claims.
+
+        wait = Wait(30)
+        jobs = asyncio.create_task(queue.dequeue(wait=wait))
+        wait.end()  # on the event loop of the call, which is answered soon: with jobs, or with none
+
+    A queue that does not know this class takes it as a number of seconds. Its call can only be cancelled.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.ended: bool = False
+        self._ending: Callable[[], object] | None = None
+
+    def on_end(self, ending: Callable[[], object]) -> None:
+        """Set the function that ends the wait. It is for the queue, and is called at once if the wait is over."""
+        self._ending = ending
+        if self.ended:
+            ending()
+
+    def end(self) -> bool:
+        """End the wait. Return False if the queue does not know how, so that the call can only be cancelled."""
+        if self._ending is None:
+            return False
+        if not self.ended:
+            self.ended = True
+            self._ending()
+        return True
+
+
 @runtime_checkable
 class SupportsPeek(Protocol):
     """A queue that can be searched without being read whole, as jqueue's own queues can."""
@@ -505,7 +535,8 @@ class Consumer(SupportsApply, Protocol):
 
         Args:
             entrypoint: of the jobs; one name, several, or None for all.
-            wait: maximum time to wait for the first job if none is ready; None: no wait.
+            wait: maximum time to wait for the first job if none is ready; None: no wait. The caller can end a
+                `jqueue.ports.queue.Wait` early.
             deadline: maximum time for the call, in addition to `wait`.
 
         Returns:

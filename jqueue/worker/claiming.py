@@ -2,7 +2,7 @@
 
 At most one claim is under way. While there is work, a claim is sent at the moment that outcomes free their slots. A
 queue that commits all calls of one moment together then needs one commit for both. A long poll that was begun with few
-free slots is begun anew once twice as many are free.
+free slots is ended and begun anew once twice as many are free. What it has claimed by then is done.
 
 A worker whose only entrypoint has batches claims one batch at a time, or several small ones: as many jobs as it has
 free slots. A batch fills one slot, whatever its size.
@@ -18,6 +18,7 @@ from jqueue.domain.errors import CASConflictError, NotLoadedError, StorageFatalE
 from jqueue.domain.models import Job
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
+from jqueue.ports.queue import Wait
 from jqueue.runtime.tasks import to_the_end
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claims import Claims
@@ -111,7 +112,7 @@ class Claimer(Observer):
         return min(free if batch is None else max(batch, free // batch * batch), self._claims.limit)
 
     async def _wait(self, names: Sequence[str], asked: int) -> list[Job] | None:
-        """Claim jobs as soon as there are any. None if the wait was given up, as a new claim could have more."""
+        """Claim jobs as soon as there are any. None if the wait was ended in vain, as a new claim could have more."""
         state = self._state
         if not state.queue.capabilities.wait:
             with suppress(TimeoutError):
@@ -119,15 +120,18 @@ class Claimer(Observer):
             return None
         self._is_blind = False
         with observed(state.queue if self._poll > LONG_POLL else None, self):
-            poll = asyncio.create_task(self._claims.wait(names, asked, self._poll), name="jqueue-worker-poll")
+            wait = Wait(self._poll)
+            poll = asyncio.create_task(self._claims.wait(names, asked, wait), name="jqueue-worker-poll")
             poll.add_done_callback(lambda _: state.more.set())
             try:
-                while not poll.done() and not self._is_outgrown(names, asked):
+                while not poll.done():
+                    if self._is_outgrown(names, asked) and not wait.end() and not poll.cancelling():
+                        poll.cancel()
                     await state.more.wait()
-                await _end(poll)
             except asyncio.CancelledError:
+                poll.cancel()  # the queue hands back the jobs that it may still claim
                 with suppress(asyncio.CancelledError):  # another one: the first is raised below
-                    await _end(poll)
+                    await to_the_end(asyncio.wait([poll]))
                 if not poll.cancelled() and poll.exception() is None:  # it was answered at this very moment
                     self._begin(poll.result(), False)
                 raise
@@ -135,6 +139,8 @@ class Claimer(Observer):
             self._may_get_back = True
             return None
         jobs = poll.result()
+        if wait.ended and not jobs:
+            return None
         self._poll = LONG_POLL if jobs else min(self._longest_poll, 2 * self._poll)
         return jobs
 
@@ -151,9 +157,3 @@ class Claimer(Observer):
         if self._is_blind or names != polled or (state.drain and state.is_idle) or state.worn is not None:
             return True
         return self._room(names) >= 2 * asked
-
-
-async def _end(poll: asyncio.Task[list[Job]]) -> None:
-    """Cancel a poll and wait for its end. The queue hands back the jobs that it may still claim."""
-    poll.cancel()
-    await to_the_end(asyncio.wait([poll]))

@@ -29,7 +29,7 @@ from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.queue import JobQueue, SupportsRanges
+from jqueue.ports.queue import JobQueue, SupportsRanges, Wait
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
 from jqueue.worker.executions import HeldJob
@@ -105,9 +105,9 @@ class Claims:
             raise
         return jobs
 
-    async def wait(self, names: Sequence[str], count: int, seconds: float) -> list[Job]:
+    async def wait(self, names: Sequence[str], count: int, wait: Wait) -> list[Job]:
         """Claim up to `count` jobs as soon as there are any, by a long poll."""
-        return await self._queue.dequeue(names, batch_size=count, wait=seconds, **self._options)
+        return await self._queue.dequeue(names, batch_size=count, wait=wait, **self._options)
 
     def note_speed(self, entrypoint: str, jobs: int, seconds: float) -> None:
         """Note that a number of jobs took this worker a number of seconds."""

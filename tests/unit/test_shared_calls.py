@@ -17,9 +17,10 @@ from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
 from jqueue.domain.operations.enqueue import Arrive, Enqueue
 from jqueue.domain.operations.operator import Fence
 from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
+from jqueue.ports.queue import Wait
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import SharedMemory, serving
-from tests.virtual_world import in_virtual_time
+from tests.virtual_world import in_virtual_time, now
 
 MOST = 100
 
@@ -118,6 +119,45 @@ async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
             batch = Carried("client", 1, "t", 1, (new, Fence()), (EPOCH + timedelta(1),) * 2, again)
             [[job, _]] = await queue.apply(batch)
             assert (first.id, JobStatus.COMPLETED) == (job.id, job.status)
+
+
+class LateClaims(SharedMemory):
+    """A storage at whose broker each dequeue arrives a second after what was sent meanwhile."""
+
+    async def take_seat(self, handle):
+        async def late(message):
+            await asyncio.sleep(b'"claim"' in message)
+            return await handle(message)
+
+        return await super().take_seat(late)
+
+
+@in_virtual_time
+async def test_an_end_of_a_wait_that_overtakes_its_dequeue_is_sent_again_until_the_broker_has_answered():
+    storage, wait = LateClaims(clock=VirtualClock()), Wait(60)
+    async with serving(storage), BrokerQueue(storage, clock=VirtualClock()) as client:
+        waiting = asyncio.create_task(client.dequeue("a", wait=wait))
+        await asyncio.sleep(0.5)
+        assert wait.end()
+        assert [] == await waiting
+        assert now() < 3
+        await asyncio.sleep(60)
+        assert 1 < sum(message.count(b'"stop"') for message in storage.links[-1].messages) < 5
+
+
+@in_virtual_time
+async def test_a_dequeue_whose_wait_was_ended_fails_by_its_deadline_if_the_broker_never_answers():
+    storage, wait = SharedMemory(clock=VirtualClock()), Wait(900)
+    async with BrokerQueue(storage, clock=VirtualClock()) as client:
+        await client.enqueue("a", b"")
+        await storage.take_seat(lambda message: asyncio.sleep(10_000, b""))
+        waiting = asyncio.create_task(client.dequeue("a", wait=wait, deadline=5))
+        await asyncio.sleep(100)
+        assert wait.end()
+        with pytest.raises(UnknownOutcomeError):
+            await waiting
+        assert now() < 106
+        storage.links[-1].close()
 
 
 @in_virtual_time

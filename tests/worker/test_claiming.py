@@ -2,13 +2,18 @@
 
 import asyncio
 import os
+from collections import Counter
+from contextlib import AsyncExitStack
 from datetime import timedelta
+from random import Random
 
 import pytest
 
-from jqueue import QueueSet
+from jqueue import BrokerQueue, InMemoryStorage, QueueSet
 from jqueue.operations import Enqueue
-from jqueue.worker import RunReport, Worker
+from jqueue.testing.virtual_time import VirtualClock
+from jqueue.worker import Context, RunReport, Worker
+from tests.shared_memory import BrokerOnly, SharedMemory, serving
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import CountingStorage, broker, direct, drained, until, working
 
@@ -89,8 +94,16 @@ async def test_a_job_enqueued_while_the_worker_waits_starts_at_once(make):
     assert begun[0] < 100.1
 
 
+class CancelledOnly(BrokerQueue):
+    """A queue of a user's own, whose waits only end early when its calls are cancelled."""
+
+    async def dequeue(self, *arguments, wait=None, **options):
+        return await super().dequeue(*arguments, wait=wait and float(wait), **options)
+
+
+@pytest.mark.parametrize("kind", [BrokerQueue, CancelledOnly])
 @in_virtual_time
-async def test_slots_freed_during_a_long_poll_are_used():
+async def test_slots_freed_during_a_long_poll_are_used(kind):
     worker, running = Worker(concurrency=4), []
 
     @worker.handler("work")
@@ -99,7 +112,7 @@ async def test_slots_freed_during_a_long_poll_are_used():
         await asyncio.sleep(seconds)
 
     storage = CountingStorage()
-    async with broker(storage) as queue, working(worker, queue):
+    async with broker(storage, kind) as queue, working(worker, queue):
         for _ in range(3):
             await work.enqueue(queue, 5.0)
         await asyncio.sleep(6)  # the long poll was for one slot, and three have become free
@@ -109,6 +122,62 @@ async def test_slots_freed_during_a_long_poll_are_used():
         assert 1 == storage.writes - before  # enqueued and claimed, all four
         assert 3 + 4 == len(running)
         assert all(1 == job.attempt for job in (await queue.read_state()).jobs)
+
+
+class SlowMemory(SharedMemory):
+    """A storage whose writes take a while, on which one queue object can serve the others."""
+
+    async def write(self, content, if_match=None):
+        await asyncio.sleep(0.03)
+        etag = await super().write(content, if_match)
+        await asyncio.sleep(0.03)
+        return etag
+
+
+async def in_the_store(storage, _):
+    return direct(storage)
+
+
+async def of_a_loop(storage, stack):
+    return await stack.enter_async_context(broker(storage))
+
+
+async def at_a_broker(storage, stack):
+    await stack.enter_async_context(serving(storage))
+    return await of_a_loop(storage, stack)
+
+
+async def without_a_store(storage, stack):
+    await stack.enter_async_context(serving(storage))
+    return await of_a_loop(BrokerOnly(storage), stack)
+
+
+async def in_a_set(storage, stack):
+    rest = InMemoryStorage(clock=VirtualClock())
+    return await stack.enter_async_context(QueueSet(await at_a_broker(storage, stack), direct(rest)))
+
+
+@pytest.mark.parametrize("place", [in_the_store, of_a_loop, at_a_broker, without_a_store, in_a_set])
+@in_virtual_time
+async def test_each_job_is_claimed_once_however_the_number_of_free_slots_changes(place):
+    worker, attempts, draw = Worker(concurrency=8), [], Random(1)
+
+    @worker.handler("work")
+    async def work(seconds: float, ctx: Context) -> None:
+        attempts.append(ctx.attempt)
+        await asyncio.sleep(seconds)
+
+    storage = SlowMemory(clock=VirtualClock())
+    async with AsyncExitStack() as stack:
+        queue, producer = await place(storage, stack), direct(storage)
+        async with working(worker, queue):
+            for _ in range(300):
+                await work.enqueue(producer, draw.uniform(0, 1))
+                await asyncio.sleep(draw.uniform(0, 0.2))
+            await until(lambda: len(attempts) == 300)
+            await asyncio.sleep(2)
+        claimed = (await producer.stats()).totals.claimed
+    assert ({1: 300}, 300) == (Counter(attempts), claimed)
 
 
 @in_virtual_time
