@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from jqueue.core.courier import Courier
@@ -71,12 +72,14 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         dialed = storage if isinstance(storage, SupportsDialing) else getattr(storage, "dial_url", None)
         if dialed is not None:
             poll = to_seconds("poll_interval", options.poll_interval)
-            courier = Courier(dialed, engine, options.clock, options.entropy, lambda: self._writer.wake(), poll)
+            courier = Courier(dialed, engine, options.clock, options.entropy, poll)
             if not options.share and courier.only:
                 raise InvalidJobError("this queue can only be reached through its broker: leave share=False out")
             if not options.share:
                 courier = None
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
+        if courier is not None:
+            weakref.finalize(self, self._writer.drop).atexit = False
         self._offer: Offer | HeaderOffer | None = None
         self._service: Service | None = None
         self._served_by = process_id()

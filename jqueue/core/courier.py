@@ -154,13 +154,15 @@ class Courier:
     Args:
         store: knows the broker, or dials the one that has the seat in the queue's header.
         engine: commits for this process.
-        wake: makes the writer look at its calls again.
         longest_poll: seconds between two looks at the store for a caller that waits for jobs, at most.
 
     Attributes:
         serving: True while this process commits its calls itself, as it is a broker.
         only: True if the queue can only be reached through its broker. Then calls wait for it until their deadlines.
+        wake: makes the writer look at its calls again.
     """
+
+    wake: Callable[[], None]
 
     def __init__(
         self,
@@ -168,12 +170,11 @@ class Courier:
         engine: Engine,
         clock: Clock,
         entropy: Entropy,
-        wake: Callable[[], None],
         longest_poll: float,
     ) -> None:
         self._longest_poll = longest_poll
         self._beat = BEAT if isinstance(store, SupportsSharing) else SHARED_BEAT
-        self._engine, self._clock, self._entropy, self._wake = engine, clock, entropy, wake
+        self._engine, self._clock, self._entropy = engine, clock, entropy
         self._discovery = Discovery(store, engine, clock)
         self.only: bool = self._discovery.only
         self.reset()
@@ -502,7 +503,7 @@ class Courier:
             self._discovery.drop(link, error)
         finally:
             self._parked.pop(request, None)
-        self._wake()
+        self.wake()
 
     def _settle_claim(self, request: Request, jobs: Any) -> None:
         """Answer a dequeue. A job whose payload this process cannot read goes back."""

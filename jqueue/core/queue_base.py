@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -134,15 +135,18 @@ class QueueBase(SupportsApply):
         self._enter = calls.enter
         self._objects = objects
         self._claims = calls.claims
+        own: Self = weakref.proxy(self)  # a queue object that is dropped is freed at once, and ends its connection
         self._preparation = Preparation(
             limits=options.limits,
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
             new_id=options.entropy.new_id,
             find_claim=self._claims.find,
-            holder=self._holder,
+            holder=lambda: own._holder(),
             object_bytes=None if objects is None else options.limits.object_bytes,
         )
-        self._dequeues_kept = lru_cache(DEQUEUES_KEPT, typed=True)(self._new_dequeue)
+        self._dequeues_kept = lru_cache(DEQUEUES_KEPT, typed=True)(
+            lambda *key, **options: own._new_dequeue(*key, **options)
+        )
         self._deadline = calls.deadline
 
     @property
@@ -379,17 +383,20 @@ class BlobBase(QueueBase, SupportsWorkers):
     ) -> None:
         options.check()
         self._engine = engine
-        self._writer = Writer(engine, options, batch_limit=batch_limit, committed=self._committed, courier=courier)
+        self._writer = Writer(engine, options, batch_limit=batch_limit, courier=courier)
         super().__init__(self._writer, options, objects)
         self._claimed_payloads: ClaimedPayloads | None = None
         if objects is not None:
-            hand_back, end = self._writer.hand_back, self._each
-            self._claimed_payloads = ClaimedPayloads(objects, options.limits, hand_back, end)
-            self._collector = Collector(
+            own: Self = weakref.proxy(self)
+            hand_back = self._writer.hand_back
+            self._claimed_payloads = ClaimedPayloads(
+                objects, options.limits, hand_back, lambda nacks, left: own._each(nacks, left)
+            )
+            self._collector = self._writer.collector = Collector(
                 objects,
-                lambda: self._view(self._deadline),
+                partial(engine.view, None, self._deadline),
                 engine.objects_named_in,
-                lambda: self._done(Fence(), None),
+                partial(self._enter, (Fence(),), None, convert=nothing),
                 options.clock.monotonic,
             )
 
@@ -516,14 +523,6 @@ class BlobBase(QueueBase, SupportsWorkers):
             request.caller_cancelled()
             raise
         return loaded
-
-    def _committed(self, requests: Sequence[Request]) -> None:
-        """Let the collector look for objects that the jobs of ended claims named."""
-        collector = self._collector
-        if collector is None or not (self._claims.saw_objects or self._engine.draft.header.segments):
-            return
-        if any(operation.ends_claims for request in requests for operation in request.operations):
-            collector.begin()
 
     async def _close(self, reason: str, seconds: float) -> None:
         if self._collector is not None:

@@ -96,7 +96,7 @@ class Request:
     Attributes:
         awaited: True until it is answered, has failed or is cancelled.
         outcome: its outcome, if it landed.
-        error: raised to the caller, if it has failed or is cancelled.
+        error: raised to the caller, if it has failed or is cancelled. Then it is dropped.
         verdict: its fate, once known.
         claims_jobs: True if it hands out claims.
         due: time at which it expires, on the clock of the event loop; infinite if it has an alarm of its own.
@@ -158,8 +158,12 @@ class Request:
             except asyncio.CancelledError:
                 self.caller_cancelled()
                 raise
-        if self.error is not None:
-            raise self.error
+        if (error := self.error) is not None:
+            self.error = None  # its traceback has the frames of the caller, and this object would be in a cycle
+            try:
+                raise error
+            finally:
+                del error
         return self.outcome
 
     def result(self) -> None:
@@ -253,7 +257,7 @@ class Request:
         if outcome.__class__ is not list:
             assert isinstance(outcome, JQueueError)
             claims.lose(outcome)
-            self.error = outcome
+            self.outcome, self.error = None, outcome
         else:
             for operation, result in zip(self.operations, outcome, strict=True):
                 claims.note(operation, result)

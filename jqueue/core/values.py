@@ -563,7 +563,7 @@ class Collector:
     def __init__(
         self,
         objects: ValueObjects,
-        look: Callable[[], Awaitable[QueueView]],
+        look: Callable[[], Awaitable[QueueView | None]],
         named_in: Callable[[Header], Awaitable[set[str]]],
         fence: Callable[[], Awaitable[object]],
         monotonic: Callable[[], float],
@@ -632,7 +632,7 @@ class Collector:
         All suffixes in `ages` are needed if the queue's object does not exist.
         """
         view = await self._look()
-        if not view.header.version:
+        if view is None or not view.header.version:
             return set(ages)
         transactions = view.header.transactions
         staged = {

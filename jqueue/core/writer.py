@@ -6,15 +6,17 @@ Direct and broker queues share it; they differ only in the number of requests in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from jqueue.core.calls import POLL_GROWTH, SHORTEST_POLL, Calls
 from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
 from jqueue.core.pacing import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
+from jqueue.core.values import Collector
 from jqueue.domain.operations.operator import Fence
 from jqueue.runtime.queue_options import QueueOptions
+from jqueue.runtime.system import process_id
 
 PAUSE = 2.0
 """Longest intervals between polls without a read, after which the polls begin quickly again."""
@@ -30,9 +32,14 @@ class Writer(Calls):
         engine: commits the requests.
         options: settings of the queue.
         batch_limit: maximum number of requests in one commit, unless the store limits the rate of commits.
-        committed: called after a commit with its requests.
         courier: takes calls to a broker of another process, if there is one; None: never.
+
+    Attributes:
+        collector: removes objects that no job names; None if the queue keeps no objects.
     """
+
+    collector: Collector | None = None
+    _is_dropped = False
 
     def __init__(
         self,
@@ -40,13 +47,13 @@ class Writer(Calls):
         options: QueueOptions,
         *,
         batch_limit: int,
-        committed: Callable[[Sequence[Request]], None],
         courier: Courier | None = None,
     ) -> None:
         self.engine = engine
         self._batch_limit = batch_limit
-        self._committed = committed
         self.courier = courier
+        if courier is not None:
+            courier.wake = self.wake
         super().__init__(options, engine.watched)
 
     def _begin(self) -> None:
@@ -68,6 +75,28 @@ class Writer(Calls):
             self.courier.close()
             await asyncio.sleep(0)  # the connection begins to end now, also if the event loop ends with the queue
         await self.engine.finish(until - asyncio.get_running_loop().time())
+
+    def drop(self) -> None:
+        """End the connection to a broker after the calls under way, as the queue object is gone.
+
+        Never waits, as the garbage collector may call this, in any thread.
+        """
+        assert self.courier is not None
+        if self._process != process_id():
+            self.courier.reset()  # the connection is the parent's
+        elif self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._dropped)
+
+    def _dropped(self) -> None:
+        self._is_dropped = True
+        if self._task is None and self.courier is not None:
+            self.courier.close()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        super()._ended(task)
+        if self._is_dropped:
+            self._dropped()
 
     async def _finish(self, until: float) -> None:
         time, begun = asyncio.get_running_loop().time, asyncio.get_running_loop().time()
@@ -145,13 +174,20 @@ class Writer(Calls):
         if own:
             self._rows_are_late = await engine.commit(own, read_first=read_first, read_later=read_later)
             engine.check_generation(generation)
-        self._committed(requests)
+        self._collect_after(requests)
         self.waiting: list[Request] = [request for request in requests if request.awaited]
         self._carried = []
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         engine.check_generation(generation)
         engine.pacing.line.leave(over=not self.pending)
+
+    def _collect_after(self, requests: list[Request]) -> None:
+        """Let the collector look for objects that the jobs of ended claims named."""
+        if self.collector is None or not (self.claims.saw_objects or self.engine.draft.header.segments):
+            return
+        if any(operation.ends_claims for request in requests for operation in request.operations):
+            self.collector.begin()
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""

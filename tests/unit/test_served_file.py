@@ -1,6 +1,7 @@
 """Queues on one file, of which one serves the others through a socket beside the file."""
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect
 from jqueue.adapters.storage import _unix_socket
 from jqueue.adapters.storage._unix_socket import HEAD, MOST_BYTES, SILENCE
 from jqueue.core.service import LOOK, STILL
@@ -232,6 +233,31 @@ async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(tmp_path)
             await broker.enqueue("work", b"")
     async with opened(path) as (queue, _):
         assert [b""] == await payloads(queue)
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="this system does not list its descriptors")
+async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_garbage_collector(tmp_path):
+    path, troubles = tmp_path / "queue.json", []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: troubles.append(context["message"]))
+    async with served(path) as (_, its_commits, _, _):
+        gc.collect()
+        gc.disable()
+        try:
+            before = len(os.listdir("/dev/fd"))
+            for _ in range(10):
+                queue = connect(path, DirectQueue)
+                await queue.enqueue("work", b"x" * 300_000)  # in an object, which a collection looks at after the ack
+                [job] = await queue.dequeue("work")
+                await queue.ack(job)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):  # the broker is told that the caller has gone
+                        await queue.dequeue("later", wait=SECONDS)
+            del queue
+            await until(lambda: len(os.listdir("/dev/fd")) <= before)
+        finally:
+            gc.enable()
+        gc.collect()
+        assert (30, []) == (its_commits.count, troubles)
 
 
 class Raw:
