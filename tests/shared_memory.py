@@ -163,9 +163,10 @@ class MemorySeat:
     def __init__(self, storage: SharedMemory) -> None:
         self._storage = storage
 
-    def renew(self) -> None:
+    def renew(self, *, back: bool) -> bool:
         """Say that the broker is back."""
-        self._storage.epoch += 1
+        self._storage.epoch += back
+        return True
 
     async def leave(self) -> None:
         """Free the seat, and end the connections."""

@@ -299,16 +299,19 @@ class Offer:
         self._task = asyncio.get_running_loop().create_task(self._take(), name="jqueue-offer")
 
     async def _take(self) -> None:
-        while self._seat is None:
-            with suppress(StorageError):
-                self._seat = await self._storage.take_seat(self._service.handle)
-            if self._seat is None:
-                await asyncio.sleep(RETRY)
-        assert self._writer.courier is not None
-        self._writer.courier.serving = True
+        courier = self._writer.courier
+        assert courier is not None
         while True:
-            if await self._service.rest(LOOK):
-                self._seat.renew()
+            while self._seat is None:
+                with suppress(StorageError):
+                    self._seat = await self._storage.take_seat(self._service.handle)
+                if self._seat is None:
+                    await asyncio.sleep(RETRY)
+            courier.serving = True
+            while self._seat.renew(back=await self._service.rest(LOOK)):
+                pass
+            await self._seat.leave()
+            self._seat, courier.serving = None, False
 
     def leave(self) -> None:
         """Stop looking for a free seat, or after the seat."""

@@ -63,8 +63,12 @@ class Link(Protocol):
 class Seat(Protocol):
     """The place of a queue's broker, while this process has it."""
 
-    def renew(self) -> None:
-        """Change the epoch, as clients that have given this broker up may come back."""
+    def renew(self, *, back: bool) -> bool:
+        """Return False if the place is lost: then it must be left, and may be taken anew.
+
+        Args:
+            back: True to change the epoch, as clients that have given this broker up may come back.
+        """
 
     async def leave(self) -> None:
         """Free the place for another process, once the answers under way are sent. Clients' connections end."""

@@ -157,10 +157,11 @@ class SimulatedSeat:
         if any(link.handled for link in self.links):
             self.beat()
 
-    def renew(self) -> None:
+    def renew(self, *, back: bool) -> bool:
         """Say that the broker is back."""
-        self._roads.epoch += 1
-        self._roads.fired["seat renewed"] += 1
+        self._roads.epoch += back
+        self._roads.fired["seat renewed"] += back
+        return True
 
     async def leave(self) -> None:
         """Take no more clients, send the answers under way, and free the place."""

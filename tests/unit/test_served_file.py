@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -184,6 +184,89 @@ async def test_without_a_place_for_the_socket_everybody_commits(tmp_path, name):
             await client.enqueue("work", b"%d" % number)
             await broker.enqueue("work", b"%d" % number)
         assert (20, 20) == (its_commits.count, commits.count)
+
+
+@pytest.mark.parametrize("name", ["queue.json.broker", "queue.json.broker.lock"])
+async def test_serving_touches_no_file_of_another_program(tmp_path, name):
+    """Such as a queue that an earlier version has made under this name."""
+    path, other = tmp_path / "queue.json", tmp_path / name
+    other.write_bytes(b"another queue")
+    async with opened(path) as (broker, its_commits):
+        broker.offer()
+        for _ in range(5):
+            await broker.enqueue("work", b"")
+            await asyncio.sleep(0.1)
+    assert (5, b"another queue") == (its_commits.count, other.read_bytes())
+
+
+@pytest.mark.parametrize("name", ["jobs.broker", "jobs.Broker", "jobs.broker.lock", ".jobs.1a2b.tmp"])
+def test_a_queue_does_not_get_the_name_of_a_file_beside_another_queue(tmp_path, name):
+    for make in (LocalFileSystemStorage, connect, lambda path: connect(f"file://{path}")):
+        with pytest.raises(StorageFatalError, match=r"beside the queue .jobs.: .* rename"):
+            make(tmp_path / name)
+
+
+@pytest.mark.parametrize("gone", [(".broker",), (".broker.lock",), (".broker", ".broker.lock")])
+async def test_a_socket_or_lock_that_somebody_removed_is_made_again(tmp_path, gone):
+    path = tmp_path / "queue.json"
+    async with served(path) as (_, _, client, _):
+        for end in gone:
+            os.unlink(f"{path}{end}")
+        await until(lambda: all(os.path.exists(f"{path}{end}") for end in gone))
+        async with opened(path) as (another, _):
+            for each in (client, another):
+                await until_served(path, each)
+
+
+async def test_a_broker_that_ends_removes_only_what_it_has_made(tmp_path):
+    path = tmp_path / "queue.json"
+    ends = (".broker", ".broker.lock")
+    async with served(path):
+        for end in ends:
+            os.unlink(f"{path}{end}")
+            Path(f"{path}{end}").write_bytes(b"another queue")
+    assert [b"another queue"] * 2 == [Path(f"{path}{end}").read_bytes() for end in ends]
+
+
+CROWDED = """
+import asyncio, os, resource, sys
+from jqueue import BrokerQueue, LocalFileSystemStorage
+
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+
+async def work(path):
+    async with BrokerQueue(LocalFileSystemStorage(path), deadline=10) as queue:
+        await queue.enqueue("work", b"first")
+        queue.offer()
+        while not os.path.exists(path + ".broker"):
+            await asyncio.sleep(0.01)
+        print("serves", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await queue.enqueue("work", b"in the crowd")
+        print("done", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+
+asyncio.run(work(sys.argv[1]))
+"""
+
+
+async def test_a_broker_keeps_back_the_descriptors_that_it_needs_itself(tmp_path):
+    path = tmp_path / "queue.json"
+    with program(CROWDED, path) as broker, ExitStack() as stack:
+        assert "serves\n" == await asyncio.to_thread(broker.stdout.readline)
+        for _ in range(300):
+            client = stack.enter_context(socket.socket(socket.AF_UNIX))
+            client.setblocking(False)
+            with suppress(BlockingIOError):
+                client.connect(f"{path}.broker")
+        async with opened(path) as (late, commits):
+            await late.enqueue("work", b"by itself")
+            assert commits.count == 1
+        broker.stdin.write("\n")
+        broker.stdin.flush()
+        assert "done\n" == await asyncio.to_thread(broker.stdout.readline)
+        async with opened(path, share=False) as (queue, _):
+            assert [b"by itself", b"first", b"in the crowd"] == await payloads(queue)
 
 
 async def test_of_two_offers_one_serves_and_the_other_follows_it_without_an_error(tmp_path):

@@ -1,5 +1,8 @@
 """The broker of a queue in a file: a lock beside the file while it serves, and a socket with the rights of the file.
 
+A user who may not write the file is no broker. Such a user may still put something in the broker's place, in a folder
+like /tmp. So a client checks the owner of the socket, and then the user at its other end, before it sends anything.
+
 A frame is the length of its message, the number of the exchange, and the message. While it works on an exchange, a
 broker sends an empty frame twice a second, so that its clients can tell a slow store from a broker that hangs.
 """
@@ -10,21 +13,26 @@ import asyncio
 import itertools
 import os
 import socket
+import stat
 import struct
 import tempfile
 from collections import deque
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 
+from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGEST_MESSAGE, Handle, LinkError
-from jqueue.runtime.posix_files import set_mode, share_alike
+from jqueue.runtime.posix_files import open_file, set_mode, share_alike
 from jqueue.runtime.system import at_fork
 
 try:
     import fcntl
+    import resource
 except ImportError:  # on Windows, which has no file locks
-    fcntl = None  # type: ignore[assignment]
+    fcntl = resource = None  # type: ignore[assignment]
+
+logger: Logger = logger_of("jqueue")
 
 HEAD = struct.Struct(">IQ")
 """Length of the message in bytes, and number of the exchange. An empty frame with number 0 says: still at work."""
@@ -42,10 +50,16 @@ OWN_BYTES = 4096
 """About the bytes that an exchange takes besides its message, which may be short."""
 
 MOST_CLIENTS = 4096
-"""Largest number of connections of a broker. A further client commits its calls itself."""
+"""Largest number of connections of the brokers of a process. A further client commits its calls itself.
+
+They also take at most half of the descriptors that the process may have, as it needs some for its commits.
+"""
 
 PATH_BYTES = 100
 """Longest path of a socket; the limit of systems is between 103 and 107."""
+
+SO_PEERGROUPS, LOCAL_PEERCRED = 59, 1
+"""Options of sockets that Python does not name: of Linux, and of macOS."""
 
 DESCRIPTORS = "/proc/self/fd"
 """Folder in which a folder that is open has a short path. macOS has none: there, a link to the folder has."""
@@ -70,15 +84,96 @@ def _short(path: str) -> Iterator[str]:
         os.close(descriptor)
 
 
-async def dial(path: str) -> SocketLink | None:
-    """Return a connection to the broker with this socket; None if there is none."""
+_refused: set[tuple[str, int]] = set()
+"""The paths with something that is no broker, each with its user: this was logged."""
+
+
+def _refuse(path: str, user: int) -> bool:
+    """Log once that no broker is at a path. Return False."""
+    if (path, user) not in _refused:
+        _refused.add((path, user))
+        logger.warning(
+            "%r belongs to user id %d, and to no broker of a user who may write the queue's file: move it away. Until "
+            "then, each process commits its calls itself",
+            path,
+            user,
+        )
+    return False
+
+
+def _may_serve(like: os.stat_result | None, user: int, groups: Collection[int]) -> bool:
+    """Return True if a user may write the queue's file, or is root or the user of this process.
+
+    Args:
+        like: status of the queue's file; None if there is none yet.
+        user: the user.
+        groups: those of the user.
+    """
+    if user in (0, os.geteuid()):
+        return True
+    return like is not None and (
+        user == like.st_uid or like.st_mode & 0o002 > 0 or (like.st_mode & 0o020 > 0 and like.st_gid in groups)
+    )
+
+
+def _may_use(path: str, like: os.stat_result | None, kind: int, *, clear: bool = False) -> bool:
+    """Return True if a path is free, or has what a broker has put there.
+
+    Args:
+        path: of the socket or its lock.
+        like: status of the queue's file; None if there is none yet.
+        kind: of the file that a broker puts there. A lock is empty.
+        clear: True to remove, as root, such a file of a user who may not serve.
+    """
     try:
-        os.stat(path)
-        with _short(path) as short:
-            reader, writer = await asyncio.open_unix_connection(short)
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return True
+    if stat.S_IFMT(status.st_mode) != kind or status.st_size:
+        return _refuse(path, status.st_uid)
+    if _may_serve(like, status.st_uid, (status.st_gid,)):
+        return True
+    if not clear or os.geteuid() != 0:
+        return _refuse(path, status.st_uid)
+    os.unlink(path)
+    return True
+
+
+def _peer(connection: socket.socket) -> tuple[int, Collection[int]]:
+    """Return the user of the process at the other end of a connection, and the user's groups."""
+    if not hasattr(socket, "SO_PEERCRED"):  # macOS: struct xucred
+        _, user, count, *groups = struct.unpack("=IIh2x16I", connection.getsockopt(0, LOCAL_PEERCRED, 76))
+        return user, groups[:count]
+    _, user, group = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    others = b""
+    with suppress(OSError):  # an old kernel, or more groups than fit
+        others = connection.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)
+    return user, (group, *memoryview(others).cast("I"))
+
+
+async def dial(path: str, like: os.stat_result | None) -> SocketLink | None:
+    """Return a connection to the broker with this socket; None if there is none.
+
+    Args:
+        path: of the socket.
+        like: status of the queue's file; None if there is none yet.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.setblocking(False)
+        if _may_use(path, like, stat.S_IFSOCK):
+            with _short(path) as short:
+                connection.connect(short)  # which never waits
+            user, groups = _peer(connection)
+            if _may_serve(like, user, groups) or _refuse(path, user):
+                return SocketLink(*await asyncio.open_unix_connection(sock=connection))
     except OSError:
-        return None
-    return SocketLink(reader, writer)
+        pass
+    except BaseException:
+        connection.close()
+        raise
+    connection.close()
+    return None
 
 
 class SocketLink:
@@ -168,6 +263,9 @@ async def take_seat(path: str, like: os.stat_result | None, mode: int, handle: H
     Raises:
         OSError: the socket or its lock cannot be made here.
     """
+    places = (path, stat.S_IFSOCK), (f"{path}.lock", stat.S_IFREG)
+    if not all(_may_use(place, like, kind, clear=True) for place, kind in places):
+        return None
     lock = _lock(f"{path}.lock", like, mode)
     if lock is None:
         return None
@@ -183,7 +281,7 @@ async def take_seat(path: str, like: os.stat_result | None, mode: int, handle: H
 def _lock(path: str, like: os.stat_result | None, mode: int) -> int | None:
     """Return the descriptor of the locked file; None if another process has the lock."""
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        descriptor, _ = open_file(path, os.O_RDWR | os.O_CREAT, mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
@@ -251,39 +349,54 @@ class SocketSeat:
         self._room = Room(MOST_BYTES)
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._working: dict[asyncio.StreamWriter, set[asyncio.Task[None]]] = {}
-        self._server: asyncio.Server
         self._beat: asyncio.TimerHandle | None = None
 
     async def open(self, like: os.stat_result | None, mode: int) -> None:
         """Make the socket, and begin to listen."""
         with suppress(FileNotFoundError):
             os.unlink(self._path)  # of a broker that was killed
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            listening.setblocking(False)
+            self._listening.setblocking(False)
             with _short(self._path) as short:
-                listening.bind(short)
+                self._listening.bind(short)
             set_mode(self._path, mode)  # before it listens
             if like is not None:
                 share_alike(like, self._path)
-            self._server = await asyncio.start_unix_server(self._connected, sock=listening, backlog=1024)
+            self._made = os.stat(self._path, follow_symlinks=False)
+            self._listening.listen(1024)
         except BaseException:
-            listening.close()
+            self._listening.close()
             raise
-        self._listening = listening
         _seats.add(self)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept(), name="jqueue-seat")
         self._tick()
 
-    def renew(self) -> None:
-        """Change the epoch: see `Seat`."""
-        with suppress(OSError):
-            os.utime(self._path)
+    def _own(self) -> list[str]:
+        """Return the paths of the socket and the lock, as far as they are still those of this seat."""
+        own = []
+        for path, made in ((self._path, self._made), (f"{self._path}.lock", os.fstat(self._lock))):
+            with suppress(OSError):
+                if os.path.samestat(made, os.stat(path, follow_symlinks=False)):
+                    own.append(path)
+        return own
+
+    def renew(self, *, back: bool) -> bool:
+        """Return False if the socket or its lock was removed. With `back`, change the epoch: see `Seat`."""
+        if len(self._own()) < 2:
+            return False
+        if back:
+            with suppress(OSError):
+                os.utime(self._path)
+        return True
 
     async def leave(self) -> None:
         """Stop to listen, send the answers under way, and free the place: see `Seat`."""
         if self._beat is not None:
             self._beat.cancel()
-        self._server.close()
+        self._accepting.cancel()
+        await asyncio.wait([self._accepting])
+        self._listening.close()
         working = [task for tasks in self._working.values() for task in tasks]
         if working:
             await asyncio.wait(working, timeout=SILENCE)
@@ -291,9 +404,9 @@ class SocketSeat:
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
-        for name in (self._path, f"{self._path}.lock"):
+        for path in self._own():
             with suppress(OSError):
-                os.unlink(name)
+                os.unlink(path)
         _seats.discard(self)
         os.close(self._lock)
 
@@ -309,24 +422,37 @@ class SocketSeat:
             if tasks and not writer.is_closing():
                 writer.write(HEAD.pack(0, 0))
 
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        if len(self._connections) >= MOST_CLIENTS:
-            writer.close()
-            return
-        self._connections[task], self._working[writer] = writer, set()
-        try:
-            with closing(writer):
-                await self._serve(reader, writer)
-        except (OSError, EOFError, asyncio.CancelledError):
-            pass  # the client is gone, or the seat is left
-        finally:
-            for work in self._working.pop(writer):
-                work.cancel()
-            del self._connections[task]
+    async def _accept(self) -> None:
+        """Accept connections. If there is no room for one, it ends at once, and its client commits by itself."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(0)  # a crowd that comes stops nothing else
+            try:
+                connection, _ = await loop.sock_accept(self._listening)
+            except OSError:  # the process has no descriptor left
+                await asyncio.sleep(BEAT)
+                continue
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+            if sum(len(seat._connections) for seat in _seats) >= min(MOST_CLIENTS, most if most > 0 else MOST_CLIENTS):
+                connection.close()
+                continue
+            reader, writer = await asyncio.open_unix_connection(sock=connection)
+            self._working[writer] = set()
+            task = loop.create_task(self._serve(reader, writer))
+            self._connections[task] = writer
+            task.add_done_callback(self._ended)
+
+    def _ended(self, connection: asyncio.Task[None]) -> None:
+        writer = self._connections.pop(connection)
+        writer.close()
+        for work in self._working.pop(writer):
+            work.cancel()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError, EOFError):  # the client is gone
+            await self._read(reader, writer)
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         working = self._working[writer]
         while True:
             size, number = HEAD.unpack(await reader.readexactly(HEAD.size))

@@ -24,7 +24,7 @@ from datetime import datetime
 from jqueue.adapters.storage._object_files import ObjectFiles
 from jqueue.adapters.storage._unix_socket import SocketLink, SocketSeat, dial, take_seat
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import CASConflictError, StorageError
+from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.sharing import Handle
 from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, need_posix_files
@@ -53,6 +53,9 @@ _READS_WITHOUT_LOCK = 8
 
 _NOT_IN_A_NAME = re.compile(r"[^\w-]")
 
+_TAKEN = re.compile(r"(?P<queue>.+)\.broker(\.lock)?|\.(?P<written>.+)\.[^.]+\.tmp", re.DOTALL | re.IGNORECASE)
+"""Names of files that the broker or a write of another queue makes, and removes unseen."""
+
 
 class LocalFileSystemStorage(ObjectFiles):
     """One object in a local file. Threads, event loops and forks may share it, and it may be pickled.
@@ -73,7 +76,8 @@ class LocalFileSystemStorage(ObjectFiles):
         InvalidJobError: lock_timeout is not a duration.
         ValueError: the path names no file; or the mode denies the owner to read or write, or has bits other than
             permissions to read and write.
-        StorageFatalError: this system has no POSIX file locks (Windows).
+        StorageFatalError: this system has no POSIX file locks (Windows); or the name is one of a file that jqueue makes
+            beside another queue, such as `jobs.broker`.
     """
 
     def __init__(
@@ -88,6 +92,12 @@ class LocalFileSystemStorage(ObjectFiles):
         self._path = pathlib.Path(path)
         if self._path.name in ("", "..") or "\0" in str(self._path):
             raise ValueError(f"LocalFileSystemStorage needs the path of a file, got {str(path)!r}")
+        if taken := _TAKEN.fullmatch(self._path.name):
+            raise StorageFatalError(
+                f"{str(path)!r} is the name of a file that jqueue makes, and removes, beside the queue "
+                f"{taken['queue'] or taken['written']!r}: give this queue another name. If it exists, rename its file "
+                "and the files beside it whose names begin like it, while no program uses it"
+            )
         if mode & ~0o666 or mode & PRIVATE != PRIVATE:
             raise ValueError(f"mode must be from 0o600 to 0o666, with bits to read and write only, got {mode:#o}")
         super().__init__(str(self._path.absolute()), mode, SystemEntropy() if entropy is None else entropy)
@@ -173,12 +183,12 @@ class LocalFileSystemStorage(ObjectFiles):
 
     async def dial(self) -> SocketLink | None:
         """Return a connection to the broker of the queue: see `SupportsSharing`."""
-        return await dial(self._socket)
+        return await dial(self._socket, file_status(self._file))
 
     def broker_epoch(self) -> object:
         """Return what tells the socket of one broker from that of another: see `SupportsSharing`."""
         with suppress(OSError):
-            about = os.stat(self._socket)
+            about = os.stat(self._socket, follow_symlinks=False)
             return about.st_ino, about.st_mtime_ns
         return None
 
