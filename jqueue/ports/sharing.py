@@ -10,6 +10,15 @@ from jqueue.domain.errors import JQueueError, StorageError
 LARGEST_MESSAGE = 64 << 20
 """Bytes of the largest message, and of the largest answer."""
 
+SMALL_MESSAGE = 64 << 10
+"""Bytes of the largest small message. Small ones have room of their own, so that no large one holds them up."""
+
+SMALL_BYTES = 64 << 20
+"""Bytes of all small messages that a broker reads and works on."""
+
+LARGE_BYTES = 96 << 20
+"""Bytes of all others."""
+
 Handle = Callable[[bytes], Awaitable[bytes]]
 """Takes the message of a client, and returns the answer. It raises no errors but those of a cancellation."""
 

@@ -13,19 +13,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import Logger, logger_of
+from jqueue.ports.sharing import LARGE_BYTES, SMALL_BYTES, SMALL_MESSAGE
 from jqueue.server.access import Caller, Role, TokenFile
 from jqueue.server.problems import Problem, problem_of
 from jqueue.server.shield import foreign_origin, is_ours, shown
 
 logger: Logger = logger_of("jqueue.server")
 
-MOST_BYTES = 128 << 20
-"""Bytes of all bodies that are read or worked on."""
+KEPT_FREE = 4
+"""A caller gets all but one part in this number of the room that the others have left, so that no one is locked out."""
 
-MOST_OF_ONE = MOST_BYTES // 2
-"""Bytes of those of one caller, so that others are served, too."""
-
-SLOWEST = 64 << 10
+SLOWEST = 256 << 10
 """Bytes of a body that must arrive in a second, after the first seconds."""
 
 PATIENCE = 20.0
@@ -106,8 +104,34 @@ class Gate:
         return caller
 
 
+class _Room:
+    """Bounds the bytes of bodies that are read or worked on, and the part of each caller."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._taken: Counter[str] = Counter()
+
+    def check(self, name: str, size: int) -> None:
+        """Check that a caller may take so many bytes more.
+
+        Raises:
+            Problem: it may not now.
+        """
+        own = self._taken[name]
+        left = self._size - self._taken.total() + own
+        if size and own + size > left - left // KEPT_FREE:
+            detail = "the broker has too many requests at work"
+            raise Problem(429, "TooMuchAtOnce", detail, retry_after=1, headers=_CLOSE)
+
+    def take(self, name: str, size: int) -> None:
+        """Count bytes as taken by a caller, or as given back if `size` is negative."""
+        self._taken[name] += size
+        if not self._taken[name]:
+            del self._taken[name]
+
+
 class Intake:
-    """Reads the bodies of requests within bounds.
+    """Reads the bodies of requests within bounds. Bytes count when they have arrived, whatever was declared.
 
     Args:
         patience: seconds that every body may take.
@@ -115,7 +139,7 @@ class Intake:
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._taken: Counter[str] = Counter()
+        self._small, self._large = _Room(SMALL_BYTES), _Room(LARGE_BYTES)
 
     @asynccontextmanager
     async def body(self, scope: Scope, receive: Receive, most: int) -> AsyncIterator[bytearray]:
@@ -132,8 +156,10 @@ class Intake:
         headers, name = Headers(scope=scope), caller_of(scope).name
         length = headers.get("content-length", "")
         declared = int(length) if length.isascii() and length.isdigit() and len(length) < 16 else 0
-        taken, data, more = declared, bytearray(), True
-        self._take(name, declared, most)
+        if declared > most:
+            raise _too_large(most)
+        self._room(declared).check(name, declared)  # so that nothing is sent in vain
+        data, more, room = bytearray(), True, self._small
         try:
             until = asyncio.get_running_loop().time() + self._patience
             while more:
@@ -144,29 +170,25 @@ class Intake:
                     raise Problem(408, "TooSlow", "the body did not arrive in time", headers=_CLOSE) from None
                 if message["type"] == "http.disconnect":
                     raise Problem(400, "Disconnected", "the body is not complete")
-                data += message.get("body", b"")
+                piece = message.get("body", b"")
                 more = message.get("more_body", False)
-                if len(data) > taken:  # a body in chunks, whose length was not declared
-                    if len(data) > most:
-                        raise _too_large(most)
-                    self._take(name, len(data) - taken, most)
-                    taken = len(data)
+                if len(data) + len(piece) > most:
+                    raise _too_large(most)
+                if (before := room) is not (room := self._room(len(data) + len(piece))):
+                    before.take(name, -len(data))
+                    room.take(name, len(data))
+                room.check(name, len(piece))
+                room.take(name, len(piece))
+                data += piece
             kind = headers.get("content-type", "").partition(";")[0].strip().lower()
             if data and kind != "application/json":
                 raise Problem(415, "NotJSON", "the body must be JSON, with the header Content-Type: application/json")
             yield data
         finally:
-            self._taken[name] -= taken
-            if not self._taken[name]:
-                del self._taken[name]
+            room.take(name, -len(data))
 
-    def _take(self, name: str, size: int, most: int) -> None:
-        if size > most:
-            raise _too_large(most)
-        if self._taken.total() + size > MOST_BYTES or self._taken[name] + size > MOST_OF_ONE:
-            detail = "the broker has too many requests at work"
-            raise Problem(429, "TooMuchAtOnce", detail, retry_after=1, headers=_CLOSE)
-        self._taken[name] += size
+    def _room(self, size: int) -> _Room:
+        return self._small if size <= SMALL_MESSAGE else self._large
 
 
 def _too_large(most: int) -> Problem:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import signal
 import socket
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
@@ -17,9 +17,10 @@ import pytest
 from jqueue import BrokerQueue, Limits, LocalFileSystemStorage
 from jqueue.core.shown import ShownJob, ShownStats
 from jqueue.domain import errors
-from jqueue.server.access import Role, TokenFile
-from jqueue.server.api import Events, FoundJob
-from jqueue.server.intake import MOST_OF_ONE
+from jqueue.ports.sharing import SMALL_MESSAGE
+from jqueue.server.access import Caller, Role, TokenFile
+from jqueue.server.api import LARGEST_BODY, Events, FoundJob
+from jqueue.server.intake import PATIENCE, Intake
 from jqueue.server.openapi import PROBLEMS, openapi
 from jqueue.server.problems import STATUSES, Problem
 from tests.server.served import TOKENS, serving, token_file
@@ -235,26 +236,49 @@ async def test_requests_under_foreign_names_and_from_foreign_pages_are_refused(s
     assert not any(name.lower().startswith("access-control") for name in answer.headers)
 
 
-async def test_bodies_have_bounds_for_each_and_for_all_of_a_caller(served):
-    length = {"Content-Length": str(MOST_OF_ONE + 1)}
-    reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+async def test_bodies_that_do_not_arrive_hold_no_room_whatever_they_declare(served):
     head = f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKENS[Role.WORKER]}\r\n"
-    writer.write(f"{head}Content-Length: {length['Content-Length']}\r\n\r\n".encode())
-    assert b" 413 " in await reader.readline()
-    writer.close()
-    open_ones = []
-    for _ in range(2):  # bodies that never arrive
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
-        writer.write(f"{head}Content-Length: {MOST_OF_ONE // 2}\r\nExpect: 100-continue\r\n\r\n".encode())
-        assert b" 100 " in await reader.readline()
-        open_ones.append(writer)
-    answer = await served.post("/v1/jobs", {"entrypoint": "mail"}, Role.WORKER)
-    assert ((429, "TooMuchAtOnce"), "1") == (answer.problem, answer.headers["Retry-After"])
-    assert 200 == (await served.post("/v1/jobs", {"entrypoint": "mail"}, Role.PRODUCER)).status
-    for writer in open_ones:
-        writer.close()
-    while 429 == (await served.post("/v1/jobs", {"entrypoint": "mail"}, Role.WORKER)).status:
-        await asyncio.sleep(0.01)
+    async with AsyncExitStack() as stack:
+        for length, answer in ((LARGEST_BODY + 1, b" 413 "), *[(LARGEST_BODY, b" 100 ")] * 3):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2]))
+            stack.callback(writer.close)
+            writer.write(f"{head}Content-Length: {length}\r\nExpect: 100-continue\r\n\r\n".encode())
+            assert answer in await reader.readline()
+        for text in ("small", "x" * (256 << 10)):
+            job = {"entrypoint": "mail", "text": text}
+            assert 200 == (await served.post("/v1/jobs", job, Role.WORKER)).status
+
+
+async def test_every_caller_has_room_while_others_send_all_that_they_can():
+    intake = Intake(PATIENCE)
+
+    async def body(name, size, held):
+        """True if a body of this size is read, besides those that are held; False if it may be sent again later."""
+        scope = {"headers": [(b"content-type", b"application/json")], "jqueue.caller": Caller(Role.WORKER, name)}
+        pieces = [SMALL_MESSAGE] * (size // SMALL_MESSAGE) + [size % SMALL_MESSAGE]
+
+        async def receive():
+            return {"type": "http.request", "body": bytes(pieces.pop()), "more_body": bool(pieces)}
+
+        try:
+            return size == len(await held.enter_async_context(intake.body(scope, receive, LARGEST_BODY)))
+        except Problem as problem:
+            return problem.headers["Retry-After"] != "1"
+
+    large = 1 << 20
+    async with AsyncExitStack() as held, AsyncExitStack() as others:
+        assert await body("one", LARGEST_BODY, held)
+        for name in ("one", "two"):
+            while await body(name, large, held):
+                pass
+        assert await body("three", large, others)
+        for name in ("one", "two", "three"):
+            assert await body(name, SMALL_MESSAGE, others)
+        while await body("one", SMALL_MESSAGE, held):
+            pass
+        assert await body("two", 2, others)
+    async with AsyncExitStack() as held:
+        assert await body("two", LARGEST_BODY, held)
 
 
 async def test_a_head_that_is_too_large_is_refused(served):

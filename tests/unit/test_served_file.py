@@ -17,11 +17,11 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect
 from jqueue.adapters.storage import _unix_socket
-from jqueue.adapters.storage._unix_socket import HEAD, MOST_BYTES, SILENCE
+from jqueue.adapters.storage._unix_socket import HEAD, OWN_BYTES, SILENCE
 from jqueue.core.service import LOOK, STILL
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
-from jqueue.ports.sharing import LARGEST_MESSAGE
+from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 20.0
@@ -406,25 +406,31 @@ async def test_a_frame_that_is_too_large_ends_its_connection_alone(tmp_path, sen
         assert commits.count == 0
 
 
-async def test_messages_that_do_not_come_hold_their_room_for_a_short_time_alone(tmp_path):
-    path = tmp_path / "queue.json"
+async def test_large_messages_that_do_not_come_hold_small_ones_up_never_and_large_ones_for_a_short_time(tmp_path):
+    path, large = tmp_path / "queue.json", b"while there is no room" + bytes(LARGE_BYTES - LARGEST_MESSAGE)
     async with asyncio.timeout(SECONDS), served(path) as (_, its_commits, client, commits), AsyncExitStack() as stack:
-        liars = [await stack.enter_async_context(Raw(path)) for _ in range(MOST_BYTES // LARGEST_MESSAGE)]
+        liars = [await stack.enter_async_context(Raw(path)) for _ in range(LARGE_BYTES // LARGEST_MESSAGE + 1)]
         for liar in liars:
+            liar.send(b"")
+            await liar.answer()
             liar.writer.write(HEAD.pack(LARGEST_MESSAGE, 1) + b"[")
-        await client.enqueue("work", b"while there is no room")
-        for liar in liars:
-            assert b"" == await liar.reader.read()
+        ends = [asyncio.create_task(liar.reader.read()) for liar in liars]
+        for _ in range(2):  # before the second, the broker has read what the liars have sent
+            await client.enqueue("work", b"small")
+        assert (2, 0) == (its_commits.count, commits.count)
+        assert not any(end.done() for end in ends), "there was room besides"
+        async with opened(path) as (other, _):
+            await other.enqueue("large", large)
+        assert [b""] * len(liars) == await asyncio.gather(*ends)
         await until_served(path, client)
         commits.count = its_commits.count = 0
-        await client.enqueue("work", b"afterwards")
+        await client.enqueue("work", b"afterwards" + bytes(SMALL_MESSAGE))
         assert (1, 0) == (its_commits.count, commits.count)
-        assert [b"afterwards", b"while there is no room"] == await payloads(client)
 
 
 @pytest.mark.wide
 async def test_messages_of_a_client_that_has_gone_give_their_room_back(tmp_path):
-    """They wait in line behind one that does not come, and their client is gone when it is their turn."""
+    """A large one waits in line behind one that does not come. Small ones fill their own room."""
     path = tmp_path / "queue.json"
     async with asyncio.timeout(SECONDS), served(path), Raw(path) as raw, AsyncExitStack() as stack:
 
@@ -434,15 +440,18 @@ async def test_messages_of_a_client_that_has_gone_give_their_room_back(tmp_path)
             await asyncio.sleep(0.05)  # it is in line now, or nothing is shown
             return asyncio.create_task(liar.reader.read())
 
-        ended = [await lie() for _ in range(MOST_BYTES // LARGEST_MESSAGE)]
-        async with Raw(path) as gone:
-            gone.writer.write((HEAD.pack(1, 1) + b"x") * 9_000)
-            await gone.writer.drain()
+        ended = [await lie() for _ in range(LARGE_BYTES // LARGEST_MESSAGE)]
+        for sent in (HEAD.pack(LARGEST_MESSAGE >> 1, 1), (HEAD.pack(1, 1) + b"x") * (SMALL_BYTES // OWN_BYTES)):
+            async with Raw(path) as gone:
+                gone.writer.write(sent)
+                await gone.writer.drain()
         await asyncio.gather(*ended)
         last = await lie()
-        raw.send(bytes(MOST_BYTES - LARGEST_MESSAGE - (LARGEST_MESSAGE >> 1)))
+        raw.send(bytes(LARGE_BYTES - LARGEST_MESSAGE - (LARGEST_MESSAGE >> 3)))
         assert (await raw.answer())[1]["error"]["error"] == "InvalidJobError"
         assert not last.done(), "there was room besides"
+        raw.send(b"", 2)
+        assert 2 == (await raw.answer())[0]
         await last
 
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.sharing import LARGEST_MESSAGE, Handle, LinkError
+from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE, Handle, LinkError
 from jqueue.runtime.posix_files import open_file, set_mode, share_alike
 from jqueue.runtime.system import at_fork
 
@@ -42,9 +42,6 @@ BEAT = 0.5
 
 SILENCE = 2.0
 """Seconds without any frame after which a client gives its broker up, and a broker a message that is not whole."""
-
-MOST_BYTES = 128 << 20
-"""Bytes of all messages that a broker works on. Further ones wait in their sockets, the first to come first."""
 
 OWN_BYTES = 4096
 """About the bytes that an exchange takes besides its message, which may be short."""
@@ -299,7 +296,7 @@ def _lock(path: str, like: os.stat_result | None, mode: int) -> int | None:
 
 
 class Room:
-    """Bounds the bytes of the messages that are worked on. Those that wait for room get it in the order they came."""
+    """Bounds the bytes of messages that are worked on. Further ones wait in their sockets, the first to come first."""
 
     def __init__(self, size: int) -> None:
         self._left = size
@@ -346,7 +343,7 @@ class SocketSeat:
 
     def __init__(self, path: str, lock: int, handle: Handle) -> None:
         self._path, self._lock, self._handle = path, lock, handle
-        self._room = Room(MOST_BYTES)
+        self._small, self._large = Room(SMALL_BYTES), Room(LARGE_BYTES)
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._working: dict[asyncio.StreamWriter, set[asyncio.Task[None]]] = {}
         self._beat: asyncio.TimerHandle | None = None
@@ -459,23 +456,24 @@ class SocketSeat:
             if size > LARGEST_MESSAGE:
                 return
             await writer.drain()  # a client that does not read its answers gets no further ones
-            await self._room.take(size + OWN_BYTES)
+            room = self._small if size <= SMALL_MESSAGE else self._large
+            await room.take(size + OWN_BYTES)
             try:
                 async with asyncio.timeout(SILENCE):  # after which the client would have given this broker up
                     message = await reader.readexactly(size)
             except BaseException:
-                self._room.give(size + OWN_BYTES)
+                room.give(size + OWN_BYTES)
                 raise
             task = asyncio.get_running_loop().create_task(self._answer(writer, number, message))
             working.add(task)
-            task.add_done_callback(partial(self._answered, working, size))
+            task.add_done_callback(partial(self._answered, working, room, size))
 
     async def _answer(self, writer: asyncio.StreamWriter, number: int, message: bytes) -> None:
         answer = await self._handle(message)
         if not writer.is_closing():
             writer.write(HEAD.pack(len(answer), number) + answer)
 
-    def _answered(self, working: set[asyncio.Task[None]], size: int, task: asyncio.Task[None]) -> None:
+    def _answered(self, working: set[asyncio.Task[None]], room: Room, size: int, task: asyncio.Task[None]) -> None:
         """Free the room of a message, even if its task was cancelled before it began."""
         working.discard(task)
-        self._room.give(size + OWN_BYTES)
+        room.give(size + OWN_BYTES)
