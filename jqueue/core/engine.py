@@ -29,7 +29,7 @@ from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
-from jqueue.core.staleness import StaleWatch
+from jqueue.core.staleness import Presence, StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, retried
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
@@ -238,6 +238,7 @@ class Engine:
         """
         self.generation: object = object()
         self.watch: StaleWatch = StaleWatch(self.claim_timeout)
+        self._presence = Presence(self.clock)
         self._forget_content()
         self.open_writes: list[OpenWrite] = []
         self.pacing: Pacing = Pacing(self.clock, self.entropy, self._take_turn)
@@ -542,7 +543,8 @@ class Engine:
         self.pacing.cycle.read(self.clock.monotonic() - started)
         moved = found is not None and await self._adopt(*found)
         self.pacing.read(self.draft.header.version, moved=moved)
-        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time())
+        stood_still = self._presence.stood_still()
+        self.watch.observed(self.draft, self.clock.monotonic(), self.store_time(), stood_still)
         return moved
 
     async def look(self) -> None:
@@ -764,7 +766,7 @@ class Engine:
         self.commits += 1
         self.observers.landed(commit, outcomes, ended - started, dead, recognised=False)
         self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE), outcomes)
-        self.watch.observed(draft, ended, applied.store_time)
+        self.watch.observed(draft, ended, applied.store_time, self._presence.stood_still())
         if header.history is not None:
             self.history.landed(before, header)
         if self.segments is not None:

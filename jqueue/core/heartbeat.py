@@ -25,6 +25,8 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import Logger, logger_of
+from jqueue.runtime.queue_options import options_of
+from jqueue.runtime.system import rest
 
 logger: Logger = logger_of("jqueue")
 
@@ -127,14 +129,14 @@ class HeartbeatManager:
 
     async def _beat(self) -> None:
         """Send heartbeats until no claim is left, or one is lost."""
-        loop = asyncio.get_running_loop()
+        loop, clock = asyncio.get_running_loop(), options_of(self.queue).clock
         timeout = min(self._timeout(job) for job in self._jobs) if self._jobs else 0.0
         interval = self._interval(timeout)
         age = self._age()
         confirmed = loop.time() - age
         pause = 0.0 if age > interval / 2 else interval
         while self._jobs:
-            await asyncio.sleep(pause)
+            await rest(pause, clock)
             pause = interval
             try:
                 errors = await self._send(max(SHORTEST_INTERVAL, confirmed + timeout - loop.time()))

@@ -3,21 +3,81 @@
 A claim is stale when this process has seen it unchanged for the claim's own timeout. That time is measured on its
 monotonic clock, and counts only between successful reads. A process that was not watching may also use the store's
 time, with an allowance for clocks that disagree. A fresh process revokes nothing in its first moments.
+
+A process that stood still has watched nothing meanwhile. All processes may have stood still together, as in a paused
+container or a closed laptop, and the holders need time for their next heartbeats.
 """
 
 from __future__ import annotations
 
+import asyncio
 import heapq
+import weakref
 from datetime import datetime
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.job import Claim
+from jqueue.ports.clock import Clock
+from jqueue.runtime.system import suspended_by
 
 CLOCK_ALLOWANCE = 60.0
 """Seconds by which clocks may disagree."""
 
 LONGEST_GRACE = 10.0
 """Seconds for which a fresh process revokes nothing, unless a third of the claim's timeout is shorter."""
+
+
+TICK = 1.0
+"""Seconds between two ticks, by which a process knows that it runs."""
+
+LATE = 0.5
+"""Seconds by which a tick is late if the process stood still."""
+
+WATCHED = 3600.0
+"""Seconds after its last look at the queue for which a process watches."""
+
+
+class Presence:
+    """Measures the time for which this process stood still: stopped, or frozen together with others, or suspended.
+
+    A timer ticks while the process watches. The time by which a tick is late does not count as watched.
+
+    Args:
+        clock: may know the time for which the machine was suspended.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._suspended = suspended_by(clock)
+        self._due: float | None = None  # time of the next tick, where time goes on in a suspended machine
+        self._watched_until = self._stood_still = 0.0
+        self._ticking = False
+
+    def stood_still(self) -> float:
+        """Return the seconds for which this process has stood still since the first call, and watch on from now."""
+        now = self._look()
+        self._watched_until = now + WATCHED
+        if not self._ticking:
+            self._ticking = True
+            asyncio.get_running_loop().call_later(TICK, _tick, weakref.ref(self))
+        return self._stood_still
+
+    def _look(self) -> float:
+        now = asyncio.get_running_loop().time() + self._suspended()
+        if self._due is not None and (late := now - self._due) > LATE:
+            self._stood_still += late
+        self._due = now + TICK
+        return now
+
+    def tick(self) -> None:
+        """Note that the process runs."""
+        self._ticking = self._look() < self._watched_until
+        if self._ticking:
+            asyncio.get_running_loop().call_later(TICK, _tick, weakref.ref(self))
+
+
+def _tick(reference: weakref.ref[Presence]) -> None:
+    if (presence := reference()) is not None:
+        presence.tick()
 
 
 SeenClaim = tuple[int, datetime | None]
@@ -32,6 +92,7 @@ class StaleWatch:
         self._default_timeout = default_timeout
         self._allowance = allowance
         self._watched = 0.0
+        self._fresh_since = self._stood_still = 0.0
         self._last_success: float | None = None
         self._unbroken = False
         self._saw_all = True
@@ -50,18 +111,22 @@ class StaleWatch:
         """Note that a read or a write failed: the time until the next success does not count."""
         self._unbroken = False
 
-    def observed(self, draft: Draft, monotonic: float, store_time: datetime | None) -> None:
+    def observed(self, draft: Draft, monotonic: float, store_time: datetime | None, stood_still: float = 0.0) -> None:
         """Note the claims that have moved in a draft that was current a moment ago.
 
         Args:
             draft: the state, without uncommitted changes.
             monotonic: this process's monotonic clock, in seconds.
             store_time: the time by a clock that all users of the store share; None if there is no such clock.
+            stood_still: seconds for which this process has stood still so far.
         """
         fresh = self._last_success is None
-        gap = 0.0 if self._last_success is None else monotonic - self._last_success
+        still, self._stood_still = stood_still - self._stood_still, stood_still
+        gap = 0.0 if self._last_success is None else max(0.0, monotonic - self._last_success - still)
         if self._unbroken:
             self._watched += gap
+        if still:
+            self._fresh_since = self._watched
         self._last_success, self._unbroken = monotonic, True
         if not self._saw_all:
             self._saw_all = True
@@ -113,13 +178,13 @@ class StaleWatch:
         due = self._due_later(timeout)
         if (fresh or gap > timeout) and store_time is not None:
             old = self._watched + self._until_old(claim[1], timeout, store_time)
-            due = max(min(due, old), _grace(timeout))
+            due = max(min(due, old), self._fresh_since + _grace(timeout))
         self._seen[name] = claim, due
         heapq.heappush(self._due, (due, name))
 
     def _due_later(self, timeout: float) -> float:
         """Return the time at which a claim is stale if it stands still from now on."""
-        return max(self._watched + timeout, _grace(timeout))
+        return max(self._watched + timeout, self._fresh_since + _grace(timeout))
 
     def suspects(self) -> tuple[tuple[Claim, datetime | None], ...]:
         """Return the claims that are stale by now, each with its last heartbeat."""
@@ -149,5 +214,5 @@ class StaleWatch:
 
 
 def _grace(timeout: float) -> float:
-    """Return the seconds for which a fresh process does not revoke a claim."""
+    """Return the seconds for which a process that is fresh, or stood still, does not revoke a claim."""
     return min(LONGEST_GRACE, timeout / 3)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from jqueue.core.calls import POLL_GROWTH, SHORTEST_POLL, Calls
 from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.requests import Request, sleep_while_awaited
-from jqueue.core.staleness import StaleWatch
+from jqueue.core.staleness import Presence, StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, retried
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.view import QueueView
@@ -93,7 +93,7 @@ class StoreCalls(Calls):
         self._draft = Draft()
         self._draft.blob_bytes = self._blob_bytes
         self._stored: dict[str, StoredJob] = {}  # the jobs of the draft, as the store has shown them
-        self._watch = StaleWatch(self._claim_timeout)
+        self._watch, self._presence = StaleWatch(self._claim_timeout), Presence(self.clock)
         self._scans, self._loaded = 0, -1  # scans made, and the number of the one in the draft; -1: it is not current
         self._young_until = 0.0
 
@@ -304,7 +304,7 @@ class StoreCalls(Calls):
         stored |= {each.job.id: each for each in left.values()}
         draft.load([job for job, _ in left.values()], [name for name, each in left.items() if each.job.id != name])
         draft.jobs.dirty.clear()
-        self._watch.observed(draft, self.clock.monotonic(), self._shared_time())
+        self._watch.observed(draft, self.clock.monotonic(), self._shared_time(), self._presence.stood_still())
         if not any(isinstance(outcome, Exception) for outcome in made):
             self._loaded = loaded
         return outcomes
@@ -336,7 +336,7 @@ class StoreCalls(Calls):
             draft.header.finished = dict(finished)
             if changed or gone:
                 self._poll_interval = SHORTEST_POLL
-        self._watch.observed(draft, ended, self._shared_time())
+        self._watch.observed(draft, ended, self._shared_time(), self._presence.stood_still())
         self._young_until = young_until
         self._last_read = asyncio.get_running_loop().time()
 

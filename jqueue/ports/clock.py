@@ -18,6 +18,14 @@ class Clock(Protocol):
 
 
 @runtime_checkable
+class SupportsSuspension(Protocol):
+    """A clock whose monotonic time stands still while the machine is suspended."""
+
+    def suspended(self) -> float:
+        """Return the seconds for which the machine has been suspended so far. Only differences have a meaning."""
+
+
+@runtime_checkable
 class Entropy(Protocol):
     """A source of ids and jitter."""
 

@@ -7,6 +7,7 @@ its process id. A second run of a snapshot has the same process id, and is told 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import random
@@ -21,12 +22,19 @@ from functools import cache
 from pathlib import Path
 
 from jqueue.domain.durations import exact_time
+from jqueue.ports.clock import Clock, SupportsSuspension
 from jqueue.ports.log import Logger, logger_of
 
 logger: Logger = logger_of("jqueue")
 
 HOST_LENGTH = 64
 """Largest number of characters of a host's name."""
+
+REST = 5.0
+"""Longest sleep in a rest, in seconds."""
+
+_CLOCK_OF_ALL_TIME = getattr(time, "CLOCK_BOOTTIME", getattr(time, "CLOCK_MONOTONIC", None))
+"""The clock that goes on while the machine is suspended: by its second name on macOS, and None on Windows."""
 
 _jitter = random.SystemRandom()  # noqa: TID251 - this is the adapter
 _process_id = os.getpid()
@@ -137,6 +145,27 @@ class SystemClock:
 
     monotonic: Callable[[], float] = staticmethod(time.monotonic)  # noqa: TID251 - this is the adapter
     """Returns the machine's monotonic clock, in seconds."""
+
+    def suspended(self) -> float:
+        """Return the seconds for which the machine has been suspended: 0 where its monotonic clock goes on then."""
+        if _CLOCK_OF_ALL_TIME is None:
+            return 0.0
+        now = time.monotonic()  # noqa: TID251 - this is the adapter
+        return round(time.clock_gettime(_CLOCK_OF_ALL_TIME) - now, 1)  # the same at each call, but for a suspension
+
+
+def suspended_by(clock: Clock) -> Callable[[], float]:
+    """Return what tells the seconds for which the machine has been suspended; always 0 if the clock does not know."""
+    return clock.suspended if isinstance(clock, SupportsSuspension) else float
+
+
+async def rest(seconds: float, clock: Clock) -> None:
+    """Wait. The time for which the machine is suspended counts, although the timers of an event loop stand still."""
+    loop, suspended, left = asyncio.get_running_loop(), suspended_by(clock), seconds
+    until = loop.time() + suspended() + seconds
+    while left > 0:
+        await asyncio.sleep(min(REST, left))
+        left = until - loop.time() - suspended()
 
 
 class SystemEntropy:

@@ -45,6 +45,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         """Seconds since the loop was made."""
         return self._virtual_now
 
+    def stand_still(self, seconds: float) -> None:
+        """Let time pass while nothing runs, as if the process was stopped: timers come late."""
+        self._virtual_now += seconds
+
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> Callback:

@@ -5,9 +5,9 @@ The answer names lost claims and cancelled jobs, and their handlers are stopped.
 
 from __future__ import annotations
 
-import asyncio
-
 from jqueue.domain.errors import JobCancelledError
+from jqueue.runtime.queue_options import options_of
+from jqueue.runtime.system import rest
 from jqueue.worker.claims import BEATS_PER_TIMEOUT, Claims
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.run_state import RunState
@@ -20,12 +20,12 @@ CALLS = "sending heartbeats"
 
 async def send_heartbeats(state: RunState, claims: Claims, job_runner: JobRunner) -> None:
     """Send heartbeats until cancelled."""
-    loop, pause = state.loop, 0.0
+    loop, clock, pause = state.loop, options_of(state.queue).clock, 0.0
     while True:
         while not (state.held or state.open_claims):
             state.health.forget(CALLS)
             await state.claimed.wait()
-        await asyncio.sleep(pause or _interval_of(claims.shortest_timeout()))
+        await rest(pause or _interval_of(claims.shortest_timeout()), clock)
         if not (state.held or state.open_claims):
             continue
         jobs, timeout, pause = list(state.held), claims.shortest_timeout(), 0.0

@@ -14,7 +14,7 @@ from jqueue import (
     HeartbeatManager,
     JobStatus,
 )
-from jqueue.testing.virtual_time import VirtualClock
+from jqueue.testing.virtual_time import VirtualClock, VirtualTimeLoop
 from tests.virtual_world import in_virtual_time
 
 
@@ -92,6 +92,47 @@ async def test_rule_6_a_fresh_process_revokes_nothing_in_its_first_moments(world
         await worker.heartbeat(job)
         assert [] == await fresh.dequeue("t", wait=200)
         await worker.ack(job)
+
+
+@pytest.mark.parametrize("seen", [True, False])
+@in_virtual_time
+async def test_rule_6_the_first_process_to_go_on_after_all_stood_still_revokes_no_claim(world, kind, seen):
+    """A container was paused, or a laptop was closed: the holder gets the time to send its heartbeat."""
+
+    async with world.process(kind=kind) as neighbour:
+        worker = world.honest(stale_timeout=30)
+        await worker.enqueue("t", b"", max_attempts=1)
+        assert [] == await neighbour.dequeue("other", wait=1)
+        [job] = await worker.dequeue("t")
+        if seen:
+            assert [] == await neighbour.dequeue("other", wait=9)
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualTimeLoop)
+        loop.stand_still(3600)
+        assert [] == await neighbour.dequeue("other", wait=9)
+        await worker.heartbeat(job)
+        assert [] == await neighbour.dequeue("other", wait=29)
+        await worker.ack(job)
+
+
+@in_virtual_time
+async def test_a_holder_beats_soon_after_its_machine_was_suspended(world):
+    """The timers of the event loop stood still, and the time of the store did not. A fresh process waits for 10 s."""
+
+    class Laptop(VirtualClock):
+        def suspended(self):
+            return self.skew.total_seconds()
+
+    world.clock = world.memory.clock = clock = Laptop()
+    worker = world.honest(stale_timeout=300)
+    await worker.enqueue("t", b"", max_attempts=1)
+    [job] = await worker.dequeue("t")
+    async with HeartbeatManager(worker, job):
+        await asyncio.sleep(1)
+        clock.skew += timedelta(hours=1)
+        async with world.honest(kind=BrokerQueue) as fresh:
+            assert [] == await fresh.dequeue("t", wait=200)
+    await worker.ack(job)
 
 
 @in_virtual_time

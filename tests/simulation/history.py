@@ -247,6 +247,7 @@ class Evidence:
             for readers, which rows of a range are due, how old jobs are, and whether a process may name what another
             has just staged.
         pauses: start and end of each pause of each process.
+        standstills: start of each pause of all processes, and the time at which the first of them went on.
         exits: times at which each process began to leave, and had left.
         calm: True if nothing was wrong with the store or with a process.
         jumped: processes whose clock has jumped, if the store does not tell the time. An object that such a process has
@@ -261,6 +262,7 @@ class Evidence:
     damaged: frozenset[str] = frozenset()
     tells_time: bool = True
     pauses: Mapping[str, list[tuple[float, float]]] = field(default_factory=dict)
+    standstills: Sequence[tuple[float, float]] = ()
     exits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     calm: bool = False
     jumped: frozenset[str] = frozenset()

@@ -52,6 +52,10 @@ class Answer:
     landed: bool
 
 
+NOTICED = 2.0
+"""Seconds within which a process notices that it stood still."""
+
+
 class ModelAudit:
     """Checks every version, and every look at one.
 
@@ -69,6 +73,7 @@ class ModelAudit:
     def __init__(self, evidence: Evidence) -> None:
         self._versions = evidence.versions
         self._sent = evidence.sent
+        self._standstills = evidence.standstills
         self.answers: dict[Call, list[Answer]] = defaultdict(list)
         self.made: dict[Call, list[tuple[Claim, Version]]] = defaultdict(list)
         self.moved: dict[Claim, float] = {}
@@ -341,9 +346,14 @@ class ModelAudit:
                 continue
             if job is None or job["claim_timeout"] is None:
                 continue
-            stood = after.at - self.moved.get(Claim(job["id"], job["attempt"]), 0.0)
-            if stood < job["claim_timeout"]:
-                what = f"{claim} was revoked after {stood:.3f} of its {job['claim_timeout']:.3f} s"
+            moved, timeout = self.moved.get(Claim(job["id"], job["attempt"]), 0.0), job["claim_timeout"]
+            stood = after.at - moved
+            if stood < timeout:
+                raise Violation(6, f"{claim} was revoked after {stood:.3f} of its {timeout:.3f} s", version=after)
+            spans = [(max(moved, start), end) for start, end in self._standstills if moved < end < after.at]
+            stood -= sum(end - start for start, end in spans)
+            if spans and stood < timeout - NOTICED and after.at < spans[-1][1] + min(10, timeout / 3):
+                what = f"{claim} was revoked after {stood:.3f} of its {timeout:.3f} s in which a process ran"
                 raise Violation(6, what, version=after)
 
     def _check_calls_handed_back(self, calls: Collection[str], after: Version) -> None:

@@ -144,6 +144,7 @@ class Simulation:
         self.clients: list[Client] = []
         self.versions: list[Version] = []
         self._jumped: set[str] = set()
+        self._standstills: list[tuple[float, float]] = []
         self._snapshots = self.schedule.dice("snapshots").random() < settings.snapshots
         self._short_table = self.dice.random() < settings.short_table
         self._names = (f"process {number}" for number in itertools.count(1))
@@ -194,6 +195,7 @@ class Simulation:
             damaged,
             world.tells_time,
             pauses={client.process.name: client.process.pauses for client in self.clients},
+            standstills=self._standstills,
             exits=world.exits,
             calm=world.network.calm and not events["pause"] + events["crash"],
             jumped=frozenset(() if world.tells_time else self._jumped),
@@ -363,8 +365,17 @@ class Simulation:
             if jump == 3600:  # a person notices, and sets the clock right
                 loop.call_later(dice.uniform(0, 20), client.clock.set_back, jump)
         else:
+            seconds = dice.choice([dice.uniform(1, 20), dice.uniform(20, 900)])
+            together = self.schedule.dice(f"{name}: all processes")
+            if together.random() < 0.5 and self.schedule.takes_place(f"{name}: pause of all others"):
+                self.report.events["pause of all"] += 1
+                self._standstills.append((loop.time(), loop.time() + seconds))
+                for other in alive:
+                    if other is not client:
+                        other.process.pause()
+                        loop.call_later(seconds + together.uniform(0, 2), _resume, other.process)
             client.process.pause()
-            loop.call_later(dice.choice([dice.uniform(1, 20), dice.uniform(20, 900)]), _resume, client.process)
+            loop.call_later(seconds, _resume, client.process)
         return []
 
     async def _bury(self) -> None:

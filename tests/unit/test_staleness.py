@@ -21,8 +21,9 @@ def beat(heartbeat, *, attempt=1, timeout=30.0):
     return job.evolve(attempt=attempt, heartbeat_at=heartbeat_at, claim_timeout=timeout)
 
 
-def look(monotonic, store=None):
-    return (monotonic, store)
+def look(monotonic, store=None, *, stood_still=0.0):
+    """Return a look at the queue: the two clocks, and the seconds for which the process has stood still by then."""
+    return (monotonic, store, stood_still)
 
 
 TIMELINES = {
@@ -40,6 +41,22 @@ TIMELINES = {
     "without a store's clock only watched": ([beat(-100_000), look(0), look(29), look(30)], "..S"),
     "one seen to move is not judged by age": ([beat(0), look(0, 0), beat(-50_000), look(20, 20), look(50, 50)], "..S"),
     "age counts again after a long absence": ([beat(0), look(0, 0), beat(100, attempt=2), look(3600, 3600)], ".S"),
+    "a process that stood still has watched nothing": (
+        [beat(0), look(0), look(20), look(3620, stood_still=3600), look(3629), look(3630)],
+        "....S",
+    ),
+    "a claim from just before it gets its whole timeout": (
+        [look(0, 0), beat(1), look(3602, 3602, stood_still=3600), look(3631.9, 3631.9), look(3632, 3632)],
+        "...S",
+    ),
+    "an old one from a long absence before it gets the time of a fresh process": (
+        [look(0, 0), beat(1), look(3700, 3700, stood_still=3600), look(3709.9, 3709.9), look(3710, 3710)],
+        "...S",
+    ),
+    "in a suspended machine the own clock stands still, too": (
+        [look(0, 0), beat(1), look(2, 3602, stood_still=3600), look(31.9, 3631.9), look(32, 3632)],
+        "...S",
+    ),
     "once revoked it is not watched": (
         [beat(0), look(0), look(30), beat(None).evolve(status=JobStatus.QUEUED), look(60)],
         ".S.",
@@ -49,14 +66,15 @@ TIMELINES = {
 
 @pytest.mark.parametrize(("timeline", "expected"), TIMELINES.values(), ids=TIMELINES)
 def test_a_claim_is_stale_from_the_moment_at_which_it_must_be(timeline, expected):
-    draft, watch, seen = Draft(), StaleWatch(300.0), ""
+    draft, watch, seen, still = Draft(), StaleWatch(300.0), "", 0.0
     for event in timeline:
         if isinstance(event, Job):
             draft.load([record_of(event)])
         elif event is FAILED:
             watch.failed()
         else:
-            monotonic, store = event
-            watch.observed(draft, monotonic, None if store is None else START + timedelta(seconds=store))
+            monotonic, store, stood_still = event
+            still += stood_still
+            watch.observed(draft, monotonic, None if store is None else START + timedelta(seconds=store), still)
             seen += "S" if list(watch.suspects()) else "."
     assert expected == seen

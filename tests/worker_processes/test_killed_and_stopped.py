@@ -1,7 +1,9 @@
 """Every job is done, and acked once, when real worker processes are killed and stopped at random moments."""
 
+import asyncio
 import os
 import random
+import signal
 from typing import Any
 
 import pytest
@@ -76,3 +78,23 @@ async def test_every_job_is_done_and_acked_once_however_its_workers_end(tmp_path
     assert most_at_once(lines, "few") <= FEW
     if "kill" not in ends:  # only a thread that finishes after its grace works in vain
         assert {1} == {count for job_id, count in ended.items() if not job_id.startswith("block")}
+
+
+async def test_workers_that_all_stood_still_keep_their_claims(tmp_path):
+    """The first to go on has a free slot, so it looks for jobs. Those of the others have one attempt."""
+
+    async with Scene(tmp_path).open() as scene:
+        workers = [scene.start("brief") for _ in range(WORKERS)]
+        await scene.until(lambda: all(worker.has_started for worker in workers), "they handle signals")
+        jobs = [Enqueue("doze", b"10", max_attempts=1) for _ in range(2 * WORKERS)]
+        jobs = {job.id for job in await scene.queue.enqueue_many(jobs)}
+        await scene.until(lambda: jobs == scene.count(BEGINS).keys(), "all jobs are claimed")
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGSTOP)
+        await asyncio.sleep(5)
+        for worker in workers:
+            os.kill(worker.pid, signal.SIGCONT)
+            await asyncio.sleep(0.7)
+        await scene.until(lambda: jobs == scene.count(ENDS).keys(), "all jobs are done")
+        await scene.until_only(lambda left: not left, "all jobs are acked")
+        assert {1} == set(scene.count(BEGINS).values())
