@@ -22,7 +22,7 @@ from jqueue.cli.columns import in_chunks
 from jqueue.cli.help import RefusedError
 from jqueue.cli.jobs import one_job
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
-from jqueue.cli.options import FILTERS, duration, expanding, selection_of, time
+from jqueue.cli.options import FILTERS, duration, expanding, seconds_apart, selection_of, time
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, show, show_json, tell
 from jqueue.cli.progress import jobs_counted, reading
@@ -115,7 +115,7 @@ class JobChange:
 
     Attributes:
         done: the past participle of its verb, such as "cancelled", for texts and JSON.
-        operation: makes the operation that changes a job.
+        operation: makes the operation that changes a job, given the number of jobs that are changed before it.
         phases: phases of the jobs that can be changed.
         answer: returns the outcome for one job, as values for JSON and as the end of a sentence, given the job as it
             was found and the result of the operation.
@@ -126,7 +126,7 @@ class JobChange:
     """
 
     done: str
-    operation: Callable[[Job], Operation]
+    operation: Callable[[Job, int], Operation]
     phases: frozenset[Phase]
     answer: Callable[[Job, Any], tuple[Mapping[str, Any], str]]
     question: str = ""
@@ -225,7 +225,7 @@ def _change_one(url: str, job_id: str, choice: Choice, change: JobChange) -> Non
                 raise RefusedError(change.refused.get(job.status, f"the job would not be {change.done}"))
             return job, None
         try:
-            return job, await opened.apply(change.operation(job))
+            return job, await opened.apply(change.operation(job, 0))
         except JobStateError as error:
             raise RefusedError(change.refused.get(error.status, str(error))) from None
 
@@ -244,7 +244,7 @@ async def _counted(opened: OpenedQueue, selection: Selection, within: Selection,
     Raises:
         JobsUnreadableError: segments are missing or damaged, and no other job can be changed.
     """
-    example = change.operation(Job.new("any"))
+    example = change.operation(Job.new("any"), 1)
     opened.queue.capabilities.require(*example.needs(0.0))  # any job needs them: say so before a question
     counts_others = bool(change.others) or (bool(selection.phases) and selection.phases.isdisjoint(change.phases))
     now, tally = opened.now(), Tally()
@@ -275,7 +275,10 @@ async def _change_all(opened: OpenedQueue, tally: Tally, selection: Selection, c
         with jobs_counted("working") as progress:
             async for chunk in in_chunks(those, lambda first, job: abs(job.sequence - first.sequence) > APART):
                 progress(seen, number)
-                guarded = [Guarded(change.operation(job), job_id=job.id, selection=selection) for job in chunk]
+                guarded = [
+                    Guarded(change.operation(job, before), job_id=job.id, selection=selection)
+                    for before, job in enumerate(chunk, seen)
+                ]
                 for job, result in zip(chunk, await certain(opened.queue.apply_each(*guarded)), strict=True):
                     tally.count(job, result)
                 seen += len(chunk)
@@ -388,7 +391,7 @@ def cancel(
 
     change = JobChange(
         done="cancelled",
-        operation=lambda job: Cancel(job.id, running),
+        operation=lambda job, _: Cancel(job.id, running),
         phases=QUEUED | {Phase.IN_PROGRESS} if running else QUEUED,
         answer=answer,
         question="Cancel {jobs}?",
@@ -414,10 +417,17 @@ def redrive(
             "Instead revoke all claims whose workers gave no sign for this time: 10m, 2h. No filter goes with it.",
         ),
     ] = None,
+    delay: Annotated[
+        str | None, option("DURATION", "Time from now until the first is ready: 90s, 10m. By default 0.")
+    ] = None,
+    rate: Annotated[
+        str | None, option("RATE", "Ready one after the other: 5/s, 10/min, 100/h. By default all at once.")
+    ] = None,
 ) -> None:
     """Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.
 
-    A job stays dead if another job has taken its unique key meanwhile.
+    A job stays dead if another job has taken its unique key meanwhile. With --delay and --rate, a service that has just
+    come back does not get all of them at once.
 
     Workers queue the jobs of a dead worker again by themselves, once its claims time out: after five minutes by
     default. --stale 2m does it now, for all jobs in progress without a heartbeat in the last two minutes. A live worker
@@ -427,10 +437,14 @@ def redrive(
     Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
     """
     if stale is not None:
+        if delay is not None or rate is not None:
+            raise RefusedError("--stale revokes claims at once: give it without --delay and --rate")
         return _requeue_stale(url, choice, duration("--stale", stale))
+    first = 0.0 if delay is None else duration("--delay", delay)
+    apart = 0.0 if rate is None else seconds_apart("--rate", rate)
     change = JobChange(
         done="redriven",
-        operation=lambda job: Redrive(job.id),
+        operation=lambda job, before: Redrive(job.id, delay=first + apart * before),
         phases=frozenset({Phase.DEAD}),
         answer=lambda *_: ({"redriven": 1}, "is queued again"),
         refused=_refused("only a dead job can be queued again"),
@@ -478,7 +492,7 @@ def update(
     seconds = None if delay is None else duration("--delay", delay)
     run_at = None if at is None else time("--at", at)
 
-    def operation(job: Job) -> Operation:
+    def operation(job: Job, _: int) -> Operation:
         return Reschedule(job.id, delay=seconds, run_at=run_at) if priority is None else Reprioritise(job.id, priority)
 
     def answer(_: Job, after: Job) -> tuple[Mapping[str, Any], str]:
@@ -500,7 +514,7 @@ def purge(url: URL, choice: Choice) -> None:
     Exits with 1 if the answer is no, or if some of the jobs had changed meanwhile.
     """
 
-    def removal(job: Job) -> Operation:
+    def removal(job: Job, _: int) -> Operation:
         ended = job.status is JobStatus.COMPLETED
         return Purge(JobStatus.COMPLETED if ended else JobStatus.DEAD, job_id=job.id)
 

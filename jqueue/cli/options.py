@@ -160,6 +160,20 @@ def duration(option: str, text: str) -> float:
     return seconds
 
 
+def seconds_apart(option: str, text: str) -> float:
+    """Return the seconds from one thing to the next at a rate such as 10/min.
+
+    Raises:
+        RefusedError: the text is not a rate.
+    """
+    number, _, period = text.replace(" ", "").partition("/")
+    unit = {"sec": "s", "min": "m", "hour": "h", "day": "d"}.get(period, period)
+    seconds = parse_duration(unit if unit[:1].isdecimal() else f"1{unit}")
+    if seconds is None or not number.isdecimal() or not int(number):
+        raise RefusedError(f"{option} takes a number and a period: 5/s, 10/min, 100/h")
+    return seconds / int(number)
+
+
 def time(option: str, text: str) -> datetime:
     """Return a time. A text without a zone is in UTC, as all times that commands print.
 

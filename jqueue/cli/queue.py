@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
@@ -30,7 +30,7 @@ from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
-from jqueue.domain.operations.rules import SetLimits
+from jqueue.domain.operations.rules import Pause, Resume, SetLimits
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings
 from jqueue.domain.stats import EntrypointStats
@@ -263,37 +263,71 @@ def init(url: URL, as_json: AsJSON = False) -> None:
 
 
 Entrypoint = Annotated[str, argument("ENTRYPOINT", "Name of the entrypoint.")]
+Chosen = Annotated[str | None, argument("ENTRYPOINT", "Name of the entrypoint.")]
+EveryEntrypoint = Annotated[bool, typer.Option("--all", help="All entrypoints that the queue knows.")]
 
 
-def pause(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
-    """Pause an entrypoint: workers claim none of its jobs until `jqueue resume`.
+def pause(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, as_json: AsJSON = False) -> None:
+    """Pause an entrypoint, or --all: workers claim none of its jobs until `jqueue resume`.
 
-    Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs.
+    Jobs in progress continue, and new jobs can be enqueued. An entrypoint can be paused before it has jobs. --all takes
+    those that have jobs, limits, cron entries or workers by now.
     """
-    before = on_queue(url, lambda opened: _set_paused(opened, entrypoint, opened.queue.pause(entrypoint)))
-    waiting = counted(before.ready + before.scheduled, "job waits", "jobs wait")
-    running = counted(before.in_progress, "job in progress continues", "jobs in progress continue")
-    paused = f"paused until `jqueue resume`: {waiting}, {running}"
-    told = {"entrypoint": entrypoint, "paused": True, "changed": not before.paused}
-    tell(told, "this entrypoint was already paused" if before.paused else paused, as_json=as_json)
+    figures = _set_paused(url, entrypoint, every, Pause)
+    waiting = counted(sum(each.ready + each.scheduled for each in figures.values()), "job waits", "jobs wait")
+    running = counted(
+        sum(each.in_progress for each in figures.values()), "job in progress continues", "jobs in progress continue"
+    )
+    already = "this entrypoint was already paused"
+    _tell_paused(figures, f"paused until `jqueue resume`: {waiting}, {running}", already, every, as_json, paused=True)
 
 
-def resume(url: URL, entrypoint: Entrypoint, as_json: AsJSON = False) -> None:
-    """End the pause of an entrypoint: workers claim its jobs again."""
-    before = on_queue(url, lambda opened: _set_paused(opened, entrypoint, opened.queue.resume(entrypoint)))
-    resumed = f"resumed: {counted(before.ready, 'job is', 'jobs are')} ready"
-    told = {"entrypoint": entrypoint, "paused": False, "changed": before.paused}
-    tell(told, resumed if before.paused else "this entrypoint was not paused", as_json=as_json)
+def resume(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, as_json: AsJSON = False) -> None:
+    """End the pause of an entrypoint, or of --all: workers claim its jobs again."""
+    figures = _set_paused(url, entrypoint, every, Resume)
+    ready = counted(sum(each.ready for each in figures.values()), "job is", "jobs are")
+    _tell_paused(figures, f"resumed: {ready} ready", "this entrypoint was not paused", every, as_json, paused=False)
 
 
-async def _set_paused(opened: OpenedQueue, entrypoint: str, change: Awaitable[None]) -> EntrypointStats:
-    """Return the figures of an entrypoint from before a change. A note says if nothing has such an entrypoint."""
-    await certain(change)
-    stats, header = await opened.stats(), opened.view.header
-    known = {*(stats.entrypoints or ()), *header.entrypoints, *(each.entrypoint for each in header.schedules.values())}
-    if entrypoint not in known.union(*(worker.entrypoints for worker in stats.workers)):
-        note("no job, worker or cron entry has this entrypoint yet: check its name")
-    return (stats.entrypoints or {}).get(entrypoint, EntrypointStats())
+def _set_paused(
+    url: str, entrypoint: str | None, every: bool, order: type[Pause | Resume]
+) -> dict[str, EntrypointStats]:
+    """Pause or resume entrypoints in one commit. Return the figures of each from before.
+
+    Raises:
+        RefusedError: none was chosen, or it could not be done.
+    """
+    if (entrypoint is not None) == every:
+        raise RefusedError("give the name of one entrypoint, or --all")
+
+    async def change(opened: OpenedQueue) -> dict[str, EntrypointStats]:
+        opened.queue.capabilities.require("limits")
+        stats, header = await opened.stats(), opened.view.header
+        figures = stats.entrypoints or {}
+        known = {*figures, *header.entrypoints, *(each.entrypoint for each in header.schedules.values())}
+        known = known.union(*(worker.entrypoints for worker in stats.workers))
+        names = sorted(known) if entrypoint is None else [entrypoint]
+        if names:
+            await certain(opened.queue.apply(*map(order, names)))
+        if entrypoint is not None and entrypoint not in known:
+            note("no job, worker or cron entry has this entrypoint yet: check its name")
+        return {name: figures.get(name, EntrypointStats()) for name in names}
+
+    return on_queue(url, change)
+
+
+def _tell_paused(
+    figures: dict[str, EntrypointStats], words: str, already: str, every: bool, as_json: bool, *, paused: bool
+) -> None:
+    changed = {name: each.paused != paused for name, each in figures.items()}
+    if every:
+        names = f" ({', '.join(map(printable, figures))})" if figures else ""
+        told: dict[str, Any] = {"entrypoints": list(figures), "paused": paused, "changed": sum(changed.values())}
+        tell(told, f"{counted(len(figures), 'entrypoint')}{names}: {words}", as_json=as_json)
+        return
+    [(name, is_changed)] = changed.items()
+    told = {"entrypoint": name, "paused": paused, "changed": is_changed}
+    tell(told, words if is_changed else already, as_json=as_json)
 
 
 def stop(

@@ -701,11 +701,24 @@ class Operator(SupportsApply, Protocol):
         """
 
     async def redrive(
-        self, job_id: str | None = None, *, entrypoint: str | None = None, deadline: Duration | None = None
+        self,
+        job_id: str | None = None,
+        *,
+        entrypoint: str | None = None,
+        delay: Duration = 0,
+        every: Duration = 0,
+        deadline: Duration | None = None,
     ) -> Redriven:
         """Queue dead jobs again: one by its id, those of an entrypoint, or all. Return their number.
 
         Without `job_id`, jobs whose unique key is held by a live job stay dead. The `left` of the number names them.
+
+        Args:
+            job_id: of one job.
+            entrypoint: of the jobs.
+            delay: time from now before which no job is claimed.
+            every: time from one job to the next: with 6 seconds, ten jobs a minute become ready.
+            deadline: maximum time for the call.
 
         Raises:
             JobNotFoundError: the job `job_id` is not in the queue.

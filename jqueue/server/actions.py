@@ -190,6 +190,14 @@ def _reschedule(job_id: str, values: Values) -> Operation:
     return Reschedule(job_id, delay=values["delay"] or 0)
 
 
+def _redrive(job_id: str, values: Values) -> Operation:
+    """Return the operation for a job, so that jobs of one request become ready at the rate that was entered."""
+    rate = values["rate"]
+    if rate is not None and rate < 1:
+        raise InvalidJobError("'rate' must be at least one job a minute")
+    return Redrive(job_id, delay=(values["delay"] or 0) + (values["before"] * 60 / rate if rate else 0))
+
+
 def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
     return "reschedule", {"delay": "0s", "run_at": None if job.run_at is None else job.run_at.timestamp()}
 
@@ -222,7 +230,12 @@ ACTIONS: Mapping[str, Action] = {
         "job", "Queue again…", "Queue {these} again?",
         "Failures are forgotten, and the job waits behind those of its priority. A job whose unique key is taken stays "
         "dead.",
-        "Queue again", "Queued again", lambda job_id, _: Redrive(job_id), states=_DEAD, needs=("dead_letters",),
+        "Queue again", "Queued again", _redrive,
+        (
+            Field("delay", "Time from now", "duration", "For example 10m. Empty is at once."),
+            Field("rate", "Jobs a minute", "integer", "Empty is all together."),
+        ),
+        states=_DEAD, needs=("dead_letters",),
     ),
     "remove": Action(
         "job", "Remove…", "Remove {these} for good?",
@@ -354,7 +367,8 @@ class Request:
             JQueueError: it was refused, or its outcome is not known.
         """
         action, body = ACTIONS[self.name], self.body
-        values = {each.name: each.of(body) for each in action.fields} | {"run_at": body.get("run_at")}
+        before = max(0, Field("before", "", "integer").of(body) or 0)
+        values = {each.name: each.of(body) for each in action.fields} | {"run_at": body.get("run_at"), "before": before}
         if action.on == "job":
             return await self._on_jobs(action, values)
         if action.on == "entrypoint":
@@ -395,8 +409,11 @@ class Request:
         answer: dict[str, Any] = {"done": 0, "changed": 0, "refused": 0, "why": None, "left": False}
 
         async def change(jobs: list[Job]) -> None:
-            in_order = sorted(jobs, key=ORDERS["served"])
-            operations = (Guarded(action.make(job.id, values), job=job) for job in in_order)
+            before = values["before"] + answer["done"] + answer["changed"] + answer["refused"]
+            operations = (
+                Guarded(action.make(job.id, {**values, "before": place}), job=job)
+                for place, job in enumerate(sorted(jobs, key=ORDERS["served"]), before)
+            )
             try:
                 results = await certain(self.queue.apply_each(*operations), SECOND_THOUGHT)
             except JQueueError as error:
@@ -441,6 +458,9 @@ class Request:
                     answer["changed"] += 1
         if jobs:
             await change(jobs)
+        if answer["left"]:
+            before = values["before"] + answer["done"] + answer["changed"] + answer["refused"]
+            answer["again"] = {**answer.get("again", {}), "before": before}
         if not any(answer[name] for name in ("done", "changed", "refused", "why")):
             raise ChangedMeanwhileError("there are no such jobs any longer, or they are like this already")
         return answer

@@ -518,6 +518,20 @@ class QueueContract(QueueContractBase):
             assert [dead[1].id, dead[3].id] == ids(await queue.dequeue(batch_size=9))
             assert await queue.redrive() == 0
 
+    async def test_redriven_jobs_become_ready_one_after_the_other(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters", "delay", "reschedule"]) as [queue]:
+            dead = [await self.dead_job(queue, name) for name in ("a", "b")]
+            assert await queue.redrive(delay=HOUR, every=60) == 2
+            first, second = [await self.held(queue, job) for job in dead]
+            assert first.run_at is not None
+            assert second.run_at is not None
+            assert second.run_at - first.run_at == timedelta(seconds=60)
+            assert await queue.dequeue() == []
+            ready = await queue.reschedule(first.id, delay=0)
+            assert ready.queued_at is not None
+            assert ready.queued_at >= first.created_at
+            assert ids(await queue.dequeue(batch_size=9)) == [first.id]
+
     async def test_purge_removes_dead_jobs_and_no_others(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["dead_letters"]) as [queue]:
             for name in ("a", "b", "a"):

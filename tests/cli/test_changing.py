@@ -73,6 +73,8 @@ def test_the_jobs_that_match_are_counted_by_a_dry_run_and_then_changed_and_no_ot
         ("update r1 --delay 0", "the job (report) is ready"),
         ("update r1 -p -3", "the job (report) has priority -3"),
         ("pause mail", "paused until `jqueue resume`: 3 jobs wait, 1 job in progress continues"),
+        ("pause --all", "2 entrypoints (mail, report): paused until `jqueue resume`: 4 jobs wait, 1 job in progress"),
+        ("resume --all", "2 entrypoints (mail, report): resumed: 4 jobs are ready"),
     ],
 )
 def test_a_change_is_confirmed_in_a_sentence(path, jobs, arguments, answer):
@@ -341,3 +343,27 @@ def test_a_cron_entry_is_set_run_and_removed(path, queue):
     assert "clean" == queue.find(values("schedule", path, "nightly", "--run-now")["id"]).entrypoint
     assert {"name": "nightly", "removed": True} == values("schedule", path, "nightly", "--remove")
     assert "'nightly'" in refused("schedule", path, "nightly", "--run-now")
+
+
+def test_all_entrypoints_are_paused_in_one_commit(path, jobs):
+    before = jobs.read_state().version
+    assert {"entrypoints": ["mail", "report"], "paused": True, "changed": 2} == values("pause", path, "--all")
+    state = jobs.read_state()
+    assert (before + 1, True, True) == (state.version, *(state.entrypoints[name].paused for name in ("mail", "report")))
+    assert "give the name of one entrypoint, or --all" in refused("pause", path)
+
+
+def test_redriven_jobs_become_ready_at_a_rate(path, queue):
+    for number in range(3):
+        queue.kill(f"dead{number}")
+    assert 3 == values("redrive", path, "--all", "--delay", "1h", "--rate", "10/min")["redriven"]
+    times = [
+        job.run_at - job.queued_at for job in sorted(queue.read_state().queued_jobs(), key=lambda job: job.sequence)
+    ]
+    assert [timedelta(seconds=3600 + 6 * number) for number in range(3)] == times
+    queue.kill("one")
+    assert "is queued again" in text("redrive", path, "one", "--rate", "10/min")
+    assert queue.find("one").run_at is None
+    for wrong in ("10", "0/min", "x/min", "10/x", "-1/s"):
+        told = refused("redrive", path, "--all", f"--rate={wrong}")
+        assert "--rate takes a number and a period: 5/s, 10/min, 100/h" in told

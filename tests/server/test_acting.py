@@ -122,6 +122,16 @@ async def test_selected_jobs_are_changed_in_one_commit_except_those_that_changed
     assert (400, "at most 50 jobs can be selected") == (many.status, many.values["error"])
 
 
+async def test_redriven_jobs_become_ready_at_the_rate_that_was_entered(queue, app):
+    for _ in range(3):
+        await kill(queue)
+    body = {"query": {"state": "dead"}, "seen_at": (await get(app, "/api/dead")).values["now"] + 1}
+    assert 400 == (await act(app, "redrive", {**body, "rate": 0})).status
+    assert 3 == (await act(app, "redrive", {**body, "delay": "1m", "rate": 10, "before": 1})).values["done"]
+    jobs = sorted((await queue.read_state()).queued_jobs(), key=lambda job: job.sequence)
+    assert [66, 72, 78] == [(job.run_at - job.queued_at).total_seconds() for job in jobs]
+
+
 async def test_all_jobs_that_match_are_changed_a_thousand_in_a_commit_even_behind_refused_ones(queue, app):
     jobs = await queue.enqueue_many(
         [Enqueue("mail", b"", unique_key=f"u{number // 2}") for number in range(0, 2500, 2)]

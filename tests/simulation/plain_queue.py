@@ -178,8 +178,8 @@ class PlainQueue(PlainRules):
                 return sum(self.hand_back(*claim) for claim in operation.claims_made)
             case HandBackCalls(calls):
                 return self.hand_back_calls(calls)
-            case Redrive(job_id, entrypoint):
-                return self.redrive(job_id, entrypoint)
+            case Redrive():
+                return self.redrive(operation)
             case Purge():
                 return self.purge(operation)
             case RequeueStale(timeout):
@@ -506,6 +506,8 @@ class PlainQueue(PlainRules):
         """Change the time or the priority of a queued job."""
         self.drop_outlived()
         job = self.get(job_id, "queued")
+        if fields.get("run_at", self.now) is None and job["run_at"] is not None and job["run_at"] > self.now:
+            fields["queued_at"] = self.now
         return job if {**job, **fields} == job else self.change(job, **fields)
 
     def cancel(self, job_id, running):
@@ -516,26 +518,27 @@ class PlainQueue(PlainRules):
             return job
         return job if job["cancel_requested"] else self.change(job, cancel_requested=True)
 
-    def redrive(self, job_id, entrypoint):
+    def redrive(self, asked):
         """Queue dead jobs again, unless their unique keys are taken."""
         self.drop_outlived()
-        if job_id is not None:
-            job = self.get(job_id, "dead")
+        if asked.job_id is not None:
+            job = self.get(asked.job_id, "dead")
             holder = self.key_holder(job["unique_key"])
             if holder is not None:
                 raise Refused(DuplicateJobError, unique_key=job["unique_key"], job_id=holder)
-            self._queue_again(job)
+            self._queue_again(job, asked.delay)
             return 1
-        dead = [job for job in self.jobs if job["status"] == "dead" and entrypoint in (None, job["entrypoint"])]
+        dead = [job for job in self.jobs if job["status"] == "dead" and asked.entrypoint in (None, job["entrypoint"])]
         redriven = 0
         for job in sorted(dead, key=lambda job: int(job["place"])):
             if self.key_holder(job["unique_key"]) is None:
-                self._queue_again(job)
+                self._queue_again(job, asked.delay + redriven * asked.every)
                 redriven += 1
         return redriven
 
-    def _queue_again(self, job):
-        more: JobFields = {"run_at": None, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
+    def _queue_again(self, job, delay):
+        run_at = self.later(delay) if delay else None
+        more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
         self.change(job, status="queued", failures=0, dead_at=None, **more)
 
     def attend(self, workers):

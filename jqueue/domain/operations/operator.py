@@ -114,19 +114,29 @@ class Redrive(Operation, frozen=True):
     Attributes:
         job_id: redrive this job only; DuplicateJobError if its unique key is taken.
         entrypoint: redrive the jobs of this entrypoint only.
+        delay: time from now before which no job is claimed; 0 means at once.
+        every: time from one job to the next, so that a service which has just come back is not hit by all at once.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("dead_letters",)
     optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint")
 
     job_id: str | None = None
     entrypoint: str | None = None
+    delay: Duration = 0
+    every: Duration = 0
 
     def prepared(self, preparation: Preparation) -> Redrive:
-        """Check the arguments."""
+        """Return the operation, checked, with the times in seconds."""
         if self.job_id is not None and self.entrypoint is not None:
             raise InvalidJobError("give either job_id or entrypoint, not both")
-        return super().prepared(preparation)
+        checked = super().prepared(preparation)
+        return replace(checked, delay=to_seconds("delay", self.delay), every=to_seconds("every", self.every))
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """Return the names of the capabilities that it needs."""
+        yield "dead_letters"
+        if self.delay or self.every:
+            yield "delay"
 
     def change(self, draft: Draft, now: datetime) -> Redriven:
         """Queue the jobs, in the order of their sequence numbers.
@@ -142,30 +152,33 @@ class Redrive(Operation, frozen=True):
             _check_status(job, "only a dead job can be redriven", JobStatus.DEAD)
             if job.unique_key is not None:
                 draft.check_key(job.unique_key, now)
-            self._queue(draft, job, now)
+            self._queue(draft, job, now, 0)
             return Redriven(1)
         dead = _with_status(draft, JobStatus.DEAD, self.entrypoint)
         left: dict[str, str] = {}
+        redriven = 0
         for job in sorted(dead, key=lambda job: job.sequence):
             holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
             if holder is None:
-                self._queue(draft, job, now)
+                self._queue(draft, job, now, redriven)
+                redriven += 1
             else:
                 left[job.id] = holder
-        return Redriven(len(dead) - len(left), left)
+        return Redriven(redriven, left)
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job, if one is named."""
         return () if self.job_id is None else (self.job_id,)
 
-    def _queue(self, draft: Draft, job: JobRecord, now: datetime) -> None:
-        """Queue a job behind the others."""
+    def _queue(self, draft: Draft, job: JobRecord, now: datetime, before: int) -> None:
+        """Queue a job behind the others, of which this redrives some before it."""
+        seconds = to_seconds("delay", self.delay) + before * to_seconds("every", self.every)
         after = job.evolve(
             status=JobStatus.QUEUED,
             failures=0,
             dead_at=None,
             queued_at=now,
-            run_at=None,
+            run_at=now + timedelta(seconds=seconds) if seconds else None,
             expires_at=None,
             sequence=draft.next_sequence(),
         )
@@ -444,6 +457,8 @@ class Reschedule(OnJob, frozen=True):
         if self.delay:  # 0 sets no time: ready at once by every clock
             run_at = now + timedelta(seconds=to_seconds("delay", self.delay))
         after = job.evolve(run_at=run_at)
+        if run_at is None and job.run_at is not None and job.run_at > now:
+            after = after.evolve(queued_at=now)  # it has not waited since its enqueue
         if after != job:
             draft.move(job, Verb.RESCHEDULE, after, JobStatus.QUEUED)
         return after
