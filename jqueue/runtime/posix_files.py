@@ -15,8 +15,9 @@ from jqueue.domain.errors import StorageError, StorageFatalError
 
 try:
     import fcntl
+    import resource
 except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+    fcntl = resource = None  # type: ignore[assignment]
 
 # O_NONBLOCK lets the opening of a fifo return at once; on a regular file it has no effect. The flags are looked up by
 # name because Windows, where this module is only imported, lacks them.
@@ -159,6 +160,14 @@ def check_folders(base: str, inner: str) -> None:
         base = os.path.join(base, name)
         if not stat.S_ISDIR(os.stat(base, follow_symlinks=False).st_mode):
             raise StorageFatalError(f"{base!r} is not a folder, and links are not followed: move it away")
+
+
+def half_of_descriptors(most: int) -> int:
+    """Return the number of connections a process may serve: `most`, and at most half of the descriptors it may have."""
+    if resource is None:
+        return most
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(most, limit // 2) if limit > 0 else most
 
 
 def mount_of(descriptor: int) -> str:

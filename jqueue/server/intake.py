@@ -39,6 +39,11 @@ def caller_of(scope: Scope) -> Caller:
     return caller
 
 
+def has_caller(scope: object) -> bool:
+    """Return True if this is the scope of a request that the gate has let in."""
+    return isinstance(scope, dict) and _CALLER in scope
+
+
 class Gate:
     """Lets a request in if its host, its origin and its token are right, and makes a problem of every error.
 

@@ -20,11 +20,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.ports.queue import JobQueue
+from jqueue.runtime.posix_files import half_of_descriptors
 from jqueue.server.access import Role, TokenFile, Tokens, random_text
 from jqueue.server.api import Api
 from jqueue.server.app import dashboard
 from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
-from jqueue.server.intake import PATIENCE, Gate, Intake
+from jqueue.server.intake import PATIENCE, Gate, Intake, has_caller
 from jqueue.server.openapi import openapi
 from jqueue.worker.signals import handle_signals
 
@@ -38,7 +39,10 @@ LAST_CALLS = 15
 """Seconds for the calls under way when the broker is stopped."""
 
 MOST_CONNECTIONS = 4096
-"""Largest number of connections. A further one gets the status 503."""
+"""Largest number of connections, and at most half of the descriptors. A request on a further one gets the status 503.
+
+A quarter of them may be connections on which no request had a token. A further one ends the oldest of those.
+"""
 
 HEADER_BYTES = 32 << 10
 """Bytes of the largest head of a request."""
@@ -110,15 +114,19 @@ def is_own_address(host: str) -> bool:
 
 
 class _Protocol(H11Protocol):
-    """Ends the connections of clients that send their requests, or read their answers, too slowly."""
+    """Ends connections of clients that send requests, or read answers, too slowly, or of too many without a token."""
 
-    def __init__(self, *args: Any, patience: float, **options: Any) -> None:
+    def __init__(
+        self, *args: Any, patience: float, strangers: dict[_Protocol, None], most_strangers: int, **options: Any
+    ) -> None:
         super().__init__(*args, **options)
-        self._patience = patience
+        self._patience, self._strangers, self._most_strangers = patience, strangers, most_strangers
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """As in uvicorn."""
         super().connection_made(transport)
+        self._make_room()
+        self._strangers[self] = None
         self._paused = self._was_paused = self._was_waiting = False
         self._last: tuple[object, int] = (None, 0)
         self._timer = self.loop.call_later(self._patience, self._look)
@@ -126,6 +134,7 @@ class _Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """As in uvicorn."""
         self._timer.cancel()
+        self._strangers.pop(self, None)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -138,10 +147,25 @@ class _Protocol(H11Protocol):
         self._paused = self._was_paused = False
         super().resume_writing()
 
+    def _make_room(self) -> None:
+        """End the oldest connection without a token if there are many: one without a request under way if possible."""
+        strangers = self._strangers
+        if len(strangers) >= self._most_strangers:
+            for each in [each for each in strangers if has_caller(each.scope)]:
+                del strangers[each]
+        if len(strangers) >= self._most_strangers:
+            oldest = next((each for each in strangers if each.is_idle), next(iter(strangers)))
+            del strangers[oldest]
+            oldest.transport.abort()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no request is under way."""
+        return not self.cycle or self.cycle.response_complete
+
     def _look(self) -> None:
         """End the connection if nothing has gone on since the last look."""
-        idle = not self.cycle or self.cycle.response_complete
-        waiting = idle and self.timeout_keep_alive_task is None  # a part of a request's head is here
+        waiting = self.is_idle and self.timeout_keep_alive_task is None  # a part of a request's head is here
         (cycle, unsent), now = self._last, (self.cycle, self.transport.get_write_buffer_size())
         stuck = self._was_paused and now[1] >= unsent
         if stuck or (waiting and self._was_waiting and cycle is now[0]) or (self.transport.is_closing() and now[1]):
@@ -241,9 +265,11 @@ async def _run(
 
 
 def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Config:
+    most = half_of_descriptors(MOST_CONNECTIONS)
+    protocol = partial(_Protocol, patience=settings.patience, strangers={}, most_strangers=most // 4)
     return uvicorn.Config(
         app,
-        http=cast(Any, partial(_Protocol, patience=settings.patience)),
+        http=cast(Any, protocol),
         ws="none",
         log_config=None,
         access_log=False,  # addresses of requests name jobs
@@ -252,7 +278,7 @@ def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Conf
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=HEADER_BYTES,
-        limit_concurrency=MOST_CONNECTIONS,
+        limit_concurrency=most,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=last_answers,
         ssl_certfile=settings.certificate,

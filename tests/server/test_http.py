@@ -7,10 +7,12 @@ import json
 import signal
 import socket
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+import aiohttp
 import msgspec
 import pytest
 
@@ -18,6 +20,7 @@ from jqueue import BrokerQueue, Limits, LocalFileSystemStorage
 from jqueue.core.shown import ShownJob, ShownStats
 from jqueue.domain import errors
 from jqueue.ports.sharing import SMALL_MESSAGE
+from jqueue.server import serving as serving_module
 from jqueue.server.access import Caller, Role, TokenFile
 from jqueue.server.api import LARGEST_BODY, Events, FoundJob
 from jqueue.server.intake import PATIENCE, Intake
@@ -279,6 +282,26 @@ async def test_every_caller_has_room_while_others_send_all_that_they_can():
         assert await body("two", 2, others)
     async with AsyncExitStack() as held:
         assert await body("two", LARGEST_BODY, held)
+
+
+async def test_connections_without_a_token_take_no_room_from_the_others(path, tmp_path, monkeypatch):
+    """As many as there may be at all do nothing: the oldest of them end, and each request with a token is answered."""
+    monkeypatch.setattr(serving_module, "MOST_CONNECTIONS", 64)
+    async with BrokerQueue(LocalFileSystemStorage(path)) as queue, serving(queue, token_file(tmp_path)) as served:
+        assert 200 == (await served.post("/v1/jobs", {"entrypoint": "other"})).status  # this connection stays
+        waiting = asyncio.create_task(served.post("/v1/claims?wait=20", {"entrypoints": ["mail"]}, Role.WORKER))
+        idle = [await asyncio.open_connection("127.0.0.1", int(served.url.rpartition(":")[2])) for _ in range(128)]
+        for reader, _ in idle[: 128 - 64 // 4]:
+            with suppress(ConnectionResetError):
+                assert b"" == await asyncio.wait_for(reader.read(), 20)
+        assert not any(reader.at_eof() for reader, _ in idle[-8:])
+        async with aiohttp.ClientSession() as session:
+            late = replace(served, session=session)
+            for each in (served, late):
+                assert 200 == (await each.post("/v1/jobs", {"entrypoint": "mail"})).status
+        assert 200 == (await waiting).status
+        for _, writer in idle:
+            writer.close()
 
 
 async def test_a_head_that_is_too_large_is_refused(served):

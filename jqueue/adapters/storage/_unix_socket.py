@@ -23,14 +23,13 @@ from functools import partial
 
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE, Handle, LinkError
-from jqueue.runtime.posix_files import open_file, set_mode, share_alike
+from jqueue.runtime.posix_files import half_of_descriptors, open_file, set_mode, share_alike
 from jqueue.runtime.system import at_fork
 
 try:
     import fcntl
-    import resource
 except ImportError:  # on Windows, which has no file locks
-    fcntl = resource = None  # type: ignore[assignment]
+    fcntl = None  # type: ignore[assignment]
 
 logger: Logger = logger_of("jqueue")
 
@@ -429,8 +428,7 @@ class SocketSeat:
             except OSError:  # the process has no descriptor left
                 await asyncio.sleep(BEAT)
                 continue
-            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-            if sum(len(seat._connections) for seat in _seats) >= min(MOST_CLIENTS, most if most > 0 else MOST_CLIENTS):
+            if sum(len(seat._connections) for seat in _seats) >= half_of_descriptors(MOST_CLIENTS):
                 connection.close()
                 continue
             reader, writer = await asyncio.open_unix_connection(sock=connection)
