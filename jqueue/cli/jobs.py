@@ -354,10 +354,12 @@ def show(
         values = {
             **job_values(job, now, ShownLife),
             "headers": sorted(job.headers),
+            "why_waiting": (reasons := await opened.view.why_waits(job, now)),
             "events_missing": missing,
             "events": None if events is None else [event_values(event) for event in events],
         }
-        texts = {**_facts(job, now), **_story(job, events or []), "missing": missing}
+        why = {"why it waits": "\n".join(reasons) or None}
+        texts = {**_facts(job, now), **why, **_story(job, events or []), "missing": missing}
         if payload:
             content = b"".join([piece async for piece in payload_of(opened.queue, job)])
             result = job.result if job.result_object is None else await opened.queue.result(job.id)

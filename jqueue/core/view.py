@@ -35,7 +35,7 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, Range, RowKey, Segment, SegmentIndex, job_of_row, with_tries
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.slices import JOBS_PER_SLICE
-from jqueue.domain.stats import Census, QueueStats
+from jqueue.domain.stats import Census, QueueStats, why_job_waits
 
 MOST_AHEAD = 8
 """Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
@@ -244,6 +244,16 @@ class QueueView:
             await some_at_once(count, sorted({each.entrypoint for each in segments.values()}))
             census.warnings += self.damage()
         return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
+
+    async def why_waits(self, job: Job, now: datetime) -> list[str]:
+        """Return all reasons why a job of this version is not claimed; none if it does not wait.
+
+        Raises:
+            StorageError: the store failed.
+        """
+        if job.status is not JobStatus.QUEUED:
+            return []
+        return why_job_waits(job, self.header, await self.stats(now), now, self.records.values())
 
     def holders(self) -> dict[str, tuple[int, datetime]]:
         """Return the number of jobs in progress and the time of the oldest claim, by holder. No row is read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from itertools import chain
@@ -15,8 +15,9 @@ from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_share, held_bytes
+from jqueue.domain.models import Job
 from jqueue.domain.printable import counted
-from jqueue.domain.rules import EntrypointRules, claims_left
+from jqueue.domain.rules import EntrypointRules, opens_at
 from jqueue.domain.segments import SEGMENTS_KEPT
 
 WARN_SHARE = 0.5
@@ -27,6 +28,9 @@ MANY_KEY_BYTES = 1 << 20
 
 UNCLAIMED = timedelta(seconds=10)
 """Time for which a job must be ready before a missing worker is the reason: workers may not have looked yet."""
+
+HOLDERS_NAMED = 3
+"""Largest number of holders of a concurrency key to name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,27 +264,77 @@ def why_waiting(header: Header, stats: QueueStats, now: datetime) -> dict[str, s
         now: the time by the queue's clock.
     """
     waiting = ((name, figures) for name, figures in (stats.entrypoints or {}).items() if figures.depth)
-    reasons = ((name, _why_waiting(name, figures, header, stats, now)) for name, figures in waiting)
+    reasons = ((name, next(_reasons(name, figures, header, stats, now), None)) for name, figures in waiting)
     return {name: reason for name, reason in reasons if reason is not None}
 
 
-def _why_waiting(name: str, figures: EntrypointStats, header: Header, stats: QueueStats, now: datetime) -> str | None:
+def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jobs: Collection[JobRecord]) -> list[str]:
+    """Return all reasons why a job is not claimed; none if it does not wait.
+
+    Args:
+        job: the job.
+        header: the queue's state.
+        stats: its statistics.
+        now: the time by the queue's clock.
+        jobs: those in the queue's object, among them all in progress that have a concurrency key.
+    """
+    if job.status is not JobStatus.QUEUED:
+        return []
+    figures = (stats.entrypoints or {}).get(job.entrypoint, EntrypointStats())
+    reasons = list(_reasons(job.entrypoint, figures, header, stats, now))
+    if job.run_at is not None and job.run_at > now:
+        reasons.insert(0, f"scheduled: ready in {(job.run_at - now).total_seconds():.0f} s")
+    key, most = job.concurrency_key, job.concurrency_limit or 1
+    if key is not None:
+        holders = [
+            f"job {each.id}{f' of {each.holder}' if each.holder else ''}"
+            for each in jobs
+            if each.concurrency_key == key and each.status is JobStatus.IN_PROGRESS
+        ]
+        if len(holders) >= most:
+            named = ", ".join(holders[:HOLDERS_NAMED]) + (", …" if len(holders) > HOLDERS_NAMED else "")
+            reasons.append(f"its concurrency key is taken: {len(holders)} of {most} in progress: {named}")
+    workers = [
+        each
+        for each in stats.workers
+        if not (each.lost or each.stopping)
+        and (job.entrypoint in each.entrypoints or len(each.entrypoints) >= ENTRYPOINTS_SHOWN)
+    ]
+    if workers and all(each.busy >= each.slots for each in workers):
+        taken, slots = (sum(getattr(each, name) for each in workers) for name in ("busy", "slots"))
+        reasons.append(f"no free slot: {taken} of {slots} taken at {counted(len(workers), 'worker')} with the handler")
+    before = sum(
+        each.status is JobStatus.QUEUED
+        and each.entrypoint == job.entrypoint
+        and (each.priority, each.sequence) < (job.priority, job.sequence)
+        and (each.run_at is None or each.run_at <= now)
+        for each in jobs
+    )
+    if before:
+        least = " at least" if header.segments else ""
+        reasons.append(f"{counted(before, 'ready job')}{least} of this entrypoint come before it")
+    return reasons or ["nothing holds it back: it is next"]
+
+
+def _reasons(name: str, figures: EntrypointStats, header: Header, stats: QueueStats, now: datetime) -> Iterator[str]:
+    """Yield what holds back all jobs of an entrypoint."""
     rules = header.entrypoints.get(name, EntrypointRules())
     if rules.paused:
-        return "paused"
+        yield "paused"
     if rules.max_running is not None and figures.in_progress >= rules.max_running:
-        return f"at its limit: {figures.in_progress} of {rules.max_running} in progress"
+        yield f"at its limit: {figures.in_progress} of {rules.max_running} in progress"
     if rules.rate is not None and rules.per is not None:
-        left = claims_left(header.recent.get(name, ()), now.timestamp(), rules.rate, rules.per)
-        if not left:
-            return f"at its limit: {counted(rules.rate, 'claim')} within {rules.per:g} s"
+        at = opens_at(header.recent.get(name, ()), now.timestamp(), rules.rate, rules.per)
+        if at is not None:
+            wait = max(0.0, at - now.timestamp())
+            yield f"at its limit: {counted(rules.rate, 'claim')} within {rules.per:g} s, the next in {wait:.0f} s"
     if figures.totals is None or figures.in_progress or figures.totals.last_minute.claimed:
-        return None  # the format keeps no records of workers, or a program takes these jobs
+        return  # the format keeps no records of workers, or a program takes these jobs
     if figures.oldest_ready_age is not None and figures.oldest_ready_age < UNCLAIMED:
-        return None
+        return
     shown = (record.entrypoints for record in stats.workers if not record.lost)
-    known = any(name in names or len(names) >= ENTRYPOINTS_SHOWN for names in shown)
-    return None if known else "no worker that has the handler"
+    if not any(name in names or len(names) >= ENTRYPOINTS_SHOWN for names in shown):
+        yield "no worker that has the handler"
 
 
 def crowd_warning(header: Header) -> str | None:

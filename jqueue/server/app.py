@@ -148,7 +148,8 @@ class _Dashboard:
 
     async def _job(self, request: Request) -> dict[str, Any]:
         view = await self._viewers.look()
-        return job_details(await self._found(request), view.now)
+        job = await self._found(request)
+        return {**job_details(job, view.now), "why_waiting": await view.queue.why_waits(job, view.now)}
 
     async def _payload(self, request: Request) -> dict[str, Any]:
         return await payload_of(self._queue, await self._found(request))

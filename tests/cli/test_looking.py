@@ -16,6 +16,8 @@ from base64 import b64decode
 
 import pytest
 
+from jqueue.domain.header import WorkerRecord
+from jqueue.domain.operations.operator import Attend
 from jqueue.operations import Enqueue
 from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, values
 from tests.cli.hostile import HOSTILE, fill
@@ -170,6 +172,31 @@ def test_stats_count_the_jobs_of_each_entrypoint(path, queue):
     assert ["nightly"] == [entry["name"] for entry in figures["schedules"]]
     queue.pause("mail")
     assert "mail: 2 ready jobs wait: paused" in run("stats", path).stdout
+
+
+def test_show_tells_all_reasons_why_a_job_waits_and_who_holds_its_key(path, queue):
+    holder = queue.enqueue("mail", b"", concurrency_key="ada")
+    queue.dequeue("mail")
+    for number in range(2):
+        queue.enqueue("mail", b"", job_id=f"before{number}")
+    queue.enqueue("mail", b"", job_id="waits", concurrency_key="ada")
+    queue.enqueue("mail", b"", job_id="later", delay=3600)
+    queue.limit("mail", running=1, rate=1, per=86400)
+    queue.pause("mail")
+    paused, running, key, before = values("show", path, "waits")["why_waiting"]
+    assert ("paused", "at its limit: 1 of 1 in progress") == (paused, running)
+    assert key.startswith(f"its concurrency key is taken: 1 of 1 in progress: job {holder.id} of ")
+    assert "2 ready jobs of this entrypoint come before it" == before
+    assert "why it waits paused at its limit" in " ".join(run("show", path, "waits").stdout.split())
+    assert "scheduled: ready in 3" in values("show", path, "later")["why_waiting"][0]
+    assert [] == values("show", path, holder.id)["why_waiting"]
+    queue.resume("mail")
+    queue.limit("mail", running=None, rate=None, per=None)
+    assert ["nothing holds it back: it is next"] == values("show", path, "before0")["why_waiting"]
+    record = WorkerRecord(name="w", at=time.time(), beat=60, slots=1, entrypoints=("mail",))
+    queue.apply(Attend({"run": record}))
+    queue.dequeue("mail", holder=record.holder)
+    assert ["no free slot: 1 of 1 taken at 1 worker with the handler"] == values("show", path, "before1")["why_waiting"]
 
 
 # The past

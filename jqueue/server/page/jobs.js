@@ -161,6 +161,7 @@ function facts(job) {
     row("Entrypoint", link({ entrypoint: job.entrypoint }, foreign(job.entrypoint))),
     row("Holder", job.holder && link({ holder: job.holder }, foreign(job.holder))),
     row("Runs for", running),
+    row("Waits because", job.why_waiting?.length ? h("ul", {}, job.why_waiting.map((why) => h("li", {}, foreign(why)))) : null),
     TIMES.map(([name, label]) => job[name] && row(label, [moment(job[name]), h("small", {}, ` ${ago(job[name], job.now)}`)])),
     row("Attempts", attempts(job) + (job.max_attempts ? `; dead after ${counted(job.max_attempts, "failure")}` : "")),
     row("Priority", job.priority),
