@@ -228,7 +228,7 @@ def broker_of(program: str, given: dict[str, Any]) -> Process:
         options = urlencode({"endpoint_url": given["url"], "region_name": given["region"]})
         place = f"s3://{given['bucket']}/{given['key']}?{options}"
     asyncio.run(_create(given))
-    broker = Process("-m", "jqueue", "serve", place, "--listen", "127.0.0.1:0")
+    broker = Process("-m", "jqueue", "serve", place, "--listen", "127.0.0.1:0", "--insecure")
     broker.url = broker.line().split()[-1].rstrip("/")
     asyncio.run(_wait_for_seat(given))
     return broker

@@ -20,7 +20,7 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
 from jqueue.ports.storage import describe
 
 if TYPE_CHECKING:
-    from jqueue.server.access import TokenFile
+    from jqueue.server.access import KnownTokens
     from jqueue.server.serving import Settings
 
 
@@ -30,8 +30,8 @@ Certificate = Annotated[
 ]
 PrivateKey = Annotated[Path | None, option("FILE", "Private key of --tls-cert, in PEM.", "--tls-key")]
 INSECURE = (
-    "Let other machines in without TLS, and with `jqueue serve` also without tokens: everyone on the network can then "
-    "read and change the queue."
+    "Let other machines in without TLS. `jqueue serve` then needs no token either, unless it has --token-file: everyone "
+    "who reaches the address, also every user of this machine, can read and change the queue."
 )
 Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE)]
 FOUND_AT = (
@@ -132,7 +132,7 @@ def serve(
     url: URL = "",
     listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")] = "127.0.0.1:8470",
     token_file: Annotated[
-        Path | None, option("FILE", f"{TOKENS} By default, every program on this machine is an operator.")
+        Path | None, option("FILE", f"{TOKENS} By default, the printed address has the only token, of an operator.")
     ] = None,
     new_token: Annotated[
         str | None,
@@ -162,10 +162,11 @@ def serve(
     One process commits for all of its clients, so they do not slow each other down. No client needs access to the
     store. Python programs on the same file find this broker by themselves.
 
-    By default, only programs on this machine can reach it, and they need no token. Every other address, such as
-    --listen 0.0.0.0:8470, needs --token-file, --tls-cert and --tls-key, or --insecure. A token has a role: a producer
-    may enqueue, a worker may claim jobs too, a viewer may look at jobs without payloads, an operator may do everything.
-    The file is read again when it changes.
+    By default, only programs on this machine can reach it, of any of its users. It prints its address with a new token
+    in it, for `connect("jqueue+" + address)` or the header Authorization: Bearer TOKEN. With --token-file, tokens last.
+    Every other address, such as --listen 0.0.0.0:8470, needs --token-file, --tls-cert and --tls-key, or --insecure. A
+    token has a role: a producer may enqueue, a worker may claim jobs too, a viewer may look at jobs without payloads,
+    an operator may do everything. The file is read again when it changes.
 
     SIGTERM or Ctrl-C ends it: waiting clients are answered, and calls under way are finished.
 
@@ -177,14 +178,20 @@ def serve(
         return
     if not url:
         raise RefusedError("give the URL of the queue")
-    from jqueue.server.access import TokenFile
+    from jqueue.server.access import KnownTokens, Role, TokenFile, random_text
     from jqueue.server.serving import Settings
     from jqueue.telemetry.exporters import address_of
+
+    fragment, tokens = "", None
 
     try:
         address, port = address_of(listen)
         _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
-        tokens = None if token_file is None else TokenFile(token_file)
+        if token_file is not None:
+            tokens = TokenFile(token_file)
+        elif not insecure:
+            token = random_text()
+            fragment, tokens = f"#token={token}", KnownTokens({token: Role.OPERATOR})
         queue = connect_queue(url, create=create, insecure=insecure)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise RefusedError(str(error)) from None
@@ -192,7 +199,7 @@ def serve(
         raise RefusedError("this queue has a format that cannot be served: `jqueue migrate` moves its jobs to another")
     settings = Settings(host=address, port=port, certificate=certificate, key=key, names=tuple(host or ()))
     try:
-        asyncio.run(_serve(queue, settings, tokens, public_url))
+        asyncio.run(_serve(queue, settings, tokens, fragment, public_url))
     except OSError as error:
         raise RefusedError(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
@@ -207,7 +214,9 @@ def _check_packages(what: str) -> None:
         raise RefusedError(f'the {what} needs more packages: pip install "jqueue[dashboard]"') from None
 
 
-async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | None, public_url: str | None) -> None:
+async def _serve(
+    queue: BrokerQueue, settings: Settings, tokens: KnownTokens | None, fragment: str, public_url: str | None
+) -> None:
     from jqueue.server.serving import broker_until_stopped
 
     with suppress(ImportError, OSError, ValueError):  # each client has a connection
@@ -225,7 +234,7 @@ async def _serve(queue: BrokerQueue, settings: Settings, tokens: TokenFile | Non
         gc.freeze()
 
         def show(link: str) -> None:
-            typer.echo(f"serving {name} at {link}")
+            typer.echo(f"serving {name} at {link}{fragment}")
             place = public_url or link.rstrip("/")
             if public_url is None and not settings.names and settings.host in EVERY_ADDRESS:
                 note("programs on other machines do not find this broker in the queue: give its --url")

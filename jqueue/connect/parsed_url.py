@@ -62,6 +62,7 @@ class ParsedURL:
         name: the object in it. Bytes that are not UTF-8 are surrogates, as in file names.
         options: the options after the question mark, by name.
         create: True if a missing folder may be created.
+        fragment: the part after # of the URL of a broker.
         token, ca_file, insecure: how a broker of the queue is reached: see `connect`.
     """
 
@@ -72,6 +73,7 @@ class ParsedURL:
     user: str | None = None
     secret: str | None = None
     create: bool = False
+    fragment: str = ""
     token: str | None = None
     ca_file: str | None = None
     insecure: bool = False
@@ -140,7 +142,8 @@ def parse_url(scheme: str, url: str, begin: int, *, create: bool = False) -> Par
     """
     if not url.isprintable() or url != url.strip():
         raise url_error(scheme, "has a line break or another character that must be escaped with %")
-    path, _, query = url[begin:].partition("?")
+    whole, _, fragment = url[begin:].partition("#") if scheme.startswith("jqueue+") else (url[begin:], "", "")
+    path, _, query = whole.partition("?")
     authority, _, name = path.partition("/")
     login, at, host = authority.rpartition("@")
     user, colon, secret = (_unescape(scheme, part) for part in login.partition(":"))
@@ -154,6 +157,7 @@ def parse_url(scheme: str, url: str, begin: int, *, create: bool = False) -> Par
         user if at else None,
         secret if colon else None,
         create,
+        fragment,
     )
 
 

@@ -184,13 +184,16 @@ def _broker(url: ParsedURL) -> ObjectStoragePort:
     place = or_none(ENDPOINT.convert, f"{scheme}://{url.host}")
     if place is None or not url.name.isascii() or "//" in url.name:
         raise url_error(url.scheme, "names no host, or has another port or path than a broker has")
+    name, _, token = url.fragment.partition("=")
+    if url.fragment and (name != "token" or not token):
+        raise url_error(url.scheme, "has something else than #token=TOKEN at its end")
     options = url.option_values(ca_file=TEXT, insecure=BOOLEAN)
     insecure, ca_file = options.get("insecure", url.insecure), options.get("ca_file", url.ca_file)
     try:
         from jqueue.adapters.http_link import BrokerDialer, BrokerStorage
     except ImportError:
         raise ImportError('a client of a broker needs more packages: pip install "jqueue[client]"') from None
-    dialer = BrokerDialer(url.token, ca_file=ca_file, insecure=insecure)
+    dialer = BrokerDialer(url.token or token or None, ca_file=ca_file, insecure=insecure)
     place = f"{place}/{quote(url.name)}".rstrip("/")
     if dialer.reason_against(place) is not None:
         raise url_error(

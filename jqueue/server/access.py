@@ -11,7 +11,7 @@ import hmac
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -120,44 +120,6 @@ Authorize = Callable[[Request], Role | str | Awaitable[Role | str | None] | None
 """Returns the role of the user who has sent a request; None refuses the request."""
 
 
-class Tokens:
-    """Tokens, each with a role, for users of the page. The browser keeps a cookie from which no token can be computed.
-
-    Args:
-        roles: by token; or a file of tokens.
-        cookie: name of the cookie. Two pages of one host need different names.
-        secret: makes the value of a cookie, so that it cannot be computed from the hashes in the file.
-    """
-
-    def __init__(self, roles: Mapping[str, Role] | TokenFile, cookie: str, secret: str) -> None:
-        self.cookie = cookie
-        self._secret = secret.encode()
-        self._file = roles if isinstance(roles, TokenFile) else None
-        self._roles = [] if isinstance(roles, TokenFile) else [(_hash(token), role) for token, role in roles.items()]
-
-    def __repr__(self) -> str:
-        return f"Tokens({self._file or f'<{len(self._roles)} tokens>'}, {self.cookie!r})"
-
-    def session(self, token: str) -> str | None:
-        """Return the value of the cookie for a token; None if the token is wrong."""
-        value = self._value(_hash(token))
-        return value if self._role(value) is not None else None
-
-    def __call__(self, request: Request) -> Role | None:
-        """Return the role of the user who has sent a request."""
-        return self._role(request.cookies.get(self.cookie, ""))
-
-    def _role(self, value: str) -> Role | None:
-        found = None
-        for known, role in self._roles if self._file is None else self._file.roles():  # all, so that time tells nothing
-            if hmac.compare_digest(self._value(known).encode(), value.encode()) and role in OF_THE_PAGE:
-                found = role
-        return found
-
-    def _value(self, known: str) -> str:
-        return hmac.digest(self._secret, known.encode(), "sha256").hex()
-
-
 @dataclass(frozen=True)
 class Caller:
     """The sender of a request to the broker.
@@ -165,13 +127,49 @@ class Caller:
     Attributes:
         role: its role.
         name: name of its token; the address of a caller that needs no token.
+        token_hash: SHA-256 of its token in hexadecimal; empty if it needs none.
     """
 
     role: Role
     name: str
+    token_hash: str = field(default="", repr=False)
 
 
-class TokenFile:
+class KnownTokens:
+    """Tokens, of which only the hashes are kept.
+
+    Args:
+        roles: by token.
+    """
+
+    def __init__(self, roles: Mapping[str, Role]) -> None:
+        self._callers = [Caller(role, role, _hash(token)) for token, role in roles.items()]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(<{len(self._callers)} tokens>)"
+
+    def callers(self) -> list[Caller]:
+        """Return the caller with each token.
+
+        Raises:
+            InvalidJobError: the file of the tokens cannot be read now.
+        """
+        return self._callers
+
+    def caller(self, token: str) -> Caller | None:
+        """Return the caller with a token; None if the token is wrong.
+
+        Raises:
+            InvalidJobError: the file of the tokens cannot be read now.
+        """
+        value, found = _hash(token), None
+        for caller in self.callers():  # all of them, so that the time tells nothing
+            if hmac.compare_digest(caller.token_hash, value):
+                found = caller
+        return found
+
+
+class TokenFile(KnownTokens):
     """The tokens of a file: lines of a role, the SHA-256 of a token in hexadecimal, and a name.
 
     The file is read again when it changes. While it cannot be read, nobody gets in.
@@ -184,16 +182,16 @@ class TokenFile:
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__({})
         self._path = path
         self._read_as: tuple[int, ...] | None = None
-        self._callers: list[tuple[str, Caller]] = []
-        self.read()
+        self.callers()
 
     def __repr__(self) -> str:
         return f"TokenFile({str(self._path)!r})"
 
-    def read(self) -> None:
-        """Read the file if it has changed."""
+    def callers(self) -> list[Caller]:
+        """Return the caller with each token: see `KnownTokens`. The file is read if it has changed."""
         try:
             about = self._path.stat()
             version = about.st_ino, about.st_size, about.st_mtime_ns, about.st_ctime_ns
@@ -203,7 +201,7 @@ class TokenFile:
         if about.st_mode & 0o077:
             raise InvalidJobError("other users can read the token file: run chmod 600 on it")
         if version == self._read_as:
-            return
+            return self._callers
         callers = []
         for number, line in enumerate(lines, 1):
             words = line.split()
@@ -214,32 +212,11 @@ class TokenFile:
                     f"line {number} of the token file is wrong: it needs a role, the SHA-256 of a token and a name. "
                     "`jqueue serve --token-file FILE --new-token ROLE` adds such a line"
                 )
-            callers.append((words[1], Caller(Role(words[0]), words[2])))
+            callers.append(Caller(Role(words[0]), words[2], words[1]))
         if not callers:
             raise InvalidJobError("the token file has no tokens: `jqueue serve --token-file FILE --new-token ROLE`")
         self._callers, self._read_as = callers, version
-
-    def caller(self, token: str) -> Caller | None:
-        """Return the caller with a token; None if the token is wrong.
-
-        Raises:
-            InvalidJobError: the file cannot be read now.
-        """
-        self.read()
-        value, found = _hash(token), None
-        for known, caller in self._callers:  # all of them, so that the time tells nothing
-            if hmac.compare_digest(known, value):
-                found = caller
-        return found
-
-    def roles(self) -> list[tuple[str, Role]]:
-        """Return the hash of each token with its role.
-
-        Raises:
-            InvalidJobError: the file cannot be read now.
-        """
-        self.read()
-        return [(known, caller.role) for known, caller in self._callers]
+        return callers
 
     @staticmethod
     def add(path: Path, role: Role, name: str, token: str) -> None:
@@ -253,6 +230,44 @@ class TokenFile:
             os.write(descriptor, f"{role} {_hash(token)} {name}\n".encode())
         finally:
             os.close(descriptor)
+
+
+class Tokens:
+    """Tokens, each with a role, for users of the page. The browser keeps a cookie from which no token can be computed.
+
+    Args:
+        known: the tokens; or the roles by token.
+        cookie: name of the cookie. Two pages of one host need different names.
+        secret: makes the value of a cookie, so that it cannot be computed from the hashes in the file.
+    """
+
+    def __init__(self, known: Mapping[str, Role] | KnownTokens, cookie: str, secret: str) -> None:
+        self.cookie = cookie
+        self._secret = secret.encode()
+        self._known = known if isinstance(known, KnownTokens) else KnownTokens(known)
+
+    def __repr__(self) -> str:
+        return f"Tokens({self._known}, {self.cookie!r})"
+
+    def session(self, token: str) -> str | None:
+        """Return the value of the cookie for a token; None if the token is wrong."""
+        value = self._value(_hash(token))
+        return value if self._role(value) is not None else None
+
+    def __call__(self, request: Request) -> Role | None:
+        """Return the role of the user who has sent a request."""
+        return self._role(request.cookies.get(self.cookie, ""))
+
+    def _role(self, value: str) -> Role | None:
+        found = None
+        for caller in self._known.callers():  # all, so that time tells nothing
+            same = hmac.compare_digest(self._value(caller.token_hash).encode(), value.encode())
+            if same and caller.role in OF_THE_PAGE:
+                found = caller.role
+        return found
+
+    def _value(self, known: str) -> str:
+        return hmac.digest(self._secret, known.encode(), "sha256").hex()
 
 
 def random_text() -> str:

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGE_BYTES, SMALL_BYTES, SMALL_MESSAGE
-from jqueue.server.access import Caller, Role, TokenFile
+from jqueue.server.access import Caller, KnownTokens, Role
 from jqueue.server.problems import Problem, problem_of
 from jqueue.server.shield import foreign_origin, is_ours, shown
 
@@ -53,7 +53,7 @@ class Gate:
         hosts: names of this host, besides addresses and `localhost`.
     """
 
-    def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, tokens: KnownTokens | None, hosts: Collection[str]) -> None:
         self._app, self._tokens = app, tokens
         self._hosts = {host.casefold().rstrip(".") for host in hosts}
 

@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.posix_files import half_of_descriptors
-from jqueue.server.access import Role, TokenFile, Tokens, random_text
+from jqueue.server.access import KnownTokens, Role, TokenFile, Tokens, random_text
 from jqueue.server.api import Api
 from jqueue.server.app import dashboard
 from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
@@ -72,7 +72,7 @@ class Settings:
 
 def broker(
     queue: BlobQueue,
-    tokens: TokenFile | None = None,
+    tokens: KnownTokens | None = None,
     hosts: Collection[str] = (),
     patience: float = PATIENCE,
     cookie: str = "jqueue-broker",
@@ -216,7 +216,7 @@ async def serve_until_stopped(queue: JobQueue, settings: Settings, show: Callabl
 async def broker_until_stopped(
     queue: BlobQueue,
     settings: Settings,
-    tokens: TokenFile | None,
+    tokens: KnownTokens | None,
     show: Callable[[str], None],
     leave: Callable[[], Awaitable[None]],
 ) -> None:

@@ -19,6 +19,7 @@ import pytest
 from jqueue.server.access import Role, TokenFile
 from tests.cli.commands import PATIENCE, SECRET, refused, run
 from tests.telemetry.samples import samples_of
+from tests.unit.test_shared_files import STRANGER, run_as
 
 TOKEN = "operator-token-000000"
 
@@ -146,6 +147,40 @@ def test_the_broker_has_tls_tokens_and_an_end_that_says_nothing_of_either(path, 
         assert not any(secret in errors for secret in (token, SECRET))
     assert SECRET in path.read_text() or base64.b64encode(SECRET.encode()).decode() in path.read_text()
     assert token not in path.read_text()
+
+
+def test_a_broker_on_this_machine_wants_the_token_of_its_address(path):
+    with running(path, "--listen", "127.0.0.1:0", command="serve") as (process, link):
+        address, _, token = link.partition("#token=")
+        assert ("http://127.0.0.1:", 64) == (address.rstrip("/").rstrip("0123456789"), len(token))
+        for header in ("", "Bearer wrong"):
+            assert 401 == call(link, "GET", "/v1/stats", Authorization=header)[0]
+        assert 401 == call(link, "GET", "/api/overview")[0]
+        assert 200 == call(link, "POST", "/api/session", {"token": token})[0]
+        shown = run("enqueue", f"jqueue+{link}", "mail", SECRET)
+        assert (0, False) == (shown.exit_code, token in shown.output)
+        assert "needs a token" in run("stats", f"jqueue+{address}").output
+        process.send_signal(signal.SIGTERM)
+        out, errors = process.communicate(timeout=PATIENCE)
+        assert not any(secret in out + errors for secret in (token, SECRET))
+    with running(path, "--listen", "127.0.0.1:0", "--insecure", command="serve") as (_, link):
+        assert "#" not in link
+        assert 200 == call(link, "GET", "/v1/stats")[0]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_another_user_of_the_machine_gets_nothing_of_a_private_queue_from_its_broker(path, queue):
+    queue.enqueue("mail", SECRET.encode(), job_id="one")
+    with running(path, "--listen", "127.0.0.1:0", command="serve") as (_, link):
+
+        async def look():
+            with pytest.raises(PermissionError):
+                path.read_bytes()
+            return [call(link, "GET", target) for target in ("/v1/jobs/one", "/v1/object", "/api/job/payload?id=one")]
+
+        for status, _, content in run_as(STRANGER, look):
+            assert (401, False) == (status, SECRET.encode() in content)
 
 
 def test_a_program_on_the_same_file_finds_the_broker(path):

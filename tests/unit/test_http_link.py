@@ -263,6 +263,21 @@ def test_urls_of_brokers():
             connect(wrong)
 
 
+async def test_the_address_that_a_broker_prints_has_its_token():
+    async with server(OK, piece(b"{}"), piece(b"")) as (url, requests):
+        queue = connect(f"jqueue+{url}/queue?insecure=true#token={TOKEN}", BrokerQueue)
+        assert (f"{url}/queue", False) == (queue.storage.url, TOKEN in repr(queue))
+        assert TOKEN.encode() not in pickle.dumps(queue)
+        link = await queue.storage.dial()
+        assert await link.exchange(b"{}") == b"{}"
+        link.close()
+    assert f"Authorization: Bearer {TOKEN}".encode() in requests[0][0]
+    for wrong in (TOKEN, f"secret={TOKEN}", "token="):
+        with pytest.raises(InvalidURLError, match="#token=TOKEN") as raised:
+            connect(f"jqueue+{url}#{wrong}")
+        assert TOKEN not in str(raised.value)
+
+
 @pytest.mark.parametrize("url", ["s3://bucket/key", "gs://bucket/key", "az://account@box/key"])
 async def test_a_queue_in_a_remote_store_finds_its_broker_with_the_token_of_connect(url):
     queue: Any = connect(url, BrokerQueue, token=TOKEN)
