@@ -30,8 +30,8 @@ Certificate = Annotated[
 ]
 PrivateKey = Annotated[Path | None, option("FILE", "Private key of --tls-cert, in PEM.", "--tls-key")]
 INSECURE = (
-    "Let other machines in without TLS. `jqueue serve` then needs no token either, unless it has --token-file: everyone "
-    "who reaches the address, also every user of this machine, can read and change the queue."
+    "Let other machines in without TLS. `jqueue serve` then needs no token either, unless it has --token-file: "
+    "everyone who reaches the address, also any user of this machine, can read and change the queue."
 )
 Insecure = Annotated[bool, typer.Option("--insecure", help=INSECURE)]
 FOUND_AT = (

@@ -87,7 +87,7 @@ class Gate:
         if not is_ours(host, self._hosts):
             detail = f"the host name {shown(host)} is not allowed: start the broker with --host NAME"
             raise Problem(421, "HostNotAllowed", detail)
-        if (foreign := foreign_origin(headers, host, self._hosts)) is not None:
+        if (foreign := foreign_origin(headers, host, self._hosts, scope["method"])) is not None:
             raise Problem(403, "ForeignOrigin", foreign)
         if self._tokens is None:
             client = scope.get("client")

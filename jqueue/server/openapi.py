@@ -22,7 +22,7 @@ VERSION = "1"
 TEMPLATE = "#/components/schemas/{name}"
 
 PROBLEMS = {
-    400: "the body is not JSON, or not complete",
+    400: "the head is wrong or too large, or the body is not JSON or not complete",
     401: "the token is missing or wrong",
     403: "the role of the token does not allow this, or the request comes from a page of another site",
     404: "there is no such thing",

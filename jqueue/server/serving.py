@@ -27,6 +27,7 @@ from jqueue.server.app import dashboard
 from jqueue.server.calls import KEEP_ALIVE, Calls, WholeObject
 from jqueue.server.intake import PATIENCE, Gate, Intake, has_caller
 from jqueue.server.openapi import openapi
+from jqueue.server.problems import Problem
 from jqueue.worker.signals import handle_signals
 
 NAMES = ("", "/{name}")
@@ -175,6 +176,27 @@ class _Protocol(H11Protocol):
         self._timer = self.loop.call_later(self._patience, self._look)
 
 
+class _HeadCheck:
+    """Refuses heads that are too large, and those with two lengths of the body: a proxy may believe the other one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, as an ASGI application."""
+        app, detail = self._app, ""
+        if scope["type"] == "http":
+            headers = scope["headers"]
+            size = sum(len(name) + len(value) for name, value in headers) + len(scope["query_string"])
+            if size + len(scope["raw_path"]) > HEADER_BYTES:  # h11 bounds heads that come in several pieces only
+                detail = f"the head of a request may have at most {HEADER_BYTES} bytes"
+            elif {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+                detail = "the request has both a Content-Length and a Transfer-Encoding"
+        if detail:
+            app = Problem(400, "BadHead", detail, headers={"Connection": "close"}).response()
+        await app(scope, receive, send)
+
+
 class _Server(uvicorn.Server):
     """A server that leaves signals to its caller, and calls `ready` when it can be reached."""
 
@@ -268,7 +290,7 @@ def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Conf
     most = half_of_descriptors(MOST_CONNECTIONS)
     protocol = partial(_Protocol, patience=settings.patience, strangers={}, most_strangers=most // 4)
     return uvicorn.Config(
-        app,
+        _HeadCheck(app),
         http=cast(Any, protocol),
         ws="none",
         log_config=None,

@@ -72,17 +72,18 @@ class Shield:
             return f"the host name {shown(host)} is not allowed: start the dashboard with --allow-host NAME"
         if method in SAFE_METHODS:
             return None
-        if (foreign := foreign_origin(headers, host, self._hosts or ())) is not None:
+        if (foreign := foreign_origin(headers, host, self._hosts or (), method)) is not None:
             return foreign
         if headers.get(PROOF) is None:
             return f"the request has no header {PROOF}"
         return None
 
 
-def foreign_origin(headers: Headers, host: str, names: Collection[str]) -> str | None:
+def foreign_origin(headers: Headers, host: str, names: Collection[str], method: str) -> str | None:
     """Return why a request comes from another site; None if it does not.
 
-    An origin with one of the names is ours: a proxy may send a `Host` of its own.
+    An origin with one of the names is ours: a proxy may send a `Host` of its own. A request for an address that a user
+    has typed, or for a link that a user has followed, is none of another site: no page can read what the browser shows.
     """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
     if origin is not None and not _is_origin_of(origin, host, names):
@@ -90,7 +91,8 @@ def foreign_origin(headers: Headers, host: str, names: Collection[str]) -> str |
             f"the request comes from another site: its Origin is {shown(origin)}, and its Host is {shown(host)}. "
             "Behind a proxy, allow its name: dashboard --allow-host NAME, serve --host NAME, or hosts=[NAME]"
         )
-    if site != "same-origin":
+    is_visit = method in SAFE_METHODS and (site == "none" or headers.get("sec-fetch-dest") == "document")
+    if site != "same-origin" and not is_visit:
         return f"the request comes from another site: its Sec-Fetch-Site is {shown(site)}"
     return None
 
