@@ -182,7 +182,8 @@ def serve(
     from jqueue.server.serving import Settings
     from jqueue.telemetry.exporters import address_of
 
-    fragment, tokens = "", None
+    fragment = ""
+    tokens: KnownTokens | None = None
 
     try:
         address, port = address_of(listen)

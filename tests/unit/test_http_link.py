@@ -265,7 +265,7 @@ def test_urls_of_brokers():
 
 async def test_the_address_that_a_broker_prints_has_its_token():
     async with server(OK, piece(b"{}"), piece(b"")) as (url, requests):
-        queue = connect(f"jqueue+{url}/queue?insecure=true#token={TOKEN}", BrokerQueue)
+        queue: Any = connect(f"jqueue+{url}/queue?insecure=true#token={TOKEN}", BrokerQueue)
         assert (f"{url}/queue", False) == (queue.storage.url, TOKEN in repr(queue))
         assert TOKEN.encode() not in pickle.dumps(queue)
         link = await queue.storage.dial()
