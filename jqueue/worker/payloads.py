@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -82,7 +83,7 @@ class Codec:
         try:
             if self._raw is not None:
                 return payload if self._raw is bytes else payload.decode()
-            return self._adapter.validate_json(payload) if payload or self.default is MISSING else self.default
+            return _read(self._adapter, payload) if payload or self.default is MISSING else self.default
         except Exception as error:
             problem = _problem_of(error, self._adapter)
         raise PayloadError(f"the payload does not fit the handler: {problem}")
@@ -98,7 +99,7 @@ class Codec:
         try:
             if self._raw is not None:
                 return bytes(value) if self._raw is bytes else value.encode()
-            payload, place = _through_json(self._adapter, self._adapter.validate_python(value), round_trip=True)
+            payload, place = _through_json(self._adapter, self._adapter.validate_python(value, by_name=True))
             if place is None:
                 return payload
             where = ".".join(place if self._name is None else (self._name, *place))
@@ -153,18 +154,38 @@ def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
         ResultError: the value does not fit that type.
     """
     try:
-        return adapter.validate_json(to_json(value))
+        return _read(adapter, to_json(value))
     except Exception as error:
         problem = _problem_of(error, adapter)
     raise ResultError(f"the result does not fit the return type of the handler: {problem}")
 
 
+def _read(adapter: TypeAdapter[Any], content: bytes) -> Any:
+    """Return the value of a JSON text, whose fields have their aliases or their names."""
+    return adapter.validate_json(content, by_name=True)
+
+
 def _through_json(adapter: TypeAdapter[Any], value: Any, **options: Any) -> tuple[bytes, tuple[str, ...] | None]:
     """Return the JSON of a value, and the place of the first part of it that does not come back."""
-    dump = functools.partial(adapter.dump_json, by_alias=True, **options)
+    dump = functools.partial(adapter.dump_json, by_alias=_reads_aliases(adapter), round_trip=True, **options)
     content = dump(value)
-    arrived = adapter.validate_json(content)
+    arrived = _read(adapter, content)
     return content, _lost(value, arrived, adapter, lambda: dump(arrived) == content)
+
+
+@functools.lru_cache(maxsize=1024)
+def _reads_aliases(adapter: TypeAdapter[Any]) -> bool:
+    """True if each alias that a type writes is one that it reads. If not, its fields are written by name."""
+    return _is_read(adapter.core_schema)
+
+
+def _is_read(schema: Any) -> bool:
+    """True if each alias that is written in a pydantic core schema is also read, at any depth."""
+    if not isinstance(schema, Mapping):
+        return not isinstance(schema, list | tuple) or all(map(_is_read, schema))
+    written, read = schema.get("serialization_alias"), schema.get("validation_alias")
+    is_read = written is None or read in (written, [written]) or (isinstance(read, list) and [written] in read)
+    return is_read and all(map(_is_read, schema.values()))
 
 
 def _lost(sent: Any, came: Any, adapter: TypeAdapter[Any], encodes_alike: Callable[[], bool]) -> tuple[str, ...] | None:
@@ -189,20 +210,31 @@ def _lost(sent: Any, came: Any, adapter: TypeAdapter[Any], encodes_alike: Callab
     for key, part in parts.items():
         place = _lost(part, others[key], adapter, encodes_alike) if others and key in others else ()
         if place is not None:
-            return (str(key) if kind is not Mapping or key in names_of(adapter) else "…", *place)
+            return (str(key) if kind not in KEYED_BY_CONTENT or key in names_of(adapter) else "…", *place)
     return None if len(parts) == len(others or ()) else ()
 
 
 def _is_equal(sent: Any, came: Any) -> bool | None:
     """True if two values are equal, or both are NaN. None: their type does not compare values."""
-    if isinstance(sent, datetime) and isinstance(came, datetime) and sent.tzinfo and came.tzinfo:
-        sent, came = sent.astimezone(UTC), came.astimezone(UTC)  # `==` is False in an hour that a zone has twice
+    sent, came = _instant(sent), _instant(came)
     if type(sent).__eq__ is object.__eq__:  # type: ignore[comparison-overlap]
-        return None
+        return sent is came or None
     try:
         return bool(sent == came or (sent != sent and came != came))
     except Exception:
         return None
+
+
+def _instant(value: Any) -> Any:
+    """Return a time with a zone in UTC: `==` is False for times of two zones in an hour that one of them has twice."""
+    try:
+        return value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+    except OverflowError:  # it is near the first or the last time that Python has
+        return value
+
+
+KEYED_BY_CONTENT = (Mapping, set, frozenset)
+"""The kinds of values whose keys, by which their parts are compared, are content."""
 
 
 def _parts(value: Any) -> tuple[type, Mapping[Any, Any] | None]:
@@ -213,8 +245,19 @@ def _parts(value: Any) -> tuple[type, Mapping[Any, Any] | None]:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return type(value), {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return Mapping, value
-    return (list, dict(enumerate(value))) if type(value) in (list, tuple) else (type(value), None)
+        return Mapping, {_key_of(key): part for key, part in value.items()}
+    if type(value) in (set, frozenset):
+        return type(value), {_key_of(item): item for item in value}
+    if type(value) in (list, tuple):
+        return list, dict(enumerate(value))
+    is_list = type(value) is deque or (isinstance(value, tuple) and hasattr(value, "_fields"))
+    return type(value), dict(enumerate(value)) if is_list else None
+
+
+def _key_of(value: Any) -> Any:
+    """Return a key that is equal for equal items of a set, or keys, whatever the zones of the times in them."""
+    kind, parts = _parts(value)
+    return _instant(value) if parts is None else (kind, frozenset((key, _key_of(each)) for key, each in parts.items()))
 
 
 @functools.lru_cache(maxsize=128)

@@ -3,13 +3,15 @@
 import dataclasses
 import logging
 import math
-from datetime import datetime
+from collections import deque
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pytest
-from pydantic import BaseModel, Field, field_validator
+from pydantic import AliasChoices, AliasPath, BaseModel, Field, Json, computed_field, field_validator
+from pydantic_core import from_json, to_json
 
 from jqueue import InMemoryStorage, InvalidJobError, Limits
 from jqueue.operations import Enqueue
@@ -37,6 +39,50 @@ class Hidden(BaseModel):
     secret: str = Field("none", exclude=True)
 
 
+class Renamed(BaseModel):
+    """A model whose JSON, by its aliases, would be read as another value."""
+
+    path: str = Field(validation_alias="file", serialization_alias="location")
+    size: int = Field(0, serialization_alias="bytes")
+
+
+RENAMED = Renamed.model_validate({"file": "a", "size": 3})
+
+
+class Strange(BaseModel):
+    model_config = {"extra": "forbid"}
+    to: str = Field(validation_alias=AliasChoices("recipient", "receiver"), serialization_alias="receiver")
+    name: str = Field(validation_alias=AliasPath("names", 0))
+    w: int = Field(alias="w")
+
+
+class Room(BaseModel):
+    model_config = {"extra": "forbid"}
+    width: int
+    settings: Json[list[int]] = []
+
+    @computed_field
+    def area(self) -> int:
+        return self.width**2
+
+
+class Outer(BaseModel):
+    room: Room
+    mails: list[Renamed]
+
+
+class Span(NamedTuple):
+    start: datetime
+    end: datetime | None
+
+
+class Shift(BaseModel):
+    spans: frozenset[Span]
+
+
+DAY = timedelta(days=1)
+
+
 class Strict(BaseModel):
     model_config = {"extra": "forbid"}
     word: str
@@ -62,6 +108,34 @@ def handling(annotation, **options):
 
     work.__annotations__["payload"] = annotation
     return worker, worker.handler("work", **options)(work), got
+
+
+async def there_and_back(annotation, value):
+    """The payload that a handler gets for a value, and the result that a program gets if it returns the value."""
+    worker, got = Worker(), []
+
+    async def work(payload):
+        got.append(payload)
+        return value
+
+    work.__annotations__.update({"payload": annotation, "return": annotation})
+    handler = worker.handler("work", keep_result=60)(work)
+    async with broker() as queue:
+        job = await handler.enqueue(queue, value)
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+        return got[0], await handler.result(queue, job)
+
+
+def lists_of(value):
+    """A value as JSON, with each list sorted, as the items of a set have no order."""
+    value = from_json(to_json(value))
+
+    def in_order(part):
+        if isinstance(part, dict):
+            return {key: in_order(each) for key, each in part.items()}
+        return sorted(map(in_order, part), key=repr) if isinstance(part, list) else part
+
+    return in_order(value)
 
 
 @pytest.mark.parametrize(
@@ -291,11 +365,61 @@ async def test_a_payload_that_its_handler_would_not_get_is_refused_by_its_place(
 
 @pytest.mark.parametrize("day", [datetime(2026, 3, 29, 2, 30), datetime(2026, 10, 25, 2, 30)], ids=["spring", "autumn"])
 @pytest.mark.parametrize("fold", [0, 1])
-@pytest.mark.parametrize("annotation", [datetime, dict[str, datetime]])
-def test_a_time_in_the_hour_in_which_clocks_change_is_a_payload_like_any_other(day, fold, annotation):
-    moment = day.replace(tzinfo=ZoneInfo("Europe/Berlin"), fold=fold)
-    _, handler, _ = handling(annotation)
-    handler.operation({"at": moment} if annotation == dict[str, datetime] else moment)
+@pytest.mark.parametrize(
+    ("annotation", "value_at"),
+    [
+        (datetime, lambda at: at),
+        (dict[str, datetime], lambda at: {"at": at}),
+        (dict[datetime, int], lambda at: {at: 1, at + DAY: 2}),
+        (set[datetime], lambda at: {at, at + DAY, datetime.max.replace(tzinfo=timezone(-DAY / 2))}),
+        (deque[Span], lambda at: deque([Span(at, at + DAY)])),
+        (Shift, lambda at: Shift(spans=frozenset({Span(at, at + DAY), Span(at, None)}))),
+    ],
+    ids=["alone", "value", "key", "item of a set", "named tuple", "named tuple in a set in a model"],
+)
+@in_virtual_time
+async def test_times_in_the_hour_in_which_clocks_change_are_payloads_and_results_like_any_other(
+    day, fold, annotation, value_at
+):
+    value = value_at(day.replace(tzinfo=ZoneInfo("Europe/Berlin"), fold=fold))
+    assert lists_of(value) == lists_of((await there_and_back(annotation, value))[1])
+
+
+@in_virtual_time
+async def test_a_set_that_would_not_come_back_equal_is_refused_without_showing_its_items():
+    lossy: list[tuple[Any, Any]] = [(set[Any], {SECRET, (1,)}), (tuple[Any, ...], (SECRET, {1}))]
+    for annotation, value in lossy:
+        _, handler, _ = handling(annotation)
+        with pytest.raises(InvalidJobError) as caught:
+            handler.operation(value)
+        assert SECRET not in f"{caught.value} {caught.value.__context__}"
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        RENAMED,
+        [Strange.model_validate({"receiver": "b", "names": ["c"], "w": 4})],
+        Room.model_validate({"width": 2, "settings": "[3]"}),
+        {"a": Outer(room=Room(width=2), mails=[RENAMED])},
+        Aliased(recipient="a@b"),
+    ],
+    ids=str,
+)
+@in_virtual_time
+async def test_models_with_aliases_computed_fields_and_json_are_payloads_and_results_like_any_other(value):
+    annotation = (
+        dict[str, Outer] if isinstance(value, dict) else list[Strange] if isinstance(value, list) else type(value)
+    )
+    assert (value, value) == await there_and_back(annotation, value)
+
+
+def test_a_payload_is_written_by_the_aliases_that_are_read_and_otherwise_by_name():
+    for annotation, value, payload in (
+        (Aliased, Aliased(recipient="a"), b'{"recipient":"a"}'),
+        (Renamed, Renamed.model_validate({"file": "a"}), b'{"path":"a","size":0}'),
+    ):
+        assert payload == handling(annotation)[1].operation(value).payload
 
 
 @in_virtual_time
