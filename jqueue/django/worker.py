@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,7 +30,8 @@ from jqueue.domain.models import Job
 from jqueue.runtime.queue_options import options_of
 from jqueue.worker import Context, Discard, Retry, Snooze, Worker
 from jqueue.worker.handler_errors import portable, rebuilt
-from jqueue.worker.payloads import PayloadError, ResultError
+from jqueue.worker.job_log import log_about
+from jqueue.worker.payloads import PayloadError
 from jqueue.worker.retries import decisive
 
 
@@ -65,10 +67,9 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
         return result, [*([TaskContext(task_result=result)] if task.takes_context else ()), *call.args]
 
     def finish(result: TaskResult, value: Any, ctx: Context) -> dict[str, Any]:
-        """Note the return value of a task. Return what to keep of it.
+        """Note the return value of a task. Return what to keep of it; None in its place if the queue cannot keep it.
 
         Raises:
-            ResultError: the queue cannot keep it.
             CancelledError: the task has outlived its timeout, or goes to another worker.
         """
         if ctx.is_cancelled:
@@ -83,10 +84,12 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
         }
         limits = options_of(ctx.queue).limits
         try:
-            check_result(kept, limits, limits.object_bytes)
+            check_result(kept, limits, limits.object_bytes if ctx.queue.capabilities.objects else None)
         except InvalidJobError as error:
-            raise ResultError(f"the return value of the task cannot be kept: {error}") from None
-        updated(result, status=TaskResultStatus.SUCCESSFUL, _return_value=returned, finished_at=timezone.now())
+            log_about(ctx.job, logging.WARNING, " is SUCCESSFUL, but its return value is not kept: %s", error)
+            kept["return_value"] = None
+        finished = {"_return_value": kept["return_value"], "finished_at": timezone.now()}
+        updated(result, status=TaskResultStatus.SUCCESSFUL, **finished)
         return kept
 
     def run(payload: bytes, ctx: Context) -> Any:
@@ -123,11 +126,10 @@ def _handler_of(task: Task, backend: JQueueBackend) -> Callable[..., Any]:
 def named(error: BaseException) -> BaseException:
     """Return an error of a task with the path of its class as its name, as the queue keeps names of errors.
 
-    jqueue's own errors, by which a task chooses what becomes of it, and those about its payload or its result stay as
-    they are.
+    jqueue's own errors, by which a task chooses what becomes of it, and those about its payload stay as they are.
     """
     error = decisive(error)
-    unchanged = Retry | Discard | Snooze | PayloadError | ResultError | asyncio.CancelledError | KeyboardInterrupt
+    unchanged = Retry | Discard | Snooze | PayloadError | asyncio.CancelledError | KeyboardInterrupt
     if isinstance(error, unchanged):
         return error
     kind = type(error)

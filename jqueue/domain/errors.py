@@ -194,11 +194,15 @@ class ResultNotKeptError(JQueueError):
 
     Attributes:
         job_id: the id of the job.
-        dropped: bytes of a result that the queue had no room for; 0 if it was not to be kept, or is no longer.
+        dropped: bytes of a result that the queue had no room for; 0 if it was not to be kept, could not be, or is no
+            longer.
     """
 
     def __init__(self, job_id: str, dropped: int = 0) -> None:
-        reason = "its result is not in the queue: enqueue with keep_result, and fetch the result within that time"
+        reason = (
+            "its result is not in the queue: enqueue with keep_result, and fetch the result within that time. A worker "
+            "that cannot keep a result logs a warning"
+        )
         if dropped:
             reason = (
                 f"its result of {counted(dropped, 'byte')} was not kept: the queue had no room for it. Keep results "

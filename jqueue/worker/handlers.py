@@ -17,7 +17,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.queue import Producer
 from jqueue.worker.dependencies import Dependencies, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Middleware, ThreadMiddleware
-from jqueue.worker.payloads import MISSING, parse_result
+from jqueue.worker.payloads import MISSING
 from jqueue.worker.signatures import (
     AddsJobs,
     BatchVerb,
@@ -72,6 +72,8 @@ class Handler(Generic[P, R_co]):
         self.function: Callable[P, R_co] = function
         self.entrypoint = entrypoint
         self.options = options
+        if options.keep_result is not None:
+            self.signature.returns.adapter()  # a type whose values cannot be kept is refused here
         self._options: dict[str, Any] = {}
         self.queues: Callable[[], Sequence[Any]] = tuple
         self.home: Home = "process" if options.process else "loop" if is_async(function) else "thread"
@@ -196,7 +198,7 @@ class Handler(Generic[P, R_co]):
         """
         queue, [job] = self._queue_and_rest((queue,) if job is None else (queue, job))
         ask = functools.partial(queue.result, job, timeout=timeout)
-        parse = functools.partial(parse_result, self.signature.returns)
+        parse = self.signature.returns.parse
         return parse(ask()) if _blocks(queue) else _awaited(ask, parse)
 
     def override(self, functions: Mapping[Function, Function]) -> None:

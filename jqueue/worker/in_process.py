@@ -40,7 +40,6 @@ from jqueue.worker.dependencies import here
 from jqueue.worker.handler_errors import check_awaited, error_in, portable, results_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import forward_records
-from jqueue.worker.payloads import json_value
 from jqueue.worker.signals import SIGNALS
 
 End = tuple[Any, dict[str, Any] | None]
@@ -149,7 +148,7 @@ def _ends_of(
         [job] = jobs
         value = handler.signature.parse(job)
         result = _awaited(call(value, Context(job, deadline=deadline) if handler.signature.wants_context else None))
-        return [(_result_of(handler, job, result), None)]
+        return [_end_of(_result_of, handler, job, result)]
     ends = [_end_of(handler.signature.parse, job) for job in jobs]
     places = [place for place, (_, error) in enumerate(ends) if error is None]
     if places:
@@ -181,4 +180,4 @@ def _end_of(function: Callable[..., Any], *args: Any) -> End:
 
 def _result_of(handler: Handler[..., Any], job: Job, result: Any) -> Any:
     """Return the result of a job as a JSON value if it must be kept."""
-    return None if handler.keep_result_of(job) is None else json_value(handler.signature.returns, result)
+    return None if handler.keep_result_of(job) is None else handler.signature.returns.encode(result)

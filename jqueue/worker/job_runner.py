@@ -37,7 +37,7 @@ from jqueue.worker.handler_errors import (
 )
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import log_about
-from jqueue.worker.payloads import PayloadError, ResultError, json_value
+from jqueue.worker.payloads import PayloadError, UnkeptResultError
 from jqueue.worker.processes import Processes
 from jqueue.worker.retries import (
     CANCELLED,
@@ -57,7 +57,7 @@ from jqueue.worker.threads import Threads
 
 logger: Logger = logger_of("jqueue.worker")
 
-WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, ResultError)
+WITHOUT_TRACEBACK = (Retry, Discard, PayloadError)
 """Errors whose text says everything: their traceback would add nothing."""
 
 JOB_TASK = "jqueue-job "
@@ -426,35 +426,45 @@ class JobRunner:
                 is_shown = True
 
     def _finish(self, held: HeldJob, result: Any) -> None:
-        """Ack a job that succeeded. It fails if a batch has an error in the place of its result, or if that is bad."""
+        """Ack a job that succeeded. It fails if a batch has an error in the place of its result."""
         job, handler = held.job, held.execution.handler
         error = None if handler.options.batch is None else error_in(result)
-        if error is None:
-            try:
-                keep_result = handler.keep_result_of(job) if self._capabilities.results else None
-                if keep_result is None:
-                    held.operation = Ack(job)
-                else:  # the process of a handler has converted the value already
-                    value = result if handler.home == "process" else json_value(handler.signature.returns, result)
-                    held.operation = Ack(job, value, keep_result)
-            except Exception as failure:
-                error = failure
-        if error is not None:
+        if error is not None and not isinstance(error, UnkeptResultError):
             self._fail(held, decisive(error), shows=True)
             return
-        held.outcome = "succeeded"
+        held.outcome, held.operation = "succeeded", Ack(job)
         if held.context is not None:
             held.companions = tuple(held.context.companions)
+        keep_result = handler.keep_result_of(job) if self._capabilities.results else None
+        if keep_result is not None:
+            try:
+                if isinstance(result, UnkeptResultError):
+                    raise result
+                # the process of a handler has converted the value already
+                value = result if handler.home == "process" else handler.signature.returns.encode(result)
+                held.operation = Ack(job, value, keep_result)
+            except UnkeptResultError as failure:
+                self._drop_result(held, f"{failure}")
         self._state.add_outcome(held)
+
+    def _drop_result(self, held: HeldJob, reason: str) -> None:
+        """Ack a job without its result, which cannot be kept: its work is done, and must not be done again."""
+        held.operation = Ack(held.job, keep_result=0)
+        log_about(held.job, logging.WARNING, " is acked without its result: %s", reason)
 
     def refuse(self, held: HeldJob, error: BaseException) -> None:
         """Decide anew about a job whose ack the queue refused, for its result or for an operation of its commit.
 
-        If the sending of its ack was cancelled, the job is handed back.
+        It is first acked without the result. If the sending of its ack was cancelled, the job is handed back.
         """
         self._state.occupy(held.execution)
         if isinstance(error, asyncio.CancelledError):
             self._decide(held, HAND_BACK)
+        elif (
+            isinstance(error, InvalidJobError) and isinstance(held.operation, Ack) and held.operation.result is not None
+        ):
+            self._drop_result(held, f"the queue refused the ack: {error}")
+            self._state.add_outcome(held)
         elif isinstance(error, InvalidJobError):
             log_about(held.job, logging.WARNING, " is dead: %s", error)
             self._decide(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))

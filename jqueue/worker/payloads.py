@@ -53,7 +53,11 @@ class PayloadError(JQueueError, ValueError):
 
 
 class ResultError(JQueueError, ValueError):
-    """The result of a handler cannot be kept, or cannot be read back."""
+    """A kept result is not what its handler returns."""
+
+
+class UnkeptResultError(JQueueError):
+    """The result of a handler cannot be kept. The message does not quote it."""
 
 
 class Codec:
@@ -61,6 +65,7 @@ class Codec:
 
     Args:
         annotation: of the handler's parameter.
+        named: the handler, for errors.
         name: of that parameter, for errors; None for the parameters themselves, by name.
         default: value of the parameter if no payload is given.
 
@@ -68,11 +73,11 @@ class Codec:
         TypeError: pydantic cannot validate the type.
     """
 
-    def __init__(self, annotation: Any, name: str | None, default: Any = MISSING) -> None:
+    def __init__(self, annotation: Any, named: str, name: str | None, default: Any = MISSING) -> None:
         self.default = default
         self._raw = annotation if annotation is bytes or annotation is str else None
         self._name = name
-        self._adapter = adapter_of(annotation)
+        self._adapter = adapter_of(annotation, named if name is None else f"{named}, parameter {name!r}")
 
     def parse(self, payload: bytes) -> Any:
         """Convert a payload to a value. An empty one, which is no JSON, is the default.
@@ -117,8 +122,65 @@ _RAW: dict[Any, Any] = {bytes: bytes | bytearray | memoryview, str: str}
 """The values that are taken for a payload that is no JSON."""
 
 
-def adapter_of(annotation: Any) -> TypeAdapter[Any]:
-    """Return the pydantic adapter that validates values of an annotation.
+class ResultCodec:
+    """Converts results of one return type to JSON values and back.
+
+    Args:
+        annotation: the return type, or that of one result of a batch.
+        named: the handler, for errors.
+    """
+
+    def __init__(self, annotation: Any, named: str) -> None:
+        self._annotation, self._named = annotation, named
+        self._adapter: TypeAdapter[Any] | None = None
+
+    def adapter(self) -> TypeAdapter[Any]:
+        """Return the adapter that validates results. It is made when it is first needed: few handlers keep results.
+
+        Raises:
+            TypeError: pydantic cannot validate the type.
+        """
+        if self._adapter is None:
+            self._adapter = adapter_of(self._annotation, f"{self._named}, return type")
+        return self._adapter
+
+    def encode(self, value: Any) -> Any:
+        """Return a result as a JSON value.
+
+        Raises:
+            UnkeptResultError: JSON cannot hold it, or would hold another value.
+        """
+        try:
+            adapter = self.adapter()
+        except TypeError as error:
+            raise UnkeptResultError(str(error)) from None
+        returned = f"the handler returned a value of type {type(value).__name__}"
+        try:
+            result, place = _through_json(adapter, value, warnings="error")
+            if place is None:
+                return from_json(result)
+        except Exception:
+            raise UnkeptResultError(f"{returned} that JSON cannot hold as annotated") from None
+        where = f"; its part {'.'.join(place)}" if place else " that"
+        raise UnkeptResultError(f"{returned}{where} {LOSSES}: return another value, or annotate the return type")
+
+    def parse(self, value: Any) -> Any:
+        """Return a JSON value as the type that the handler is annotated to return.
+
+        Raises:
+            ResultError: the value does not fit that type.
+            TypeError: pydantic cannot validate the type.
+        """
+        adapter = self.adapter()
+        try:
+            return _read(adapter, to_json(value))
+        except Exception as error:
+            problem = _problem_of(error, adapter)
+        raise ResultError(f"the result does not fit the return type of the handler: {problem}")
+
+
+def adapter_of(annotation: Any, place: str) -> TypeAdapter[Any]:
+    """Return the pydantic adapter that validates values of an annotation, which stands at this place.
 
     Raises:
         TypeError: pydantic cannot validate the type.
@@ -127,37 +189,7 @@ def adapter_of(annotation: Any) -> TypeAdapter[Any]:
         return TypeAdapter(annotation)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
         reason = str(error).split("\n", 1)[0]
-        raise TypeError(f"pydantic cannot validate {annotation!r}: {reason}") from None
-
-
-def json_value(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """Return a handler's result as a JSON value.
-
-    Raises:
-        ResultError: JSON cannot hold it, or would hold another value.
-    """
-    returned = f"the handler returned a value of type {type(value).__name__}"
-    try:
-        result, place = _through_json(adapter, value, warnings="error")
-    except Exception:
-        raise ResultError(f"{returned} that JSON cannot hold as annotated") from None
-    if place is None:
-        return from_json(result)
-    where = f"; its part {'.'.join(place)}" if place else " that"
-    raise ResultError(f"{returned}{where} {LOSSES}: return another value, or annotate the return type")
-
-
-def parse_result(adapter: TypeAdapter[Any], value: Any) -> Any:
-    """Return a JSON value as the type that the handler is annotated to return.
-
-    Raises:
-        ResultError: the value does not fit that type.
-    """
-    try:
-        return _read(adapter, to_json(value))
-    except Exception as error:
-        problem = _problem_of(error, adapter)
-    raise ResultError(f"the result does not fit the return type of the handler: {problem}")
+        raise TypeError(f"{place}: pydantic cannot validate {annotation!r}: {reason}") from None
 
 
 def _read(adapter: TypeAdapter[Any], content: bytes) -> Any:

@@ -25,7 +25,7 @@ from typing import (
     overload,
 )
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict
 from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
@@ -34,7 +34,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import Dependencies, Dependency, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments
-from jqueue.worker.payloads import MISSING, Codec, PayloadError, adapter_of
+from jqueue.worker.payloads import MISSING, Codec, PayloadError, ResultCodec
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -57,7 +57,7 @@ class Signature:
             payload parameters is a dictionary by their names.
         wants_context: True if it takes the context.
         call: calls the function with its payload and the context, if it takes them.
-        returns: validates the value that it returns, or each result of a batch.
+        returns: the codec of the value that it returns, or of each result of a batch.
     """
 
     names: tuple[str, ...]
@@ -65,7 +65,7 @@ class Signature:
     codec: Codec | None
     wants_context: bool
     call: Callable[[Any, Any], Any]
-    returns: TypeAdapter[Any]
+    returns: ResultCodec
 
     def parse(self, job: Job) -> Any:
         """Return the payload of a job as its handler takes it; None if it takes none.
@@ -136,7 +136,7 @@ def read_signature(
         _codec_of(named, payload, hints, takes_batch),
         step.context is not None or bool(steps),
         Dependencies(step, is_async(function), steps) if steps else step,
-        adapter_of(returned),
+        ResultCodec(returned, named),
     )
 
 
@@ -231,16 +231,21 @@ def _codec_of(
                 f"{named} takes a batch: annotate its parameter {first.name!r} as a list of payloads, as in"
                 f" `{first.name}: list[bytes]`{also}. A payload of several values is a model, as in `list[Reading]`"
             )
-        return Codec(item, first.name)
+        return Codec(item, named, first.name)
     if not more:
-        return Codec(hints[first.name], first.name, MISSING if first.default is first.empty else first.default)
+        return Codec(hints[first.name], named, first.name, MISSING if first.default is first.empty else first.default)
     fields = {
         each.name: hints[each.name] if each.default is each.empty else NotRequired[hints[each.name]] for each in payload
     }
     arguments = cast(Any, TypedDict)("Arguments", fields)
     # an unknown name is an error, as in a call
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid", populate_by_name=True)
-    return Codec(arguments, None, MISSING if arguments.__required_keys__ else {})
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+    try:
+        return Codec(arguments, named, None, MISSING if arguments.__required_keys__ else {})
+    except TypeError:
+        for each in payload:
+            Codec(hints[each.name], named, each.name)  # raises an error that names the parameter
+        raise
 
 
 def _item_of(annotation: Any) -> Any:

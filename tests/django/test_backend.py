@@ -363,14 +363,18 @@ def test_a_task_that_exits_or_hangs_or_returns_no_json_has_failed_and_the_worker
         assert kind is error.exception_class
 
 
-def test_a_task_whose_return_value_cannot_be_kept_has_failed_at_once_and_its_signal_is_sent_once(site, signals):
+def test_a_task_whose_return_value_cannot_be_kept_is_successful_without_it_and_a_warning_says_why(
+    site, signals, caplog
+):
     with site.settings(max_attempts=3):
         result = not_a_number.enqueue()
-        assert 1 == site.work()
+        assert 0 == site.work()
         result.refresh()
-    assert (FAILED, 1) == (result.status, result.attempts)
-    assert "the return value of the task cannot be kept" in result.errors[0].traceback
-    assert [("started", RUNNING), ("finished", FAILED)] == [(name, status) for name, _, status in signals[1:]]
+    assert (SUCCESSFUL, 1, None) == (result.status, result.attempts, result.return_value)
+    assert [("started", RUNNING), ("finished", SUCCESSFUL)] == [(name, status) for name, _, status in signals[1:]]
+    [warning] = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith(f"job {result.id} (default:{not_a_number.module_path}, attempt 1) is SUCCESSFUL, but its")
+    assert "a result must be JSON" in warning
 
 
 @pytest.mark.parametrize("outlasting", [outlive, aoutlive])

@@ -352,7 +352,7 @@ class PlainQueue(PlainRules):
         job = self.held(claim)
         kept = asked.keep_result if job["keep_result"] is None else job["keep_result"]
         dropped = 0
-        if kept is None:
+        if kept is None or asked.keep_result == 0:
             del self.table[job_id]
         else:
             dropped = asked.result_bytes if asked.result_bytes >= BLOB_BYTES else 0

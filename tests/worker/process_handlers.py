@@ -215,3 +215,13 @@ def batch(numbers: list[int], ctx: BatchContext) -> list[Numbers | Exception]:
     assert ctx.deadline is not None
     assert [str(number).encode() for number in numbers] == [job.payload for job in ctx.jobs]
     return [ApiError(404, "gone") if number == 4 else Numbers(left=number, right=os.getpid()) for number in numbers]
+
+
+@worker.handler("unkept", process=True, keep_result=60)
+def unkept() -> Any:
+    return object()
+
+
+@worker.handler("unkept_batch", process=True, batch=10, keep_result=60)
+def unkept_batch(numbers: list[int]) -> list[Any]:
+    return [object() if number == 4 else number for number in numbers]

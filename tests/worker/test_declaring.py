@@ -167,6 +167,15 @@ def two_in_batch(messages: list[bytes], third: int = 3) -> None: ...
 def odd_payload(message: Worker) -> None: ...
 
 
+def odd_second(number: int, message: Worker) -> None: ...
+
+
+def odd_item(messages: list[Worker]) -> None: ...
+
+
+def odd_result() -> Worker: ...  # type: ignore[empty-body]
+
+
 def generates(payload: bytes):
     yield payload
 
@@ -207,7 +216,10 @@ wraps_itself.__wrapped__.__wrapped__ = wraps_itself  # type: ignore[attr-defined
         (two_in_batch, {"batch": 2}, r"'messages' as a list .* only this one, without third\. A payload of several"),
         (wraps_itself, {}, "its parameters cannot be read: wrap it in a Python function"),
         (undefined, {}, "'Later', which is not defined when it is decorated"),
-        (odd_payload, {}, "pydantic cannot validate"),
+        (odd_payload, {}, "handler 'odd_payload', parameter 'message': pydantic cannot validate"),
+        (odd_second, {}, "handler 'odd_second', parameter 'message': pydantic cannot validate"),
+        (odd_item, {"batch": 2}, "handler 'odd_item', parameter 'messages': pydantic cannot validate"),
+        (odd_result, {"keep_result": 60}, "handler 'odd_result', return type: pydantic cannot validate"),
         (takes_any, {}, r"\*rest: int takes arguments without names: .* needs functools\.wraps"),
         (takes_any_name, {}, r"\*\*names: int takes arguments without names"),
         (functools.partial(generates), {}, "must not be a generator"),

@@ -13,12 +13,12 @@ import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, Json, computed_field, field_validator
 from pydantic_core import from_json, to_json
 
-from jqueue import InMemoryStorage, InvalidJobError, Limits
+from jqueue import InMemoryStorage, InvalidJobError, Limits, ResultNotKeptError
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
 from tests.virtual_world import in_virtual_time
-from tests.worker.scenes import DEAD, SECRET, broker, drained, only_job
+from tests.worker.scenes import COMPLETED, DEAD, SECRET, broker, drained, only_job
 
 
 class Email(BaseModel):
@@ -438,35 +438,58 @@ async def test_a_validation_error_raised_in_a_handler_is_stored_without_its_inpu
 
 
 @pytest.mark.parametrize(
-    ("value", "error"),
+    ("value", "reason"),
     [
-        (object(), "JSON"),
-        (b"\xff" + SECRET.encode(), "JSON"),
-        ({SECRET: math.nan}, "JSON"),
-        ("x" * 2_000_000, "result"),
+        (object(), "the handler returned a value of type object that JSON cannot hold as annotated"),
+        (b"\xff" + SECRET.encode(), "a value of type bytes that JSON cannot hold"),
+        ({SECRET: math.nan}, "a value of type dict; its part … does not come back equal from JSON"),
+        (
+            "x" * 2_000_000,
+            "without its result: the queue refused the ack: the result is 2000002 bytes as JSON; the limit is 1048576",
+        ),
     ],
+    ids=["object", "bytes", "nan", "large"],
 )
 @in_virtual_time
-async def test_a_result_that_cannot_be_kept_makes_its_job_dead_without_showing_it(value, error, caplog):
+async def test_a_job_whose_result_cannot_be_kept_is_done_once_and_its_result_is_missing_with_a_reason(
+    value, reason, caplog
+):
     caplog.set_level(logging.DEBUG)
-    worker = Worker()
+    worker, calls = Worker(), []
 
     @worker.handler("work", keep_result=60)
-    async def work() -> Any:
+    async def work(ctx: Context) -> Any:
+        ctx.on_ack(Enqueue("next", b""))
         return value
 
+    @worker.handler("batch", batch=2, keep_result=60)
+    async def batch(payloads: list[int]) -> list[Any]:
+        calls.append(payloads)
+        return [value, len(payloads)]
+
     @worker.handler("odd")
-    async def odd() -> Any:
-        return object()  # nobody keeps it
+    async def odd() -> Worker:
+        return worker
 
     async with broker() as queue:
-        await work.enqueue(queue)
-        await odd.enqueue(queue)
-        assert RunReport(succeeded=1, dead=1) == await drained(worker, queue)
-        job = await only_job(queue)
-    assert DEAD == job.status
-    assert error in job.error
-    assert SECRET not in job.error + caplog.text
+        single, own = await work.enqueue(queue), await work.with_options(keep_result=1).enqueue(queue)
+        first, second = await batch.enqueue(queue, 1), await batch.enqueue(queue, 2)
+        await odd.enqueue(queue)  # nobody keeps its result, so its type does not matter
+        typed = await odd.with_options(keep_result=60).enqueue(queue)
+        assert RunReport(succeeded=6) == await drained(worker, queue)
+        for job in (single, own, first, typed):
+            with pytest.raises(ResultNotKeptError):
+                await queue.result(job)
+        assert (2, [[1, 2]]) == (await queue.result(second), calls)
+        assert 2 == len(await queue.dequeue("next", batch_size=9))
+        assert [COMPLETED] == [job.status for job in (await queue.read_state()).jobs if job.entrypoint != "next"]
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert 4 == len(warnings)
+    [warning] = [each for each in warnings if typed.id in each]
+    assert "handler 'odd', return type: pydantic cannot validate" in warning
+    for job in (single, own, first):
+        assert any(job.id in each and job.entrypoint in each and reason in each for each in warnings)
+    assert SECRET not in caplog.text
 
 
 # Large payloads

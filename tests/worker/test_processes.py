@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import InvalidJobError
+from jqueue import InvalidJobError, ResultNotKeptError
 from jqueue.worker import RunReport
 from jqueue.worker.processes import Processes
 from tests.worker import process_handlers
@@ -51,6 +51,18 @@ async def test_handlers_run_in_processes_whose_crashes_cost_only_their_own_jobs(
     )
     assert "ApiError: 404: gone" == four.error
     assert bad.error.startswith("the payload does not fit the handler: Invalid JSON")
+
+
+async def test_a_result_of_a_process_that_cannot_be_kept_is_missing_and_its_job_is_done(caplog):
+    async with broker() as queue:
+        unkept = [await process_handlers.unkept.enqueue(queue), await process_handlers.unkept_batch.enqueue(queue, 4)]
+        kept = await process_handlers.unkept_batch.enqueue(queue, 5)
+        assert RunReport(succeeded=3) == await processed(queue)
+        assert 5 == await queue.result(kept)
+        for job in unkept:
+            with pytest.raises(ResultNotKeptError):
+                await queue.result(job)
+            assert f"job {job.id} ({job.entrypoint}, attempt 1) is acked without its result: the handler" in caplog.text
 
 
 async def test_dependencies_are_made_and_ended_in_the_process_of_the_handler(tmp_path, monkeypatch):

@@ -186,7 +186,8 @@ class Ack(_EndsClaim, frozen=True):
     Attributes:
         job: the claimed job.
         result: a JSON value, kept if the job was enqueued with `keep_result` and there is room for it.
-        keep_result: time to keep the result of a job that was enqueued without `keep_result`; None: not at all.
+        keep_result: time to keep the result of a job that was enqueued without `keep_result`; None: not at all. With 0,
+            the result of no job is kept: the worker could not keep it.
         result_bytes: size of the result as JSON; set when the operation is prepared.
         apart: the result as JSON, while it must be stored in an object of its own; set when the operation is prepared.
         result_object: that object, once it exists.
@@ -211,7 +212,9 @@ class Ack(_EndsClaim, frozen=True):
         most = preparation.object_bytes
         result, text = check_result(self.result, preparation.limits, most)
         apart = b""
-        is_dropped = keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
+        is_dropped = keep_result == 0 or (
+            keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
+        )
         if most is not None and len(text) > most and not is_dropped:
             result, apart = None, text
         size, stored = len(text), self.result_object
@@ -239,7 +242,7 @@ class Ack(_EndsClaim, frozen=True):
         job = draft.held(claim)
         kept = None
         keep_result = self.keep_result if job.keep_result is None else job.keep_result
-        if keep_result is not None:
+        if keep_result is not None and self.keep_result != 0:
             check_named_in_time(self.name_before, now)
             before = len(job.payload) * 4 // 3 if job.payload_object is None else OBJECT_BYTES
             grows = (self.result_bytes if self.result_object is None else OBJECT_BYTES) - before

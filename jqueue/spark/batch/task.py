@@ -95,7 +95,10 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
     except OSError as error:
         raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
     name = task.staging.name(task.write_id, number, 0 if context is None else context.taskAttemptId())
-    known = {job_id: each.for_queue() for job_id, each in outcomes.items()} if task.results else outcomes
+    known = outcomes
+    if task.results:
+        own = {job.id for job in jobs if job.keep_result is not None}
+        known = {job_id: each if job_id in own else each.for_queue() for job_id, each in outcomes.items()}
     if claim is None:
         staged = Staged(tuple(known[job.id] for job in jobs if job.id in known))
     elif unreadable is None:

@@ -1,4 +1,4 @@
-"""A worker with bad handlers: they hang, raise, end their process or return values that cannot be stored."""
+"""A worker with bad handlers: they hang, raise, end their process or return results that cannot be kept."""
 
 from __future__ import annotations
 
