@@ -54,7 +54,9 @@ class BrokerDialer:
     """Makes connections to brokers: a `DialURL`. Its token is in no repr and no pickle.
 
     Args:
-        token: for every broker; None: what `JQUEUE_TOKEN` has at the time.
+        token: for the broker at `origin`; or the address of a broker with its token, `https://host:8470/#token=TOKEN`;
+            or several addresses with spaces between them. None: what `JQUEUE_TOKEN` has at the time.
+        origin: the URL that the user has named; None if URLs come from the queue's object only.
         ca_file: file with the certificates to trust, in PEM; None: those of the system.
         insecure: True to send calls over HTTP without TLS to other machines, too.
 
@@ -62,10 +64,17 @@ class BrokerDialer:
         InvalidJobError: the token has characters that no token has. The message does not show it.
     """
 
-    def __init__(self, token: str | None = None, *, ca_file: str | None = None, insecure: bool = False) -> None:
+    def __init__(
+        self,
+        token: str | None = None,
+        *,
+        origin: str | None = None,
+        ca_file: str | None = None,
+        insecure: bool = False,
+    ) -> None:
         if token is not None and not _is_token(token):
             raise InvalidJobError("the token must have letters, digits and signs of ASCII only, and no spaces")
-        self._token, self._ca_file, self._insecure = token, ca_file, insecure
+        self._token, self._origin, self._ca_file, self._insecure = token, origin, ca_file, insecure
         self._context: ssl.SSLContext | None = None
         self._warned: set[str] = set()
 
@@ -86,15 +95,22 @@ class BrokerDialer:
                 self._warned.add(url)
                 logger.warning("the broker at %s is not used: %s", printable(url), reason)
             return None
-        token = self._token or os.environ.get(TOKEN_VARIABLE) or None
-        if token is not None and not _is_token(token):
+        given = self._token or os.environ.get(TOKEN_VARIABLE)
+        if given and not _is_token(given):
             raise StorageFatalError(f"{TOKEN_VARIABLE} is no token: it has spaces, or characters that are not ASCII")
         if self._context is None and url.startswith("https"):
             try:
                 self._context = await in_a_thread(lambda: ssl.create_default_context(cafile=self._ca_file))
             except OSError as error:
                 raise StorageFatalError(f"the file of certificates cannot be used: {error.strerror}") from None
-        return HTTPLink(url, token, self._context)
+        return HTTPLink(url, self._token_for(url, given or ""), self._context)
+
+    def _token_for(self, url: str, given: str) -> str | None:
+        for each in given.split():
+            place, _, token = each.rpartition("#token=")
+            if _origin(url) == _origin(place or self._origin or ""):
+                return token
+        return None
 
     def reason_against(self, url: str) -> str | None:
         """Return the reason not to use a URL, which may stand in the queue's object; None if there is none."""
@@ -117,8 +133,20 @@ class BrokerDialer:
         return None
 
 
-def _is_token(token: str) -> bool:
-    return bool(token) and all("!" <= letter <= "~" for letter in token)
+def _is_token(text: str) -> bool:
+    """Return True if this is a token, or addresses of brokers, each with a token."""
+    parts = text.split(" ")
+    has_addresses = len(parts) == 1 or all("#token=" in part for part in parts)
+    return has_addresses and all(part and all("!" <= letter <= "~" for letter in part) for part in parts)
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    """Return the scheme, host and port of a URL. Nothing is at those of text that is no URL."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
+    except ValueError:
+        return "", None, None
 
 
 def _is_own(host: str) -> bool:
@@ -252,9 +280,8 @@ class HTTPLink:
             seconds = min(LONGEST_PAUSE, int(pause)) if pause.isascii() and pause.isdigit() and len(pause) < 9 else 1
             return LinkError(f"{what} has too much to do{detail}", sent=sent and problem is None, pause=seconds)
         if status == 401:
-            hint = (
-                "refuses the token" if self._has_token else f"needs a token: connect(..., token=...), {TOKEN_VARIABLE}"
-            )
+            how = f'if it is yours, connect(..., token="{self._url}/#token=TOKEN"), or the same in {TOKEN_VARIABLE}'
+            hint = "refuses the token" if self._has_token else f"needs a token: {how}"
             return LinkRefusedError(StorageFatalError(f"{what} {hint}"), everything=True)
         if problem is not None and status == 422:
             return LinkRefusedError(error_of(Refused(problem.title, problem.detail)))

@@ -77,7 +77,8 @@ def connect(
             cannot reach the store names its broker: `jqueue+https://host:8470/queue`.
         kind: the class of the queue, for example `BrokerQueue`; None for the storage itself.
         create: True if the folder of a file or of an older queue may be missing: the first job creates it.
-        token: for the broker of the queue, on a store that several machines use; None: what `JQUEUE_TOKEN` has.
+        token: for the broker that the URL names; on a store that several machines use, the address of the broker with
+            its token, `https://host:8470/#token=TOKEN`. It is sent to no other host. None: what `JQUEUE_TOKEN` has.
         ca_file: file with the certificates to trust of the broker, in PEM; None: those of the system.
         insecure: True to reach a broker on another machine without TLS.
         settings: settings of the queue.

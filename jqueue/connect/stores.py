@@ -193,7 +193,7 @@ def _broker(url: ParsedURL) -> ObjectStoragePort:
         from jqueue.adapters.http_link import BrokerDialer, BrokerStorage
     except ImportError:
         raise ImportError('a client of a broker needs more packages: pip install "jqueue[client]"') from None
-    dialer = BrokerDialer(url.token or token or None, ca_file=ca_file, insecure=insecure)
+    dialer = BrokerDialer(url.token or token or None, origin=place, ca_file=ca_file, insecure=insecure)
     place = f"{place}/{quote(url.name)}".rstrip("/")
     if dialer.reason_against(place) is not None:
         raise url_error(

@@ -111,7 +111,7 @@ async def state_of(place):
 @pytest.mark.wide
 @pytest.mark.usefixtures("moto_s3")
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
-async def test_no_call_is_lost_or_done_twice_when_the_broker_ends(place, tmp_path, end):
+async def test_no_call_is_lost_or_done_twice_when_the_broker_ends(place, tmp_path, monkeypatch, end):
     tokens = token_file(tmp_path)
     async with connect(place, BrokerQueue, share=False) as direct:
         await direct.enqueue("other", job_id="first")
@@ -119,6 +119,7 @@ async def test_no_call_is_lost_or_done_twice_when_the_broker_ends(place, tmp_pat
         while (seat := (await state_of(place)).broker) is None:
             await asyncio.sleep(0.1)
         assert (seat.url, seat.term) == (f"http://127.0.0.1:{port}", 1)
+        monkeypatch.setenv("JQUEUE_TOKEN", f"{seat.url}/#token={TOKEN}")
         with client(place, "near", 6) as near, client(f"jqueue+http://127.0.0.1:{port}/queue", "far", 6) as far:
             while len((await state_of(place)).clients) < 2:
                 await asyncio.sleep(0.1)

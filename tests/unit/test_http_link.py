@@ -173,11 +173,56 @@ async def test_the_environment_has_no_proxy_and_a_token(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("JQUEUE_TOKEN", TOKEN)
     async with server(OK, piece(b"{}"), piece(b"")) as (url, requests):
-        link = await BrokerDialer()(url)
+        link = await BrokerDialer(origin=url)(url)
         assert link is not None
         assert await link.exchange(b"{}") == b"{}"
         link.close()
     assert TOKEN.encode() in requests[0][0]
+
+
+@pytest.mark.parametrize(
+    ("given", "origin", "is_sent"),
+    [
+        (TOKEN, "{here}/queue", True),
+        (TOKEN, None, False),
+        (TOKEN, "http://localhost:{port}", False),
+        (TOKEN, "https://127.0.0.1:{port}", False),
+        ("{here}/#token=" + TOKEN, None, True),
+        ("{here}/#token=" + TOKEN, "http://localhost:{port}", True),
+        ("https://broker.example/#token=other {here}#token=" + TOKEN, None, True),
+        ("http://127.0.0.1/#token=" + TOKEN, "{here}", False),
+        ("{here}.example/#token=" + TOKEN, "{here}", False),
+        ("http://[x/#token=" + TOKEN, None, False),
+    ],
+)
+@pytest.mark.parametrize("in_environment", [True, False])
+async def test_a_token_goes_only_to_the_origin_that_it_was_given_for(
+    monkeypatch, given, origin, is_sent, in_environment
+):
+    """Other URLs come from the queue's object, which others may have written."""
+    async with server(OK, piece(b"{}"), piece(b"")) as (here, requests):
+        names = {"here": here, "port": here.rpartition(":")[2]}
+        text, place = given.format(**names), origin and origin.format(**names)
+        if in_environment:
+            monkeypatch.setenv("JQUEUE_TOKEN", text)
+        link = await BrokerDialer(None if in_environment else text, origin=place)(here)
+        assert link is not None
+        assert await link.exchange(b"{}") == b"{}"
+        link.close()
+    assert is_sent == (f"Authorization: Bearer {TOKEN}\r\n".encode() in requests[0][0])
+    assert is_sent == (b"Authorization" in requests[0][0])
+
+
+async def test_a_redirect_is_a_refusal_and_gets_neither_a_call_nor_the_token():
+    async with server(OK, piece(b"{}"), piece(b"")) as (elsewhere, requests):
+        answer = f"HTTP/1.1 307 Away\r\nLocation: {elsewhere}/v1/calls\r\nContent-Length: 0\r\n\r\n".encode()
+        async with server(answer) as (url, _):
+            link = await BrokerDialer(TOKEN, origin=url)(url)
+            assert link is not None
+            with pytest.raises(LinkRefusedError, match="no broker"):
+                await link.exchange(b"{}")
+            link.close()
+    assert requests == []
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
@@ -280,10 +325,10 @@ async def test_the_address_that_a_broker_prints_has_its_token():
 
 @pytest.mark.parametrize("url", ["s3://bucket/key", "gs://bucket/key", "az://account@box/key"])
 async def test_a_queue_in_a_remote_store_finds_its_broker_with_the_token_of_connect(url):
-    queue: Any = connect(url, BrokerQueue, token=TOKEN)
-    assert TOKEN not in repr(queue)
-    assert TOKEN.encode() not in pickle.dumps(queue)
     async with server(OK, piece(b"{}"), piece(b"")) as (place, requests):
+        queue: Any = connect(url, BrokerQueue, token=f"{place}/#token={TOKEN}")
+        assert TOKEN not in repr(queue)
+        assert TOKEN.encode() not in pickle.dumps(queue)
         link = await queue.storage.dial_url(place)
         assert await link.exchange(b"{}") == b"{}"
         link.close()
