@@ -682,7 +682,7 @@ class Engine:
             found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
             raise StorageFatalError(
                 f"the object {describe(self.place)} now holds another queue ({found}), not queue {shown(queue_id)}: if "
-                "that is intended, restart the program or make a new BrokerQueue or DirectQueue"
+                "that is intended, restart the programs that use it, also its broker, or make new queue objects"
             )
         if OBJECTS in parsed.header.critical and not self._keeps_objects:
             raise InvalidBlobError(
@@ -697,10 +697,10 @@ class Engine:
         return parsed
 
     def _gone(self) -> BlobMissingError:
-        what_to_do = (
-            "restore it, or restart the program (make a new BrokerQueue or DirectQueue) to start an empty queue"
+        return BlobMissingError(
+            f"the queue's object {describe(self.place)} has disappeared: restore it. To start an empty queue instead, "
+            "restart the programs that use it, also its broker, or make new queue objects"
         )
-        return BlobMissingError(f"the queue's object {describe(self.place)} has disappeared: {what_to_do}")
 
     async def _write(self, applied: Applied) -> bool:
         """Write the draft, and settle its requests if that has landed. Return False if a value cannot be encoded.

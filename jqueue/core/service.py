@@ -194,7 +194,9 @@ class Service:
         """Refuse a client that knows another queue at this place."""
         if known and known != self._engine.queue_id:
             if self._engine.queue_id:
-                raise StorageFatalError("the queue's object now holds another queue: make a new queue object")
+                raise StorageFatalError(
+                    "the broker has another queue: restart it if the queue was moved, or make a new queue object"
+                )
             raise BlobMissingError("the queue's object has disappeared: restore it, or make a new queue object")
 
     async def _commit(self, message: Batch) -> Answer:
