@@ -1,5 +1,7 @@
 // A worker in JavaScript, with nothing but `fetch`: node examples/worker.mjs
 // JQUEUE_BROKER is the address of `jqueue serve`, and JQUEUE_TOKEN a token with the role worker, if the broker needs one.
+import { randomUUID } from "node:crypto";
+
 const broker = process.env.JQUEUE_BROKER ?? "http://127.0.0.1:8470";
 const token = process.env.JQUEUE_TOKEN;
 const stop = new AbortController();
@@ -42,10 +44,12 @@ async function work(job) {
   }
 }
 
+let name = randomUUID(); // if the answer of a claim is lost, the next claim with its name gets the same jobs
 while (!stop.signal.aborted) {
   try {
-    const wish = { entrypoints: Object.keys(handlers), batch_size: 8, claim_timeout: 60 };
+    const wish = { entrypoints: Object.keys(handlers), batch_size: 8, claim_timeout: 60, call: name };
     const { jobs } = await call("/v1/claims?wait=30", wish, { signal: stop.signal });
+    name = randomUUID();
     await Promise.all(jobs.map(work));
   } catch (error) {
     if (stop.signal.aborted) break;

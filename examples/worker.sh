@@ -5,7 +5,7 @@
 # "Authorization: Bearer TOKEN" for a worker's token, which then stays out of the list of processes.
 set -u
 broker=${JQUEUE_BROKER:-http://127.0.0.1:8470}
-wish=$(jq -nc --arg entrypoint "$1" '{entrypoints: [$entrypoint], claim_timeout: 600}')
+entrypoint=$1
 shift
 
 post() { # PATH BODY: prints the answer; fails if the status is that of a problem
@@ -14,12 +14,18 @@ post() { # PATH BODY: prints the answer; fails if the status is that of a proble
 }
 
 trap 'exit 0' INT TERM
+name=
 while true; do
+    # If the answer of a claim is lost, the next claim with its name gets the same job
+    name=${name:-$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')}
+    wish=$(jq -nc --arg entrypoint "$entrypoint" --arg name "$name" \
+        '{entrypoints: [$entrypoint], claim_timeout: 600, call: $name}')
     if ! answer=$(post "/v1/claims?wait=30" "$wish"); then
         echo "$answer" >&2
         sleep 1
         continue
     fi
+    name=
     claim=$(printf %s "$answer" | jq -r '.jobs[] | "/v1/claims/\(.id | @uri)/\(.attempt)"')
     test -n "$claim" || continue
     printf %s "$answer" | jq -r '.jobs[].payload' | base64 -d | "$@"

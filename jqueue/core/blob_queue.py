@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
+
+from msgspec.structs import asdict
 
 from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
@@ -14,9 +17,11 @@ from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import RangeVerbs
 from jqueue.core.verbs.operator import HistoryVerbs
 from jqueue.core.verbs.producer import StagingVerbs
-from jqueue.domain.durations import to_seconds
+from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.models import Job
 from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.dequeue import NamedDequeue
 from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import SupportsOffering
@@ -83,6 +88,16 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         self._offer: Offer | HeaderOffer | None = None
         self._service: Service | None = None
         self._served_by = process_id()
+
+    async def dequeue_again(
+        self, call: str, entrypoint: str | Sequence[str] | None = None, *, wait: Duration | None = None, **options: Any
+    ) -> list[Job]:
+        """Claim ready jobs as `dequeue` does. If a call of this name has claimed jobs before, return these.
+
+        Jobs whose claims have ended since are left out.
+        """
+        [operation] = self._dequeues(entrypoint, options)
+        return await self._claimed((NamedDequeue(**{**asdict(operation), "call": call}),), wait, None)
 
     def service(self) -> Service:
         """Return what answers the messages of other processes, until this queue is closed. A server hands them to it.

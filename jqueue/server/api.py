@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, get_type_hints
 
 import msgspec
@@ -16,6 +17,7 @@ from msgspec import UNSET, Meta, Raw, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import Receive
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import (
@@ -35,10 +37,10 @@ from jqueue.domain.job_options import EnqueueOptions, PriorityOption, options_of
 from jqueue.domain.models import Job
 from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.ports.queue import payload_of
+from jqueue.ports.queue import Wait, payload_of
 from jqueue.ports.storage import describe
-from jqueue.server.access import ACCESS, HIDDEN, Role, check, without_hidden
-from jqueue.server.calls import unless_gone
+from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, without_hidden
+from jqueue.server.calls import end, is_gone, unless_gone
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.past import events_of
 from jqueue.server.problems import Problem
@@ -49,6 +51,9 @@ LARGEST_BODY = 64 << 20
 
 MOST_WAIT = 60
 """Seconds that a claim may wait: proxies end connections on which nothing happens for longer."""
+
+TURNS = 8
+"""Turns of the event loop until a connection that has ended is noticed."""
 
 MOST_EVENTS = 1000
 """Largest number of events in an answer."""
@@ -105,6 +110,12 @@ NewJob: Any = msgspec.defstruct(
 )
 """A job to enqueue: its options are those of `enqueue`."""
 
+_CallName = Annotated[str, Meta(pattern="^[!-~]{1,100}$")]
+_CALL = (
+    "name of the call, of at most 100 visible ASCII characters. Draw a new one for each call. If the answer is lost, "
+    "send the call again: with the same token and name it gets the same jobs."
+)
+
 NewClaim: Any = msgspec.defstruct(
     "NewClaim",
     [
@@ -113,6 +124,7 @@ NewClaim: Any = msgspec.defstruct(
             Annotated[list[str] | None, Meta(description="entrypoints of the jobs; null for all.")],
             None,
         ),
+        ("call", Annotated[_CallName | None, Meta(description=_CALL)], None),
         *_options(DequeueOptions),
     ],
     bases=(_Body,),
@@ -123,7 +135,7 @@ NewClaim: Any = msgspec.defstruct(
 """A wish for jobs: its options are those of `dequeue`."""
 
 
-class Wait(_Body, frozen=True):
+class WaitQuery(_Body, frozen=True):
     """The query of a claim: the seconds to wait for the first job if none is ready."""
 
     wait: Annotated[float, Meta(ge=0, le=MOST_WAIT)] = 0
@@ -208,16 +220,23 @@ class Call:
     """A request that was read.
 
     Attributes:
-        role: of the caller.
+        caller: its sender.
+        receive: returns what else comes from the sender.
         body: the record of its body; None without one.
         query: the record of the query.
         path: the values in the path.
     """
 
-    role: Role
+    caller: Caller
+    receive: Receive
     body: Any
     query: Any
     path: Mapping[str, str]
+
+    @property
+    def role(self) -> Role:
+        """The role of the caller."""
+        return self.caller.role
 
     @property
     def claim(self) -> Claim:
@@ -282,8 +301,8 @@ ENDPOINTS = (
     ),
     Endpoint(
         "POST", "/v1/claims", "claim",
-        "Claim ready jobs, and wait for the first one. If the answer is lost, the claims end after their timeout.",
-        (ClaimedJobs,), NewClaim, Wait,
+        "Claim ready jobs, and wait for the first one. If the answer is lost, a repeated `call` gets the same jobs.",
+        (ClaimedJobs,), NewClaim, WaitQuery,
     ),
     Endpoint("POST", f"{_CLAIM}/ack", "ack", "Finish a claimed job.", (), Done, errors=(404, 409)),
     Endpoint("POST", f"{_CLAIM}/nack", "nack", "Give a claimed job back.", (), Failed, errors=(404, 409)),
@@ -315,6 +334,7 @@ class Api:
         self._viewers = Viewers(queue, queue.options.clock)
         self._view: QueueView | None = None
         self._looking = asyncio.Lock()
+        self._waits: dict[str, Wait] = {}  # of the last claim under way with each name
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
@@ -329,9 +349,9 @@ class Api:
         decoder = None if endpoint.body is None else msgspec.json.Decoder(endpoint.body)
 
         async def serve(request: Request) -> Response:
-            role = caller_of(request.scope).role
-            check(role, endpoint.request)
-            async with self._intake.body(request.scope, request.receive, LARGEST_BODY) as data:
+            caller, receive = caller_of(request.scope), request.receive
+            check(caller.role, endpoint.request)
+            async with self._intake.body(request.scope, receive, LARGEST_BODY) as data:
                 try:
                     query = msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
                     body = None if decoder is None else decoder.decode(data or b"{}")
@@ -339,7 +359,8 @@ class Api:
                     raise InvalidJobError(f"the request is wrong: {error}") from None
                 except (msgspec.DecodeError, ValueError, RecursionError) as error:
                     raise Problem(400, "NotJSON", f"the body is not JSON: {error}") from None
-                answer = await unless_gone(request.receive, verb(Call(role, body, query, request.path_params)))
+                work = verb(Call(caller, receive, body, query, request.path_params))
+                answer = await (work if endpoint.name == "claim" else unless_gone(receive, work))
             content = msgspec.json.encode(answer) if endpoint.answers else None
             status, kind = (200, "application/json") if endpoint.answers else (204, None)
             return Response(content, status, {"Cache-Control": "no-store"}, kind)
@@ -377,10 +398,31 @@ class Api:
         return without_hidden(call.role, self._found(job) | {"result": result})
 
     async def claim(self, call: Call) -> Any:
-        """Claim jobs."""
-        options = msgspec.structs.asdict(call.body)
-        jobs = await self._queue.dequeue(options.pop("entrypoints"), wait=call.query.wait or None, **options)
-        return {"jobs": [without_hidden(call.role, self._found(job)) for job in jobs]}
+        """Claim jobs. If the client is gone by then, they are handed back, unless it has repeated the call."""
+        options, wait = msgspec.structs.asdict(call.body), Wait(call.query.wait)
+        name, names = options.pop("call"), options.pop("entrypoints")
+        dequeue: Callable[..., Awaitable[list[Job]]] = self._queue.dequeue
+        if name is not None:
+            name = f"{call.caller.name} {name}"  # no name of a token has a space: nobody gets another one's jobs
+            dequeue = partial(self._queue.dequeue_again, name)
+            if (before := self._waits.get(name)) is not None:
+                before.end()
+            self._waits[name] = wait
+        gone = asyncio.ensure_future(is_gone(call.receive))
+        gone.add_done_callback(lambda _: wait.end())
+        try:
+            jobs = await dequeue(names, wait=wait or None, **options)
+            for _ in range(TURNS if jobs else 0):
+                await asyncio.sleep(0)
+            if not gone.done():
+                return {"jobs": [without_hidden(call.role, self._found(job)) for job in jobs]}
+            if name is None or self._waits.get(name) is wait:
+                await self._queue.nack_many(jobs, charge=False)
+            raise Problem(400, "Disconnected", "the client is gone")
+        finally:
+            if name is not None and self._waits.get(name) is wait:
+                del self._waits[name]
+            await end(gone)
 
     async def ack(self, call: Call) -> None:
         """Finish a job."""

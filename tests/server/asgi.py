@@ -26,8 +26,11 @@ class Answer:
         return self.values["status"], self.values["title"]
 
 
-async def request(app, method, target, *, headers=None, body=b"", host="127.0.0.1:8000", root_path=""):
-    """The answer to a request. `target` is a path with its query, and `body` may be a JSON value."""
+async def request(app, method, target, *, headers=None, body=b"", host="127.0.0.1:8000", root_path="", gone=None):
+    """The answer to a request. `target` is a path with its query, and `body` may be a JSON value.
+
+    The client goes away when the event `gone` is set.
+    """
     path, _, query = target.partition("?")
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     given = {"host": host, **{name.lower(): value for name, value in (headers or {}).items()}}
@@ -49,7 +52,9 @@ async def request(app, method, target, *, headers=None, body=b"", host="127.0.0.
     answers = []
 
     async def receive():
-        return sent.pop(0) if sent else await asyncio.Event().wait()
+        if not sent:
+            await (gone or asyncio.Event()).wait()
+        return sent.pop(0) if sent else {"type": "http.disconnect"}
 
     async def send(message):
         answers.append(message)

@@ -22,7 +22,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import check_names, takes_options
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import JobReference
-from jqueue.domain.operations.dequeue import DequeueOptions
+from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure, in_progress
@@ -45,7 +45,9 @@ class ConsumerVerbs(QueueBase, Consumer):
             check_names("dequeue", options, DequeueOptions.__annotations__)
         if wait:
             self.capabilities.require("wait")
-        operations = self._dequeues(entrypoint, options)
+        return await self._claimed(self._dequeues(entrypoint, options), wait, deadline)
+
+    async def _claimed(self, operations: tuple[Dequeue], wait: Duration | None, deadline: Duration | None) -> list[Job]:
         longest_wait = wait if operations[0].batch_size else None  # a dequeue of no jobs does not wait
         request = self._enter(operations, deadline, wait=longest_wait, convert=first_of)
         results = await request

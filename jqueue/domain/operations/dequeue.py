@@ -163,6 +163,19 @@ class Dequeue(Claims, frozen=True):
         return _SEARCHED(self) if self.batch_size else None
 
 
+class NamedDequeue(Dequeue, frozen=True):
+    """A dequeue whose caller repeats it under its `call`. If it has claimed jobs before, they are its result again."""
+
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
+        """Find the jobs that are in progress for the call, or else claim."""
+        made = [draft.jobs[job_id] for job_id in draft.jobs.called.get(self.call or "", ())]
+        return sorted(made, key=attrgetter("priority", "sequence")) or super().change(draft, now)
+
+    def search_key(self) -> Hashable | None:
+        """Return what it looks for: the jobs of the call, too."""
+        return self.call if self.batch_size else None
+
+
 _SEARCHED = attrgetter(*(name for name in Dequeue.__struct_fields__ if name not in ("batch_size", "call")))
 
 
