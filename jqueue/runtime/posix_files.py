@@ -162,12 +162,15 @@ def check_folders(base: str, inner: str) -> None:
             raise StorageFatalError(f"{base!r} is not a folder, and links are not followed: move it away")
 
 
-def half_of_descriptors(most: int) -> int:
-    """Return the number of connections a process may serve: `most`, and at most half of the descriptors it may have."""
+def third_of_descriptors(most: int) -> int:
+    """Return the number of connections to serve: `most`, but at most a third of the descriptors of this process.
+
+    A broker serves a socket and an address, and keeps a third for its own work.
+    """
     if resource is None:
         return most
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(most, limit // 2) if limit > 0 else most
+    return min(most, limit // 3) if limit > 0 else most
 
 
 def mount_of(descriptor: int) -> str:

@@ -20,7 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.ports.queue import JobQueue
-from jqueue.runtime.posix_files import half_of_descriptors
+from jqueue.runtime.posix_files import third_of_descriptors
 from jqueue.server.access import KnownTokens, Role, TokenFile, Tokens, random_text
 from jqueue.server.api import Api
 from jqueue.server.app import dashboard
@@ -40,7 +40,7 @@ LAST_CALLS = 15
 """Seconds for the calls under way when the broker is stopped."""
 
 MOST_CONNECTIONS = 4096
-"""Largest number of connections, and at most half of the descriptors. A request on a further one gets the status 503.
+"""Largest number of connections, which take at most a third of the descriptors. On a further one, requests get a 503.
 
 A quarter of them may be connections on which no request had a token. A further one ends the oldest of those.
 """
@@ -287,7 +287,7 @@ async def _run(
 
 
 def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Config:
-    most = half_of_descriptors(MOST_CONNECTIONS)
+    most = third_of_descriptors(MOST_CONNECTIONS)
     protocol = partial(_Protocol, patience=settings.patience, strangers={}, most_strangers=most // 4)
     return uvicorn.Config(
         _HeadCheck(app),

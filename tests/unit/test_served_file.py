@@ -232,7 +232,7 @@ CROWDED = """
 import asyncio, os, resource, sys
 from jqueue import BrokerQueue, LocalFileSystemStorage
 
-resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+resource.setrlimit(resource.RLIMIT_NOFILE, (96, 96))
 
 async def work(path):
     async with BrokerQueue(LocalFileSystemStorage(path), deadline=10) as queue:

@@ -23,7 +23,7 @@ from functools import partial
 
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE, Handle, LinkError
-from jqueue.runtime.posix_files import half_of_descriptors, open_file, set_mode, share_alike
+from jqueue.runtime.posix_files import open_file, set_mode, share_alike, third_of_descriptors
 from jqueue.runtime.system import at_fork
 
 try:
@@ -48,7 +48,7 @@ OWN_BYTES = 4096
 MOST_CLIENTS = 4096
 """Largest number of connections of the brokers of a process. A further client commits its calls itself.
 
-They also take at most half of the descriptors that the process may have, as it needs some for its commits.
+They also take at most a third of the descriptors that the process may have, as it needs some for its commits.
 """
 
 PATH_BYTES = 100
@@ -277,13 +277,16 @@ async def take_seat(path: str, like: os.stat_result | None, mode: int, handle: H
 def _lock(path: str, like: os.stat_result | None, mode: int) -> int | None:
     """Return the descriptor of the locked file; None if another process has the lock."""
     while True:
-        descriptor, _ = open_file(path, os.O_RDWR | os.O_CREAT, mode)
+        descriptor, _ = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
                     if like is not None:
                         share_alike(like, descriptor)
+                        mode = os.fstat(descriptor).st_mode
+                    with suppress(PermissionError):  # for writers only: a reader could hold it
+                        set_mode(descriptor, mode & 0o222 | (mode & 0o222) << 1)
                     return descriptor  # and not a file that the last broker has removed meanwhile
         except BlockingIOError:
             os.close(descriptor)
@@ -428,7 +431,7 @@ class SocketSeat:
             except OSError:  # the process has no descriptor left
                 await asyncio.sleep(BEAT)
                 continue
-            if sum(len(seat._connections) for seat in _seats) >= half_of_descriptors(MOST_CLIENTS):
+            if sum(len(seat._connections) for seat in _seats) >= third_of_descriptors(MOST_CLIENTS):
                 connection.close()
                 continue
             reader, writer = await asyncio.open_unix_connection(sock=connection)
