@@ -315,12 +315,16 @@ def ask(matched: Counter[str], question: str) -> None:
     by_entrypoint, total = matched.most_common(), matched.total()
     named = [f"{printable(name)} {number:,}" for name, number in by_entrypoint[:NAMED]]
     more = f" and {counted(len(by_entrypoint) - NAMED, 'other entrypoint')}" if len(by_entrypoint) > NAMED else ""
+    words = f"{question.format(jobs=jobs(total))} ({', '.join(named)}{more})"
+    confirm(words, counted(total, "job matches", "jobs match"))
+
+
+def confirm(question: str, found: str) -> None:
+    """Ask a question before something is destroyed; `found` says what was found. Errors are those of `ask`."""
     if not sys.stdin.isatty():
-        raise RefusedError(
-            f"{counted(total, 'job matches', 'jobs match')}, and there is no terminal to ask at: add --yes to go "
-            "ahead, or --dry-run to only count",
-        )
-    if not typer.confirm(f"{question.format(jobs=jobs(total))} ({', '.join(named)}{more})", err=True):
+        advice = "add --yes to go ahead, or --dry-run to only count"
+        raise RefusedError(f"{found}, and there is no terminal to ask at: {advice}")
+    if not typer.confirm(question, err=True):
         note("nothing was changed")
         raise typer.Exit(NOT_ALL)
 

@@ -24,7 +24,7 @@ from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import UNUSABLE, show_json
 from jqueue.cli.probes import NotTriedError, ProbeContext, Result, noted
 from jqueue.cli.progress import jobs_counted
-from jqueue.cli.repair import segments
+from jqueue.cli.repair import queue_object, segments
 from jqueue.connect import connect_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import counted, printable
@@ -75,6 +75,7 @@ CHECKS: dict[Probe, str] = {
     probes.write_rate: "writes per second",
     probes.clock: "clock",
     probes.listing: "listing",
+    queue_object: "the queue's object",
     segments: "segments of the queue",
 }
 """The checks, with their titles in a table. In JSON, they have the names of their functions."""
@@ -123,7 +124,7 @@ class Report:
         self.verdict = UNSAFE if failed else SAFE
         if not failed:
             self.advice = (*self.advice, *(text for kind, text in PLACES.items() if isinstance(storage, kind)))
-        elif failed.keys() == {segments}:
+        elif failed.keys() <= {queue_object, segments}:
             self.verdict = DAMAGED
         elif failed.keys() >= {probes.create_only, probes.stale_etag}:
             self.advice = (DEAF, *self.advice)
@@ -142,14 +143,14 @@ def doctor(
         bool, typer.Option("--quick", help="Do not read the rows of segments, which takes long in a deep queue.")
     ] = False,
 ) -> None:
-    """Check whether a store is safe for a queue.
+    """Check whether a store is safe for a queue, and the queue in it whole.
 
     The checks create objects of their own beside the queue, and remove them. The queue itself is not written. If it
     has segments, the last check reads all their rows, compares them with their checksums, their index and the queue,
     and looks for objects that nothing names. A million jobs take half a minute. With --quick, it only looks whether
     all segments exist.
 
-    Exits with 0 if the store is safe, 1 if it is not, 2 if the URL is wrong or the store cannot be used.
+    Exits with 0 if all is well, 1 if the store is not safe or the queue is damaged, 2 if the URL is wrong or the store cannot be used.
     """
     report = _examine(url, quick=quick)
     if as_json:

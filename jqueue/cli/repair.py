@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
-from jqueue.cli.changes import DryRun, Yes, ask
+from jqueue.cli.changes import DryRun, Yes, ask, confirm
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue, place_of
 from jqueue.cli.parameters import argument
-from jqueue.cli.printing import jobs, show, show_json, size
+from jqueue.cli.printing import jobs, show, show_json, size, tell
 from jqueue.cli.probes import CALL_LIMIT, NotTriedError, ProbeContext, Result, failed, noted, passed, with_retries
-from jqueue.core.blob.codec import parse_blob
+from jqueue.connect import connect_storage
+from jqueue.core.blob.codec import Blob, parse_blob, salvaged
 from jqueue.core.blob.segment_object import SegmentCheck
 from jqueue.core.blob.segment_reader import CUT_OFF, MISSING, SegmentReader, pieces_of, reason_of
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.observers import Observers
-from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
+from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.segments import FOLDER, Range, Segment, Span, common, joined, size_of, without
 from jqueue.domain.stats import about_lines
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.storage import Listed, SupportsObjects
+from jqueue.ports.storage import Listed, SupportsObjects, SupportsRelease
 
 KEPT_FOR = timedelta(hours=2)
 """Age below which an unnamed segment is no litter: a commit may name it soon, or a reader may still need it."""
@@ -150,6 +153,22 @@ async def read_rows(
         damage.has_no_rows(reason_of(error))
 
 
+async def queue_object(context: ProbeContext) -> Result | None:
+    """Check that the queue's object is a queue. Return None if there is none yet."""
+    data, etag = await with_retries(context.storage.read, context.entropy)
+    if etag is None:
+        return None
+    blob = Blob()
+    try:
+        blob.adopt(parse_blob(data), len(data))
+    except InvalidBlobError as error:
+        mend = "Restore the object from a backup. If there is none, `jqueue repair URL` keeps what can be read."
+        return failed(str(error), "fail: none of its jobs can be reached.", mend)
+    if asides := blob.draft.set_aside:
+        return failed(about_lines(asides), "not run the jobs of lines that cannot be read.")
+    return passed(f"{counted(len(blob.draft.jobs), 'job')} in {size(len(data))}")
+
+
 async def segments(context: ProbeContext) -> Result | None:
     """Check the segments in the manifest. Return None for a queue without segments."""
     storage, entropy = context.storage, context.entropy
@@ -233,7 +252,9 @@ def repair(
     dry_run: DryRun = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Bring back the jobs of damaged segments that can be read. The others are given up.
+    """Bring back the jobs of a damaged queue that can be read. The others are given up.
+
+    An object that is cut off keeps its whole lines, each a job. Its bytes are saved in the working folder before.
 
     First try to restore a damaged segment from a backup: it never changes, so any copy is right. Each segment is read,
     and the rows whose checksums do not match are counted. A question is asked on a terminal; elsewhere, --yes is
@@ -245,6 +266,8 @@ def repair(
     Exits with 1 if the answer is no, and with 2 if there is nothing to give up.
     """
     chosen = None if name is None else name.removeprefix(FOLDER)
+    if chosen is None and _salvage(url, yes=yes, dry_run=dry_run, as_json=as_json):
+        return
 
     async def look(opened: OpenedQueue) -> list[tuple[Damage, Counter[str]]]:
         header, options = opened.view.header, opened.queue.options
@@ -291,6 +314,58 @@ def repair(
         show(f"{jobs(dropped)} {where} dropped, {readable:,} kept")
     if claimed:
         show(_later(claimed))
+
+
+def _salvage(url: str, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
+    """Mend a queue's object that is cut off. Return False if it is whole, or has another fault."""
+    try:
+        storage = connect_storage(url)
+    except (ValueError, ImportError, JQueueError):
+        return False  # the queue will tell
+
+    async def read() -> tuple[bytes, str | None]:
+        try:
+            return await storage.read()
+        finally:
+            if isinstance(storage, SupportsRelease):
+                await storage.release()
+
+    async def write(content: bytes, etag: str) -> None:
+        try:
+            await storage.write(content, if_match=etag)
+        finally:
+            if isinstance(storage, SupportsRelease):
+                await storage.release()
+
+    try:
+        data, etag = asyncio.run(read())
+    except JQueueError:
+        return False
+    if etag is None or not data:
+        return False
+    try:
+        parse_blob(data)
+        return False
+    except InvalidBlobError:
+        if (found := salvaged(data)) is None:
+            return False
+    content, lines = found
+    told: dict[str, Any] = {"jobs": lines, "bytes_lost": max(0, len(data) - len(content))}
+    words = f"the queue's object is cut off: {jobs(lines)} of it can be read"
+    if dry_run:
+        tell(told | {"dry_run": True}, words, as_json=as_json)
+        return True
+    if not yes:
+        confirm(f"{words[0].upper()}{words[1:]}. Keep these, and give up the rest?", words)
+    saved = f"damaged-{hashlib.sha256(data).hexdigest()[:12]}.json"
+    with open(saved, "wb", opener=partial(os.open, mode=0o600)) as file:
+        file.write(data)
+    try:
+        asyncio.run(write(content, etag))
+    except JQueueError as error:
+        raise RefusedError(f"nothing was mended: {error}") from None
+    tell(told | {"saved": saved}, f"mended: {jobs(lines)} kept; the damaged object is in {saved}", as_json=as_json)
+    return True
 
 
 def _later(claimed: int) -> str:

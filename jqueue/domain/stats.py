@@ -16,7 +16,7 @@ from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerReco
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_share, held_bytes
 from jqueue.domain.models import Job
-from jqueue.domain.printable import counted
+from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import EntrypointRules, opens_at
 from jqueue.domain.segments import SEGMENTS_KEPT
 
@@ -352,7 +352,8 @@ def about_lines(set_aside: Sequence[SetAside]) -> str:
     """Return what is to be said of the lines that cannot be read as jobs, of which there is one at least."""
     lines = counted(len(set_aside), "line cannot be read as a job", "lines cannot be read as jobs")
     first = "" if len(set_aside) == 1 else "the first: "
-    return f"{lines}: {first}{set_aside[0].reason}. Mend or remove it in the queue's object"
+    name = f"that of {printable(set_aside[0].key)}: " if set_aside[0].key else ""
+    return f"{lines}: {first}{name}{set_aside[0].reason}. Mend or remove it in the queue's object"
 
 
 def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int, errors: int) -> list[str]:

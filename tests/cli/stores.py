@@ -4,7 +4,9 @@ import asyncio
 import copy
 from datetime import timedelta
 
+from jqueue.core.blob.codec import encode
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError
+from jqueue.domain.models import QueueState
 from jqueue.ports.storage import Listed
 from jqueue.testing.virtual_time import VirtualClock
 
@@ -12,12 +14,16 @@ WAY = 0.01
 """Latency in each direction, in seconds."""
 
 
+USERS = encode(QueueState(queue="the user's"))
+"""The queue of the user, which no check changes."""
+
+
 class Honest:
     """One object of a correct store. Each subclass overrides a method with a fault."""
 
     def __init__(self):
         self.name = "queue.json"
-        self.objects = {"queue.json": (b"the user's", "0")}
+        self.objects = {"queue.json": (USERS, "0")}
         self.calls = []
         self.times = []
         self.writes = [0]
@@ -30,7 +36,7 @@ class Honest:
     @property
     def left(self):
         """The names of the objects beside the user's, which is unchanged."""
-        assert (b"the user's", "0") == self.objects["queue.json"]
+        assert (USERS, "0") == self.objects["queue.json"]
         return self.objects.keys() - {"queue.json"}
 
     def beside(self, suffix):

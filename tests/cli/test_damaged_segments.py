@@ -2,12 +2,13 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from jqueue import LocalFileSystemStorage
 from jqueue.domain.errors import StorageFatalError
-from tests.cli.commands import Blocking, deep, refused, rows, run, text, values
+from tests.cli.commands import SECRET, Blocking, deep, refused, rows, run, text, values
 
 
 @pytest.fixture
@@ -111,3 +112,34 @@ def test_jobs_of_segments_are_changed_and_a_damaged_segment_is_named_at_the_end(
     assert segments["report"].name in counts["error"]
     assert "6 jobs were cancelled before" in refused("cancel", path, "--all", "--yes")
     assert [] == rows("ls", path, "--entrypoint", "mail")
+
+
+def test_what_can_be_read_of_an_object_that_is_cut_off_is_brought_back(path, queue, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for number in range(4):
+        queue.enqueue("mail", SECRET.encode(), job_id=f"j{number}")
+    whole = path.read_bytes()
+    cut = whole[: whole.index(b'"j3"') + 30]
+    path.write_bytes(cut)
+    report = values("doctor", path, status=1)
+    assert (False, "failed") == (
+        report["safe"],
+        next(each["outcome"] for each in report["checks"] if each["name"] == "queue_object"),
+    )
+    assert "add --yes to go ahead" in refused("repair", path)
+    assert {"jobs": 3, "bytes_lost": 28, "dry_run": True} == values("repair", path, "--dry-run")
+    assert cut == path.read_bytes()
+    saved = values("repair", path, "--yes")["saved"]
+    assert (cut, 0o600) == (Path(saved).read_bytes(), Path(saved).stat().st_mode & 0o777)
+    state = queue.read_state()
+    assert (["j0", "j1", "j2"], 6) == ([job.id for job in state.jobs], state.version)
+    assert "every job of the queue can be read" in refused("repair", path)
+
+
+def test_lines_that_cannot_be_read_are_named_and_no_doctor_calls_them_safe(path, queue):
+    for number in range(2):
+        queue.enqueue("mail", b"", job_id=f"j{number}")
+    path.write_bytes(path.read_bytes().replace(b'"entrypoint":"mail"', b'"entrypoint":5', 1))
+    assert "1 line cannot be read as a job: that of j0: entrypoint" in values("stats", path)["warnings"][0]
+    assert "that of j0" in refused("repair", path)
+    assert 1 == values("doctor", path, status=1)["status"]

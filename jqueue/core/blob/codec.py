@@ -259,6 +259,20 @@ def _end_of_lines(data: bytes, first: int) -> int:
     return end
 
 
+def salvaged(data: bytes) -> tuple[bytes, int] | None:
+    """Return a whole queue made of the header and the lines of one that is cut off, and the number of these lines.
+
+    It is a version on, as it is another than the one that was cut off. None: there is no header that can be read.
+    """
+    first = data.find(b"\n") + 1
+    header = _read_ours(data[:first].rstrip())
+    if header is None:
+        return None
+    lines = [line.rstrip(SEPARATOR.rstrip()) for line in data[first : data.rfind(b"\n") + 1].split(b"\n")]
+    kept = [line for line in lines if line.rstrip() not in (b"", JOBS_CLOSE)]
+    return join_blob(encode_header(msgspec.structs.replace(header, version=header.version + 1)), kept), len(kept)
+
+
 def take_whole(parsed: ParsedBlob, found: JobRecord | SetAside) -> bool:
     """Read a blob as a whole, in place, if one of its lines alone is not a job, but the whole blob is JSON.
 
