@@ -150,7 +150,8 @@ def doctor(
     and looks for objects that nothing names. A million jobs take half a minute. With --quick, it only looks whether
     all segments exist.
 
-    Exits with 0 if all is well, 1 if the store is not safe or the queue is damaged, 2 if the URL is wrong or the store cannot be used.
+    Exits with 0 if all is well, 1 if the store is not safe or the queue is damaged, 2 if the URL is wrong or the store
+    cannot be used.
     """
     report = _examine(url, quick=quick)
     if as_json:

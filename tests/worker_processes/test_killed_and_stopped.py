@@ -86,8 +86,8 @@ async def test_workers_that_all_stood_still_keep_their_claims(tmp_path):
     async with Scene(tmp_path).open() as scene:
         workers = [scene.start("brief") for _ in range(WORKERS)]
         await scene.until(lambda: all(worker.has_started for worker in workers), "they handle signals")
-        jobs = [Enqueue("doze", b"10", max_attempts=1) for _ in range(2 * WORKERS)]
-        jobs = {job.id for job in await scene.queue.enqueue_many(jobs)}
+        dozes = [Enqueue("doze", b"10", max_attempts=1) for _ in range(2 * WORKERS)]
+        jobs = {job.id for job in await scene.queue.enqueue_many(dozes)}
         await scene.until(lambda: jobs == scene.count(BEGINS).keys(), "all jobs are claimed")
         for worker in workers:
             os.kill(worker.pid, signal.SIGSTOP)
