@@ -370,9 +370,11 @@ class Engine:
 
     async def _read_in_turn(self, pending: Sequence[Request]) -> float | None:
         """Read the queue. Return the seconds to wait before it is read again; None if it is our turn to write."""
-        if not all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
+        if all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
+            await self.observers.look(self.refresh, pending[0])
+        else:
             await self.pacing.line.join()
-        await self.refresh()
+            await self.refresh()
         header = self.draft.header
         return self.pacing.wait_after_read(header.version, header.commits)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextvars import copy_context
 from datetime import datetime
 from typing import ParamSpec, TypeVar
 
@@ -71,6 +72,19 @@ class Observers:
         if started is not None:
             self._called(call, started, None)
         return answer
+
+    async def look(self, read: Callable[[], Awaitable[object]], request: Request) -> None:
+        """Read the store for calls that wait for jobs, in the context of one of them.
+
+        The task that reads began with another call, whose trace would get the polls of hours.
+        """
+
+        async def looking() -> None:
+            self._tell(lambda observer: observer.looking())
+            await read()
+
+        context = getattr(request, "context", None) or copy_context()
+        await asyncio.get_running_loop().create_task(looking(), name="jqueue-look", context=context.copy())
 
     def broker_called(self, error: BaseException | None) -> None:
         """Tell the observers of a client without a store that its broker has failed, or answers again."""

@@ -100,6 +100,12 @@ class Observer:
     def committed(self, commit: LandedCommit) -> None:
         """Note a commit that has landed."""
 
+    def looking(self) -> None:
+        """Note that the store is about to be read for calls that wait for jobs.
+
+        It is called in the context of that read, a copy of the one in which the first of these calls is awaited.
+        """
+
     def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
         """Note that a call to the store has ended.
 

@@ -12,11 +12,12 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, TypeVar
+from uuid import UUID
 
 from msgspec.structs import replace
 
 try:
-    from opentelemetry.context import Context
+    from opentelemetry.context import Context, attach
     from opentelemetry.propagate import extract, inject
     from opentelemetry.trace import (
         Link,
@@ -47,7 +48,7 @@ from jqueue.domain.printable import printable
 from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import SupportsApply
 from jqueue.runtime.queue_options import options_of
-from jqueue.runtime.system import SystemClock
+from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.telemetry.exporters import place_name
 
 Queue = TypeVar("Queue", bound=SupportsApply)
@@ -143,6 +144,16 @@ class CommitSpans(Observer):
             start_time=end - int(commit.seconds * 1e9),
         )
         span.end(end)
+
+    def looking(self) -> None:
+        """Let the store's client make no spans, unless a caller with a span waits: see `Observer`.
+
+        Samplers follow the parent, and this one is not sampled.
+        """
+        if not get_current_span().get_span_context().is_valid:
+            number = UUID(SystemEntropy().new_id()).int
+            parent = SpanContext(number, number & (1 << 64) - 1, is_remote=False)
+            attach(set_span_in_context(NonRecordingSpan(parent)))  # in a context that ends with the read
 
     def _links(self, commit: LandedCommit) -> Iterator[Link]:
         for operations, outcome in commit.calls:

@@ -1,5 +1,7 @@
 """Traces: enqueue, commit and handler, in one trace across processes, without payloads."""
 
+import asyncio
+
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
@@ -36,6 +38,19 @@ class Traces:
 @pytest.fixture
 def traces():
     return Traces()
+
+
+class TracedStore(InMemoryStorage):
+    """A store whose client makes a span of each read, as instrumented clients do."""
+
+    def __init__(self, tracer):
+        super().__init__()
+        self.tracer, self.reads = tracer, 0
+
+    async def read(self):
+        with self.tracer.start_as_current_span("GET"):
+            self.reads += 1
+            return await super().read()
 
 
 async def drain(traces, queue, function, **options):
@@ -139,3 +154,28 @@ def test_a_span_of_a_thread_is_the_parent_of_its_blocking_enqueue(traces):
     with SyncQueue(inner) as queue, traces.tracer.start_as_current_span("request") as request:
         queue.enqueue("mail", b"")
     assert request.get_span_context().span_id == traces.only("enqueue").parent.span_id
+
+
+async def test_the_polls_of_an_idle_worker_make_no_spans_and_those_of_a_traced_call_are_in_its_trace(traces):
+    store = TracedStore(traces.tracer)
+
+    async def polls(number):
+        until = store.reads + number
+        async with asyncio.timeout(20):
+            while store.reads < until:
+                await asyncio.sleep(0.01)
+
+    async with traces.tracing.instrument(BrokerQueue(store, poll_interval=0.01)) as queue:
+        with traces.tracer.start_as_current_span("request") as request:
+            traced = asyncio.create_task(queue.dequeue("mail", wait=60))  # it starts the task that polls for all
+        await polls(3)
+        idle = asyncio.create_task(queue.dequeue("mail", wait=60))
+        await polls(3)
+        traced.cancel()
+        await asyncio.wait([traced])
+        gets = traces.spans("GET")
+        assert {request.get_span_context().span_id} == {span.parent.span_id for span in gets}
+        await polls(5)
+        assert len(gets) >= len(traces.spans("GET")) - 1  # at most the one under way
+        await queue.enqueue("mail", b"")
+        await idle
