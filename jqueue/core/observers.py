@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import ParamSpec, TypeVar
 
 from jqueue.core.requests import Outcome, Request
+from jqueue.core.tasks import Outage
 from jqueue.domain.commits import CommitId
 from jqueue.domain.job import DEAD, JobRecord
 from jqueue.domain.operations.base import Operation
@@ -34,6 +35,7 @@ class Observers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._present: tuple[Observer, ...] = ()
+        self._outage = Outage()
 
     def add(self, observer: Observer) -> None:
         """Add an observer, if it is not there."""
@@ -66,9 +68,12 @@ class Observers:
             async with asyncio.timeout(seconds):
                 answer = await request(*arguments, **named)
         except BaseException as error:
+            self._outage.failed(error)
             if started is not None:
                 self._called(call, started, error)
             raise
+        if call in ("write", "create"):
+            self._outage.written()
         if started is not None:
             self._called(call, started, None)
         return answer

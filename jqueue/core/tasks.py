@@ -113,6 +113,24 @@ def as_storage_error(error: BaseException) -> StorageError:
     return StorageError(f"the storage adapter raised {type(error).__name__}", error)
 
 
+class Outage:
+    """Logs a failure of a store that lasts until a user removes its cause: when it begins, and when it ends."""
+
+    _lasts = False
+
+    def failed(self, error: BaseException) -> None:
+        """Note that a call to the store has failed."""
+        if not self._lasts and isinstance(error, StorageError) and error.needs_user:
+            self._lasts = True
+            logger.warning("%s. Calls are tried again until their deadlines", error)
+
+    def written(self) -> None:
+        """Note that a call has changed the store."""
+        if self._lasts:
+            self._lasts = False
+            logger.info("the store takes writes again")
+
+
 async def retried(
     seconds: float,
     request: Callable[[], Awaitable[Answer]],

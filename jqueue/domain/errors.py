@@ -245,9 +245,10 @@ class StorageError(JQueueError):
         cause: the original exception, if there was one.
         nothing_written: True if an adapter is certain that its write did not happen and cannot happen later. The
             operation is then not done, and its outcome is never unknown.
+        needs_user: True if it lasts until a user removes its cause, such as a full disk. It is logged at once.
     """
 
-    nothing_written = False
+    nothing_written = needs_user = False
     cause: BaseException | None = None
 
     def __init__(self, message: str, cause: BaseException | None = None) -> None:

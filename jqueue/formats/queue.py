@@ -21,7 +21,7 @@ from jqueue.core.calls import POLL_GROWTH, SHORTEST_POLL, Calls
 from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.requests import Request, sleep_while_awaited
 from jqueue.core.staleness import Presence, StaleWatch
-from jqueue.core.tasks import TRANSIENT, Backoff, as_storage_error, retried
+from jqueue.core.tasks import TRANSIENT, Backoff, Outage, as_storage_error, retried
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.view import QueueView
 from jqueue.domain.commits import Verdict
@@ -84,6 +84,7 @@ class StoreCalls(Calls):
         self.now: Callable[[], datetime] = lambda: exact_time(now())
         self._entropy, self._blob_bytes = options.entropy, options.limits.blob_bytes
         self._claim_timeout = to_seconds("stale_timeout", options.stale_timeout)
+        self._outage = Outage()
         super().__init__(options, store.watched)
         _users[id(store)] = self
         self._reset()
@@ -152,6 +153,7 @@ class StoreCalls(Calls):
                     continue
                 for request in several:
                     request.last_error = error
+                self._outage.failed(error)
                 await sleep_while_awaited(several, backoff.after(error))
                 batch, read = self._take_batch(BATCH_LIMIT), True  # a call that keeps failing holds up no other one
                 requests += batch
@@ -307,6 +309,7 @@ class StoreCalls(Calls):
         self._watch.observed(draft, self.clock.monotonic(), self._shared_time(), self._presence.stood_still())
         if not any(isinstance(outcome, Exception) for outcome in made):
             self._loaded = loaded
+            self._outage.written()
         return outcomes
 
     def _answer(self, part: Part, result: Any, answers: dict[Request, dict[int, Any]]) -> None:

@@ -74,7 +74,9 @@ def as_storage_error(error: OSError, doing: str, path: str) -> StorageError:
         reason = _REFUSALS[number].format(user=f"this process{user}", folder=os.path.dirname(path))
         return StorageFatalError(f"Could not {doing}: {where!r}: {reason}", error)
     advice = f": {_ADVICE[number]}" if number in _ADVICE else ""
-    return StorageError(f"Could not {doing}: {where!r}{advice}", error)
+    failure = StorageError(f"Could not {doing}: {where!r}{advice}", error)
+    failure.needs_user = bool(advice)
+    return failure
 
 
 def open_file(path: str, flags: int, mode: int = PRIVATE) -> tuple[int, os.stat_result]:

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -367,3 +369,16 @@ def test_redriven_jobs_become_ready_at_a_rate(path, queue):
     for wrong in ("10", "0/min", "x/min", "10/x", "-1/s"):
         told = refused("redrive", path, "--all", f"--rate={wrong}")
         assert "--rate takes a number and a period: 5/s, 10/min, 100/h" in told
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no limits of processes")
+def test_a_disk_that_takes_no_more_is_told_at_once_while_the_command_goes_on_trying(tmp_path):
+    limited = ["sh", "-c", 'ulimit -f 0 && exec "$@"', "sh", sys.executable, "-m", "jqueue"]
+    words = [*limited, "enqueue", tmp_path / "queue.json", "mail", "hello"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        try:
+            assert command.stderr is not None
+            assert "raise the limit (ulimit -f)" in command.stderr.readline()
+            assert command.poll() is None
+        finally:
+            command.kill()

@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import errno
 import fcntl
+import logging
 import os
 import threading
 from contextlib import contextmanager
@@ -108,18 +109,28 @@ async def test_a_write_to_a_name_that_is_too_long_is_not_done(tmp_path):
 
 
 @in_virtual_time
-async def test_an_operation_on_a_full_disk_is_not_done(storage, path, monkeypatch):
+async def test_an_operation_on_a_full_disk_is_told_at_once_and_not_done(storage, path, monkeypatch, caplog):
     """The operation is retried until its deadline, as space may become free."""
+    caplog.set_level("INFO")
     async with BrokerQueue(storage, clock=VirtualClock()) as queue:
         await queue.enqueue("work", b"1")
         refuse_temporary_files(monkeypatch, errno.ENOSPC)
+        waiting = asyncio.create_task(queue.enqueue("work", b"2", deadline=5))
+        while not (caplog.records or waiting.done()):
+            await asyncio.sleep(0.01)
+        [(_, level, told)] = caplog.record_tuples
+        assert ("WARNING", True, False) == (logging.getLevelName(level), "the disk is full" in told, waiting.done())
         text = r"nothing was done .*queue\.json.*the disk is full; free some"
         with pytest.raises(DeadlineExceededError, match=text) as raised:
-            await queue.enqueue("work", b"2", deadline=5)
+            await waiting
         assert StorageError is type(raised.value.__cause__), "the last failure"
+        with pytest.raises(DeadlineExceededError, match=text):
+            await queue.enqueue("work", b"2", deadline=5)
         monkeypatch.undo()
         assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
+        assert len(caplog.records) == 1, "one line for one outage"
         await queue.enqueue("work", b"3")
+        assert [told, "the store takes writes again"] == caplog.messages
 
 
 async def test_a_file_system_that_cannot_flush_folders_is_no_error(storage, monkeypatch):

@@ -218,7 +218,7 @@ async def test_a_claim_is_on_the_disk_before_it_is_answered(path, journal, monke
 
 
 @pytest.mark.parametrize("cut", [1, 19])
-async def test_no_job_is_claimed_on_a_full_disk(cut, path, journal, monkeypatch):
+async def test_no_job_is_claimed_on_a_full_disk(cut, path, journal, monkeypatch, caplog):
     path.write_bytes(b"-a\n-b\n-c\n")
     async with queue_on(path) as queue:
         await queue.dequeue()
@@ -239,6 +239,8 @@ async def test_no_job_is_claimed_on_a_full_disk(cut, path, journal, monkeypatch)
             patch.setattr(os, "write", full)
             with pytest.raises(StorageError):
                 await queue.dequeue(batch_size=2)
+        [told] = caplog.messages
+        assert "the disk is full" in told
     assert b"-a\n-b\n-c\n" == path.read_bytes()
     async with queue_on(path) as queue:
         assert [(b"b", 1), (b"c", 1)] == [(job.payload, job.attempt) for job in await queue.dequeue(batch_size=9)]
