@@ -10,7 +10,7 @@ import contextvars
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import end_of
@@ -44,7 +44,7 @@ def _in_thread(handler: Handler[..., Any], threads: Threads) -> Call:
 
     async def in_thread(value: Any, ctx: Context | BatchContext | None) -> Any:
         context = contextvars.copy_context()
-        loop = asyncio.get_running_loop()
+        loop, name = asyncio.get_running_loop(), cast(asyncio.Task[Any], asyncio.current_task()).get_name()
         if ctx is not None:
             ctx.enter_thread(loop)
         result = await to_its_end(threads.call(context.run, around, middlewares, ctx, partial(bind, value, ctx)))
@@ -52,7 +52,7 @@ def _in_thread(handler: Handler[..., Any], threads: Threads) -> Call:
             return result
         if ctx is not None:
             ctx.enter_thread(None)
-        result, error = await loop.create_task(end_of(result), context=context)
+        result, error = await loop.create_task(end_of(result), name=name, context=context)
         if error is not None:
             raise error
         return result

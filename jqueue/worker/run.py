@@ -32,6 +32,7 @@ from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.handlers import Handler
 from jqueue.worker.heartbeats import send_heartbeats
 from jqueue.worker.job_runner import JobRunner
+from jqueue.worker.loop_watch import watch_loop
 from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import check_regularly
 from jqueue.worker.processes import Processes
@@ -236,6 +237,7 @@ class Run:
 
             claiming = begin(lambda: self._claim(claimer), "claims")
             parts = [begin(sender.run, "outcomes", is_last=True), begin(lambda: check_regularly(state), "checks")]
+            parts.append(begin(lambda: watch_loop(state), "loop-watch"))
             if queue.capabilities.heartbeat:
                 parts.append(begin(lambda: send_heartbeats(state, claims, job_runner), "heartbeats"))
             try:

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import logging
+import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +24,7 @@ from jqueue.domain.errors import InvalidBlobError, StorageFatalError
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
+from jqueue.worker.loop_watch import watch_loop
 from tests.virtual_world import Breakable, in_virtual_time, now
 from tests.worker.scenes import (
     LONG,
@@ -337,3 +340,22 @@ async def test_text_from_a_queue_is_escaped_in_the_log(log):
     assert any(f"no handler for waiting jobs of {WRITTEN_OUT} (1)." in line for line in lines)
     assert any(line.endswith(f"is retried: {WRITTEN_OUT}") for line in lines)
     assert [] == [line for line in lines if not line.isprintable()]
+
+
+async def test_code_that_holds_the_event_loop_is_named_once_it_is_free(log):
+    worker, queue = Worker(), BrokerQueue(InMemoryStorage())
+
+    @worker.handler("holds")
+    async def holds() -> None:
+        watch = asyncio.create_task(watch_loop(SimpleNamespace(loop=asyncio.get_running_loop(), executions=()), 0.1))
+        await asyncio.sleep(0)
+        time.sleep(1)
+        while not log("WARNING"):
+            await asyncio.sleep(0)
+        watch.cancel()
+
+    async with queue:
+        job = await queue.enqueue("holds")
+        await worker.run(queue, drain=True)
+    [line] = log("WARNING")
+    assert f"It was held by job {job.id}, in holds (test_trouble.py:" in line
