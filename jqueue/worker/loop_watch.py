@@ -6,11 +6,12 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Collection
 
 from jqueue.domain.printable import printable
 from jqueue.ports.log import Logger, logger_of
+from jqueue.worker.executions import Execution
 from jqueue.worker.job_runner import JOB_TASK
-from jqueue.worker.run_state import RunState
 
 logger: Logger = logger_of("jqueue.worker")
 
@@ -18,16 +19,16 @@ HELD = 5.0
 """Seconds without a turn of the event loop after which the worker warns, as soon as it has one."""
 
 
-async def watch_loop(state: RunState, held: float = HELD) -> None:
+async def watch_loop(executions: Collection[Execution], held: float = HELD) -> None:
     """Warn after each time for which the event loop stood still, until cancelled.
 
     A thread looks meanwhile where the loop is, as that cannot be told afterwards.
 
     Args:
-        state: of the run.
+        executions: the calls of handlers that run.
         held: seconds without a turn after which it warns.
     """
-    loop, thread, turn = state.loop, threading.get_ident(), threading.Event()
+    loop, thread, turn = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
     found, is_over, tick = [""], False, held / 2
 
     def look() -> None:
@@ -44,7 +45,7 @@ async def watch_loop(state: RunState, held: float = HELD) -> None:
             await asyncio.sleep(tick)
             stood = loop.time() - before - tick
             if stood > held:
-                _warn(state, stood, found[0])
+                _warn(executions, stood, found[0])
             found[0] = ""
             turn.set()
     finally:
@@ -63,8 +64,8 @@ def _where(loop: asyncio.AbstractEventLoop, thread: int) -> str:
     return printable(f"{what}, in {code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
 
 
-def _warn(state: RunState, seconds: float, found: str) -> None:
-    running = ", ".join(sorted({each.handler.entrypoint for each in state.executions})) or "none"
+def _warn(executions: Collection[Execution], seconds: float, found: str) -> None:
+    running = ", ".join(sorted({each.handler.entrypoint for each in executions})) or "none"
     logger.warning(
         "the event loop of this worker stood still for %.1f s: no heartbeat was sent. %s",
         seconds,

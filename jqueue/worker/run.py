@@ -237,7 +237,7 @@ class Run:
 
             claiming = begin(lambda: self._claim(claimer), "claims")
             parts = [begin(sender.run, "outcomes", is_last=True), begin(lambda: check_regularly(state), "checks")]
-            parts.append(begin(lambda: watch_loop(state), "loop-watch"))
+            parts.append(begin(lambda: watch_loop(state.executions), "loop-watch"))
             if queue.capabilities.heartbeat:
                 parts.append(begin(lambda: send_heartbeats(state, claims, job_runner), "heartbeats"))
             try:

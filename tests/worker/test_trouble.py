@@ -4,7 +4,6 @@ import asyncio
 import json
 import logging
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -347,7 +346,7 @@ async def test_code_that_holds_the_event_loop_is_named_once_it_is_free(log):
 
     @worker.handler("holds")
     async def holds() -> None:
-        watch = asyncio.create_task(watch_loop(SimpleNamespace(loop=asyncio.get_running_loop(), executions=()), 0.1))
+        watch = asyncio.create_task(watch_loop((), 0.1))
         await asyncio.sleep(0)
         time.sleep(1)
         while not log("WARNING"):
