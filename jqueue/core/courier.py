@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from jqueue.core.blob.lines import ENCODING_ERRORS
 from jqueue.core.discovery import LONGEST_PAUSE, Discovery
 from jqueue.core.engine import Engine
-from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode
+from jqueue.core.messages import BATCH_OPERATIONS, LONGEST, Answer, Batch, Claim, Stop, encode
 from jqueue.core.requests import Callers, Request, sleep_while_awaited
 from jqueue.core.workers import SHARED_BEAT
 from jqueue.domain.commits import Verdict
@@ -38,7 +38,15 @@ from jqueue.domain.errors import (
 from jqueue.domain.header import BEAT
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, decode_result, encode_operation, error_of
+from jqueue.domain.operations.codec import (
+    TRAVELLING,
+    AllOrNothing,
+    Carried,
+    count_of,
+    decode_result,
+    encode_operation,
+    error_of,
+)
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.operator import Attend, Fence
@@ -51,11 +59,8 @@ OWN_SECONDS = 30.0
 STOP_AGAIN = 0.25
 """Seconds after which a broker is first asked again to end a wait. They double each time."""
 
-BATCH_OPERATIONS = 4096
-"""Largest number of operations in a batch."""
-
 BATCH_BYTES = 4 << 20
-"""About the largest size of a batch."""
+"""Largest size of a batch, unless one call is larger."""
 
 LARGEST_CALL = 16 << 20
 """Largest size of a call that a broker gets: a larger one would stop its event loop, and with it all of its clients."""
@@ -278,10 +283,12 @@ class Courier:
         while batch:
             some: list[Parcel] = []
             size = count = 0
-            while batch and (not some or (size < BATCH_BYTES and count < BATCH_OPERATIONS and not alone)):
+            while batch and not (some and alone):
+                count += count_of(batch[0].operations)
+                size += sum(map(len, batch[0].encoded))
+                if some and (size > BATCH_BYTES or count > BATCH_OPERATIONS):
+                    break
                 some.append(batch.popleft())
-                count += len(some[-1].encoded)
-                size += sum(map(len, some[-1].encoded))
             self.sequence += 1
             base = self._discovery.version or self._engine.draft.header.version
             self._open = Sent(self.sequence, self._entropy.new_id()[:18], base, some)
@@ -360,7 +367,7 @@ class Courier:
                 sent.again = True
                 raise LinkError("it is not known if a broker has done the calls", sent=True)
             try:
-                self._check_cause(failure)
+                self._check_cause(failure, len(sent.parcels))
             except LinkError:
                 self._release(sent)
                 raise
@@ -369,12 +376,15 @@ class Courier:
             sent.again = True  # unless the results can be read
             self._answered(sent, _results(sent.operations, answer))
 
-    def _check_cause(self, failure: JQueueError | None) -> None:
-        """Check that an error, with which nothing was done, is not of this broker alone.
+    def _check_cause(self, failure: JQueueError | None, calls: int = 1) -> None:
+        """Check that an error, with which nothing was done, is not of this broker alone, or of some calls together.
 
         Raises:
             LinkError: this process may reach the store, know a newer operation, or have room for a call.
+            LinkRefusedError: each call may pass alone.
         """
+        if self.only and calls > 1 and isinstance(failure, InvalidJobError):
+            raise LinkRefusedError(failure)
         if self.only or isinstance(failure, DeadlineExceededError | BatchUnknownError):
             return
         if isinstance(failure, StorageError | InvalidJobError | QueueFullError):

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
+from itertools import islice
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.fields import Count, Seconds
 from jqueue.domain.operations.codec import Inner, Refused
 
 LONGEST = 24 * 3600.0
 """Largest number of seconds that a call may have, and wait."""
+
+BATCH_OPERATIONS = 4096
+"""Largest number of operations in a batch, unless one call has more."""
+
+ANSWER_BYTES = 32 << 20
+"""About the largest size of the results of a batch. A batch whose results are larger is not done."""
+
+MOST_VALUES = 1 << 20
+"""Largest number of values in a message. Decoded, each takes up to some hundred bytes."""
+
+_BEFORE_VALUE = re.compile(rb'(?:[^",\[{]++|"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\Z))*+(?:[,\[{]|\Z)', re.DOTALL)
+"""All up to the sign before a value in a list or an object, with the texts on the way."""
 
 Text = Annotated[str, Meta(max_length=200)]
 
@@ -102,6 +117,18 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 encode: Any = msgspec.json.Encoder().encode
 decode_answer: Callable[[bytes], Answer] = msgspec.json.Decoder(Answer).decode
+
+
+def check_values(data: bytes | bytearray) -> None:
+    """Check the number of values in JSON, before they are decoded.
+
+    Raises:
+        InvalidJobError: it has too many.
+    """
+    if len(data) <= 2 * MOST_VALUES or sum(map(data.count, b",[{")) <= MOST_VALUES:  # signs within texts count here
+        return
+    if next(islice(_BEFORE_VALUE.finditer(data), MOST_VALUES + 2, None), None) is not None:
+        raise InvalidJobError(f"the message has more than {MOST_VALUES} values: send it in parts")
 
 
 @cache

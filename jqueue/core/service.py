@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from operator import itemgetter
@@ -14,7 +14,18 @@ import msgspec
 from jqueue.core.calls import SHORTEST_POLL
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.engine import Engine
-from jqueue.core.messages import LONGEST, Answer, Batch, Claim, Stop, encode, message_decoder
+from jqueue.core.messages import (
+    ANSWER_BYTES,
+    BATCH_OPERATIONS,
+    LONGEST,
+    Answer,
+    Batch,
+    Claim,
+    Stop,
+    check_values,
+    encode,
+    message_decoder,
+)
 from jqueue.core.requests import Callers, Request
 from jqueue.core.writer import Writer
 from jqueue.domain.errors import (
@@ -33,10 +44,10 @@ from jqueue.domain.limits import CLIENTS_KEPT, Limits
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import (
-    AllOrNothing,
     Carried,
-    Guarded,
+    count_of,
     encode_result,
+    held_by,
     received,
     receiving,
     refusal_of,
@@ -92,6 +103,7 @@ class Service:
     def __init__(self, writer: Writer, engine: Engine, limits: Limits) -> None:
         self._writer, self._engine = writer, engine
         self._receiving = receiving(limits, engine.claim_timeout)
+        self._most = max(BATCH_OPERATIONS, limits.batch_size)
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
         self._begun: dict[str, tuple[int, str]] = {}  # the number and the token of each client's last batch
@@ -110,8 +122,9 @@ class Service:
         """Return the message in these bytes.
 
         Raises:
-            InvalidJobError: they are not a message, or an operation has a wrong value.
+            InvalidJobError: they are not a message, are too many operations, or an operation has a wrong value.
         """
+        check_values(data)
         try:
             message = message_decoder().decode(data)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:  # ValidationError has no values in its text
@@ -120,6 +133,8 @@ class Service:
             return message
         if isinstance(message, Claim):
             return msgspec.structs.replace(message, operation=received(message.operation, self._receiving))
+        if (count := count_of(message.operations)) > self._most:
+            raise InvalidJobError(f"a batch has {count} operations, and a broker takes at most {self._most}")
         operations = tuple(received(each, self._receiving) for each in message.operations)
         return msgspec.structs.replace(message, operations=operations)
 
@@ -131,12 +146,17 @@ class Service:
             answer: bytes = encode(Answer(error=refusal_of(error)))
             return answer
 
-    async def answer(self, message: Batch | Claim | Stop) -> bytes:
-        """Return the answer to a client's message, which was read."""
-        answer: bytes = encode(await self._answer(message))
+    async def answer(self, message: Batch | Claim | Stop, *, hidden: bool = False) -> bytes:
+        """Return the answer to a client's message, which was read.
+
+        Args:
+            message: the message.
+            hidden: True if the client may not see the payload, the headers and the result of another's job.
+        """
+        answer: bytes = encode(await self._answer(message, hidden))
         return answer
 
-    async def _answer(self, message: Batch | Claim | Stop) -> Answer:
+    async def _answer(self, message: Batch | Claim | Stop, hidden: bool) -> Answer:
         try:
             if isinstance(message, Stop):
                 if message.queue and not self._engine.queue_id:
@@ -150,7 +170,7 @@ class Service:
             if message.queue and not self._engine.queue_id and not await self._reaches_store():
                 return self._shunned()  # the client may have more time
             self._check_queue(message.queue)
-            done = self._commit(message) if isinstance(message, Batch) else self._claim(message)
+            done = self._commit(message, hidden) if isinstance(message, Batch) else self._claim(message)
             return await done
         except QueueClosedError:
             return Answer(leaving=True)
@@ -199,7 +219,7 @@ class Service:
                 )
             raise BlobMissingError("the queue's object has disappeared: restore it, or make a new queue object")
 
-    async def _commit(self, message: Batch) -> Answer:
+    async def _commit(self, message: Batch, hidden: bool) -> Answer:
         if len(message.seconds) != len(message.operations):
             raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
         if any(map(_claims, message.operations)):
@@ -224,6 +244,7 @@ class Service:
             message.operations,
             tuple(now + timedelta(seconds=min(LONGEST, each)) for each in message.seconds),
             message.again,
+            None if hidden else ANSWER_BYTES,  # without what is hidden, no result is large
         )
         try:
             [results] = await self._writer.enter([carried], min(PATIENCE, longest), callers=self._callers, convert=list)
@@ -237,7 +258,8 @@ class Service:
         if not self._crowded and (crowd := crowd_warning(engine.draft.header)) is not None:
             self._crowded = True
             logger.warning("%s", crowd)
-        return self._done([encode_result(*pair) for pair in zip(carried.operations, results, strict=True)])
+        pairs = zip(carried.operations, results, strict=True)
+        return self._done([encode_result(*pair, hidden=hidden) for pair in pairs])
 
     async def _claim(self, message: Claim) -> Answer:
         operation = message.operation
@@ -279,11 +301,9 @@ class Service:
 
 def _claims(operation: Operation) -> bool:
     """Return True if an operation, or one that it holds, hands out claims, or speaks for another client."""
-    held: Sequence[Operation] = operation.operations if isinstance(operation, AllOrNothing) else ()
-    if isinstance(operation, Guarded):
-        held = (operation.operation,)
     looks = isinstance(operation, lookups.TRAVELLING)  # these come last, as operations that claim
-    return (operation.claims_jobs and not looks) or isinstance(operation, Carried) or any(map(_claims, held))
+    claims = (operation.claims_jobs and not looks) or isinstance(operation, Carried)
+    return claims or any(map(_claims, held_by(operation)))
 
 
 class Offer:

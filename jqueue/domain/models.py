@@ -161,7 +161,7 @@ def _utc_now() -> datetime:
 
 
 class NotLoaded(bytes):
-    """The payload of a job from `peek` or `find`: it is empty, as the payload was not loaded."""
+    """The payload of a job from `peek` or `find`, or of one that a producer may not see. It is empty."""
 
     __slots__ = ()
 

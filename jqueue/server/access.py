@@ -84,7 +84,7 @@ ACCESS: Mapping[str | type[Operation], frozenset[Role]] = {
 }
 """The roles for each request, and for each operation within the requests `POST /v1/calls`.
 
-The checks, OpenAPI, the table in the docs and the test of every pair are made of it, and of `HIDDEN`.
+The checks, OpenAPI, the table in the docs and the test of every pair are made of it, of `HIDDEN` and of `REPLACING`.
 """
 
 HIDDEN: Mapping[Role, frozenset[str]] = {
@@ -96,6 +96,10 @@ HIDDEN: Mapping[Role, frozenset[str]] = {
 """The fields of a job that a role does not see; `text` is its payload, too."""
 
 
+REPLACING = _WORKING
+"""The roles whose enqueue may replace the job that has its unique key: it may be another program's."""
+
+
 def check(role: Role, what: str | type[Operation]) -> None:
     """Check that a role may send a request or an operation.
 
@@ -104,6 +108,17 @@ def check(role: Role, what: str | type[Operation]) -> None:
     """
     if role not in ACCESS[what]:
         raise not_allowed(f"a {role} may not do {what if isinstance(what, str) else what.__name__}")
+
+
+def check_operation(role: Role, operation: Operation) -> None:
+    """Check that a role may do an operation, without those that it holds.
+
+    Raises:
+        Problem: it may not.
+    """
+    check(role, type(operation))
+    if isinstance(operation, Enqueue) and operation.on_conflict == "replace" and role not in REPLACING:
+        raise not_allowed(f"a {role} may not do Enqueue with on_conflict='replace': the job may be another program's")
 
 
 def not_allowed(detail: str) -> Problem:

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive
 
 from jqueue.core.blob_queue import BlobQueue
+from jqueue.core.messages import check_values
 from jqueue.core.shown import (
     Instant,
     ShownEvent,
@@ -39,7 +40,7 @@ from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import Wait, payload_of
 from jqueue.ports.storage import describe
-from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, without_hidden
+from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, check_operation, without_hidden
 from jqueue.server.calls import end, is_gone, unless_gone
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.past import events_of
@@ -352,6 +353,7 @@ class Api:
             caller, receive = caller_of(request.scope), request.receive
             check(caller.role, endpoint.request)
             async with self._intake.body(request.scope, receive, LARGEST_BODY) as data:
+                check_values(data)
                 try:
                     query = msgspec.convert(dict(request.query_params), endpoint.query, strict=False)
                     body = None if decoder is None else decoder.decode(data or b"{}")
@@ -369,14 +371,15 @@ class Api:
 
     async def enqueue(self, call: Call) -> Any:
         """Enqueue a job or several."""
-        queue = self._queue
-        if isinstance(call.body, list):
-            if len(call.body) > (most := queue.options.limits.batch_size):
-                raise InvalidJobError(f"a list may have at most {most} jobs")
-            jobs = await queue.enqueue_many([_enqueue_of(each) for each in call.body])
-            return {"jobs": [job_values(job, self._now()) for job in jobs]}
-        [job] = await queue.apply(_enqueue_of(call.body))
-        return job_values(job, self._now())
+        queue, is_list = self._queue, isinstance(call.body, list)
+        if is_list and len(call.body) > (most := queue.options.limits.batch_size):
+            raise InvalidJobError(f"a list may have at most {most} jobs")
+        enqueues = [_enqueue_of(each) for each in (call.body if is_list else [call.body])]
+        for each in enqueues:
+            check_operation(call.role, each)
+        jobs = await (queue.enqueue_many(enqueues) if is_list else queue.apply(*enqueues))
+        shown = [job_values(job, self._now()) for job in jobs]
+        return {"jobs": shown} if is_list else shown[0]
 
     async def find(self, call: Call) -> Any:
         """Look at a job."""

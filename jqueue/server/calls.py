@@ -36,13 +36,13 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import OBJECTS
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
-from jqueue.domain.operations.codec import AllOrNothing, Guarded
+from jqueue.domain.operations.codec import held_by
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import SEGMENTS
 from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.runtime.threads import in_a_thread
-from jqueue.server.access import HIDDEN, Role, check, not_allowed
+from jqueue.server.access import HIDDEN, Role, check, check_operation, not_allowed
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.payloads import without_payloads
 from jqueue.server.problems import Problem
@@ -75,9 +75,8 @@ def _check(role: Role, operation: Operation, limits: Limits) -> None:
         Problem: the client's role does not allow it. The message names the operation.
         InvalidJobError: a job is larger than the limits, or its values are wrong.
     """
-    check(role, type(operation))
-    inner = (operation.operation,) if isinstance(operation, Guarded) else ()
-    for each in operation.operations if isinstance(operation, AllOrNothing) else inner:
+    check_operation(role, operation)
+    for each in held_by(operation):
         _check(role, each, limits)
     if isinstance(operation, Enqueue) and role is Role.PRODUCER:
         if operation.payload_object is not None:
@@ -109,7 +108,7 @@ class Calls:
             else:
                 for operation in message.operations if isinstance(message, Batch) else (message.operation,):
                     _check(role, operation, self._queue.options.limits)
-            work = asyncio.ensure_future(self._service.answer(message))
+            work = asyncio.ensure_future(self._service.answer(message, hidden=bool(HIDDEN[role])))
             gone = asyncio.ensure_future(is_gone(receive))
             headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
             start: list[MutableMapping[str, Any]] = [{"type": "http.response.start", "status": 200, "headers": headers}]

@@ -10,7 +10,7 @@ import jqueue
 from jqueue.connect.parsed_url import EXAMPLES
 from jqueue.connect.stores import FORMATS
 from jqueue.domain.job_options import ALL_OPTIONS
-from jqueue.server.access import ACCESS, HIDDEN, Role
+from jqueue.server.access import ACCESS, HIDDEN, REPLACING, Role
 from jqueue.spark.enqueue import columns, writing
 from jqueue.spark.snapshot import reader
 from jqueue.spark.stream import source
@@ -70,6 +70,7 @@ def test_the_page_on_deployment_has_the_table_of_rights():
         elif roles:
             operations.setdefault(roles, []).append(f"`{what.__name__}`")
     rows |= {f"in `POST /v1/calls`: {', '.join(names)}": roles for roles, names in operations.items()}
+    rows["replace a job by an enqueue with its unique key"] = REPLACING
     for field in sorted(frozenset[str]().union(*HIDDEN.values())):
         rows[f"see `{field}` of a job"] = frozenset(role for role in Role if field not in HIDDEN[role])
     lines = [

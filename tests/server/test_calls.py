@@ -5,11 +5,14 @@ import json
 import os
 import signal
 import time
+import tracemalloc
+from base64 import b64encode
 
 import pytest
 
 from jqueue import BrokerQueue, LocalFileSystemStorage
-from jqueue.core.messages import Batch, Claim, Stop, decode_answer, encode
+from jqueue.core.messages import MOST_VALUES, Batch, Claim, Stop, check_values, decode_answer, encode
+from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, decode_result, error_of
@@ -118,6 +121,7 @@ async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path)
         (Role.PRODUCER, Ack(JobClaim("one", 1))),
         (Role.PRODUCER, AllOrNothing((add("one"), Cancel("two")))),
         (Role.PRODUCER, Guarded(add("one"))),
+        (Role.PRODUCER, AllOrNothing((add("one", unique_key="key", on_conflict="replace"),))),
         (Role.WORKER, Cancel("one")),
         (Role.WORKER, Guarded(Cancel("one"))),
         (Role.VIEWER, add("one")),
@@ -130,6 +134,63 @@ async def test_a_role_may_not_send_what_it_is_not_for(broker, path, role, operat
     assert (403, "NotAllowed") == answer.problem
     assert f"a {role} may not do " in answer.values["detail"]
     assert not path.exists()
+
+
+async def test_a_producer_sees_nothing_of_the_job_that_has_its_id_or_its_key(broker, other):
+    secrets = {"headers": {"a": "secret"}, "keep_result": 60}
+    await other.enqueue("mail", b"secret", job_id="one", unique_key="key", **secrets)
+    await other.enqueue("mail", b"secret", job_id="done", **secrets)
+    [job] = [job for job in await other.dequeue(batch_size=2) if job.id == "done"]
+    await other.ack(job, result="secret")
+    drawn = [Enqueue("mail", b"mine", new_id=new_id, headers={"b": "mine"}) for new_id in ("one", "new")]
+    taken = [add("one", b"mine"), add("done", b"secret"), add("three", b"mine", unique_key="key")]
+    operations = *drawn, *taken, AllOrNothing((*drawn, *taken))
+    answer = await broker.post("/v1/calls", batch(*operations), Role.PRODUCER)
+    assert b"secret" not in answer.body
+    assert b64encode(b"secret") not in answer.body
+    jobs = await results(broker, batch(*operations, sequence=2), *operations, role=Role.PRODUCER)
+    for job, payload in zip((*jobs[:5], *jobs[5]), [b"mine", b"mine", b"", b"", b""] * 2, strict=True):
+        assert payload == job.payload
+    assert "<not loaded>" in repr(job_of(jobs[2]))
+    job = {"entrypoint": "mail", "unique_key": "key", "on_conflict": "replace"}
+    assert (403, "NotAllowed") == (await broker.post("/v1/jobs", [job], Role.PRODUCER)).problem
+
+
+async def test_a_batch_with_more_operations_than_a_client_sends_is_refused(broker, path):
+    operations = [Enqueue("mail", new_id=f"{number}") for number in range(10_001)]
+    for sent in (operations, [Guarded(AllOrNothing(tuple(operations[1:]))), operations[0]]):
+        answer = await broker.post("/v1/calls", batch(*sent), Role.WORKER)
+        assert (422, "InvalidJobError") == answer.problem
+        assert "10001 operations" in answer.values["detail"]
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "begin", "repeated"),
+    [
+        ("/v1/jobs", b"[", b'{"entrypoint":"a"}'),
+        ("/v1/calls", b'{"do":"batch","client":"c","sequence":1,"token":"","operations":[],"seconds":[', b"1"),
+        ("/v1/claims/one/1/ack", b'{"result":[', b"[]"),
+    ],
+)
+async def test_a_body_with_many_values_is_refused_before_they_take_memory(broker, path, begin, repeated):
+    body = begin + repeated + (b"," + repeated) * 1_500_000
+    tracemalloc.start()
+    try:
+        answer = await broker.post(path, body, Role.WORKER)
+        assert (422, "InvalidJobError") == answer.problem
+        assert tracemalloc.get_traced_memory()[1] < 3 * len(body) + (16 << 20)
+    finally:
+        tracemalloc.stop()
+
+
+def test_signs_within_texts_do_not_count_as_values():
+    text = json.dumps({"text": ',[{"\\' * MOST_VALUES}).encode()
+    check_values(text)
+    check_values(b"[%b%b]" % (text, b",0" * (MOST_VALUES - 3)))
+    for wrong in (b"[%b%b]" % (text, b",0" * MOST_VALUES), b'["' + b",0" * MOST_VALUES + b'"' + b',""' * MOST_VALUES):
+        with pytest.raises(InvalidJobError):
+            check_values(wrong)
 
 
 async def test_a_producer_enqueues_within_the_limits_and_claims_nothing(broker):

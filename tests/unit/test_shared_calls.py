@@ -18,11 +18,16 @@ from jqueue.domain.operations.enqueue import Arrive, Enqueue
 from jqueue.domain.operations.operator import Fence
 from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
 from jqueue.ports.queue import Wait
+from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
-from tests.shared_memory import SharedMemory, serving
+from tests.shared_memory import BrokerOnly, SharedMemory, serving
 from tests.virtual_world import in_virtual_time, now
 
 MOST = 100
+
+
+def queue_on(storage, **options):
+    return BrokerQueue(storage, clock=VirtualClock(), **options)
 
 
 class GatedMemory(SharedMemory):
@@ -119,6 +124,53 @@ async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
             batch = Carried("client", 1, "t", 1, (new, Fence()), (EPOCH + timedelta(1),) * 2, again)
             [[job, _]] = await queue.apply(batch)
             assert (first.id, JobStatus.COMPLETED) == (job.id, job.status)
+
+
+@pytest.mark.parametrize("way", [lambda storage: storage, BrokerOnly], ids=["a store", "a broker alone"])
+@in_virtual_time
+async def test_results_that_are_too_large_for_one_answer_are_refused_before_the_commit_and_all_callers_served(way):
+    storage, sizes, key = GatedMemory(), list[int](), "key"
+    async with serving(storage, limits=Limits(object_bytes=None)) as broker, queue_on(way(storage)) as client:
+        handle = storage.handle
+        assert handle is not None
+        there = await broker.enqueue("a", bytes(1 << 20), unique_key=key)
+        operations = (
+            *[Enqueue("a", new_id=f"{number}", unique_key=key) for number in range(40)],
+            Enqueue("a", new_id="new"),
+        )
+        for number, sent in enumerate([operations, [AllOrNothing(operations)]], 1):
+            before, batch = await storage.read(), {"do": "batch", "client": "c", "sequence": number, "token": "t"}
+            answer = await handle(encode(batch | {"operations": sent, "seconds": [9] * len(sent)}))
+            assert b"InvalidJobError" in answer
+            assert before == await storage.read()
+
+        async def measured(message):
+            answer = await handle(message)
+            sizes.append(len(answer))
+            return answer
+
+        storage.handle = measured
+        jobs = await asyncio.gather(
+            *(client.enqueue("a", b"", unique_key=key) for _ in range(40)), client.enqueue("b", b"new")
+        )
+        assert [there] * 40 == jobs[:-1]
+        assert 2 == (await broker.stats()).ready
+        assert max(sizes) < LARGEST_MESSAGE
+
+
+@in_virtual_time
+async def test_a_job_travels_once_and_a_claim_through_a_broker_takes_no_more_than_an_answer_holds():
+    storage = SharedMemory(clock=VirtualClock())
+    limits = Limits(object_bytes=None, payload_bytes=16 << 20, blob_bytes=256 << 20)
+    async with serving(storage, limits=limits), queue_on(storage, limits=limits) as client:
+        assert storage.handle is not None
+        message = {"do": "batch", "client": "c", "sequence": 1, "token": "t", "seconds": [9]}
+        new = Enqueue("b", bytes(1 << 20), new_id="new", headers={"a": "b"})
+        assert 1000 > len(await storage.handle(encode(message | {"operations": [new]})))
+        for _ in range(5):
+            job = await client.enqueue("a", bytes(12 << 20), headers={"a": "b"})
+            assert (12 << 20, {"a": "b"}) == (len(job.payload), job.headers)
+        assert [3, 2] == [len(await client.dequeue("a", batch_size=9)) for _ in range(2)]
 
 
 class LateClaims(SharedMemory):

@@ -11,6 +11,7 @@ from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError, UnknownOutcomeError
 from jqueue.domain.header import ClientRecord
+from jqueue.domain.job import JobRecord
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.codec import Carried, refusal_of
@@ -95,6 +96,15 @@ def test_the_refusals_of_a_client_take_little_room_in_the_object():
     assert "new" == again[0].id
     assert str(results[1]) == str(again[1])
     assert isinstance(again[-1], UnknownOutcomeError)
+
+
+def test_a_batch_that_has_landed_is_not_refused_if_its_results_are_too_large_for_an_answer_by_now():
+    draft = Draft(QueueState())
+    perform([Enqueue("a", bytes(1000), job_id="one")], draft, EPOCH)
+    draft.note(draft.header.clients, "client", ClientRecord(3, "t", 1, EPOCH.timestamp()))
+    batch = Carried("client", 3, "t", 0, (Enqueue("a", job_id="one"),) * 5, again=True, answer_bytes=4000)
+    [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
+    assert [JobRecord] * 2 + [UnknownOutcomeError] * 3 == [*map(type, results)]
 
 
 def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_has_changed_it_before():

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from jqueue.domain.models import NotLoaded, record_of
 from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
 from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import Selection
@@ -164,6 +165,17 @@ class AllOrNothing(Operation, frozen=True):
         return [job_id for operation in self.operations for job_id in operation.job_ids()]
 
 
+def held_by(operation: Operation) -> Sequence[Operation]:
+    """Return the operations that an operation holds."""
+    inner = (operation.operation,) if isinstance(operation, Guarded) else ()
+    return operation.operations if isinstance(operation, AllOrNothing) else inner
+
+
+def count_of(operations: Iterable[Operation]) -> int:
+    """Return the number of operations, with those that they hold."""
+    return sum(count_of(held_by(each)) or 1 for each in operations)
+
+
 class Refused(msgspec.Struct, frozen=True):
     """An error of the queue as it travels, and as the header keeps it.
 
@@ -212,6 +224,7 @@ class Carried(Operation, frozen=True):
         operations: its operations, each done by itself. None of them claims jobs.
         due: for each operation the last time at which it may be done; empty: no operation has such a time.
         again: True if the batch may have been sent before. Then the header notes it in any case.
+        answer_bytes: bytes that its results may have in an answer; None: they do not travel.
     """
 
     needs_space = False  # a client has one batch on its way, and bounds its calls itself; some may keep claims
@@ -223,17 +236,21 @@ class Carried(Operation, frozen=True):
     operations: tuple[Inner, ...]
     due: tuple[Moment, ...] = ()
     again: bool = False
+    answer_bytes: Count | None = None
 
     def change(self, draft: Draft, now: datetime) -> list[Any]:
         """Do each operation that is not too late. Return their results, with errors for the refused ones.
 
         Raises:
             BatchUnknownError: it can no longer be known whether the batch was done before.
+            InvalidJobError: its results are too large for an answer.
         """
         header = draft.header
         record = header.clients.get(self.client)
         if record is not None and (record.sequence, record.token) == (self.sequence, self.token):
-            return [self._known(record, place, draft, now) for place in range(len(self.operations))]
+            known = [self._known(record, place, draft, now) for place in range(len(self.operations))]
+            fitting = self._fitting(known)
+            return known[:fitting] + [each.lost_answer() for each in self.operations[fitting:]]
         if record is not None and record.sequence >= self.sequence:
             raise BatchUnknownError("the client, or a copy of its process, has sent a later batch")
         if header.version < self.base or header.clients_evicted > self.base:
@@ -244,12 +261,26 @@ class Carried(Operation, frozen=True):
         assert isinstance(results, list)
         for place in late:
             results.insert(place, DeadlineExceededError("the deadline passed, and nothing was done"))
+        if self._fitting(results) < len(results):
+            raise InvalidJobError(
+                f"the results of the batch are too large for one answer ({self.answer_bytes} bytes): send fewer "
+                "operations together"
+            )
         if self.again or draft.savepoint() != before:
             refused = {str(place): each for place, each in enumerate(results) if isinstance(each, JQueueError)}
             kept = _first_of(refused)
             entry = ClientRecord(self.sequence, self.token, header.version + 1, now.timestamp(), len(refused), kept)
             draft.note(header.clients, self.client, entry)
         return results
+
+    def _fitting(self, results: Sequence[Any]) -> int:
+        """Return the number of results, from the first, for which an answer has room."""
+        size = 0
+        for place, (operation, result) in enumerate(zip(self.operations, results, strict=True)):
+            size += 0 if self.answer_bytes is None else _answer_bytes(operation, result)
+            if self.answer_bytes is not None and size > self.answer_bytes:
+                return place
+        return len(results)
 
     def _known(self, record: ClientRecord, place: int, draft: Draft, now: datetime) -> Any:
         """Return the result of an operation of a batch that has landed, as far as the queue still tells it."""
@@ -369,15 +400,58 @@ _ERRORS: dict[str, type[JQueueError]] = {
 }
 
 
-def encode_result(operation: Operation, result: Any) -> msgspec.Raw:
-    """Return the result of an operation, or the error that refused it, as JSON."""
+Content = Literal["whole", "sent", "hidden"]
+"""The payload and the headers of a job in the result of an enqueue: they are there, or are those of the enqueue, or are
+left out. `sent` keeps a new job from travelling twice.
+"""
+
+
+def _content_of(operation: Enqueue, job: JobRecord, *, hidden: bool = False) -> Content:
+    if operation.new_id == job.id or (
+        not hidden and (operation.payload, operation.headers) == (job.payload, job.headers)
+    ):
+        return "sent"
+    return "hidden" if hidden else "whole"
+
+
+def _answer_bytes(operation: Operation, result: Any) -> int:
+    """Return about how many bytes a result takes in an answer. Payloads, results and errors of jobs make it large."""
+    if isinstance(operation, Guarded):
+        return _answer_bytes(operation.operation, result)
+    if isinstance(result, JobRecord):
+        is_sent = isinstance(operation, Enqueue) and _content_of(operation, result) == "sent"
+        size = enqueue.stored_bytes(result.evolve(payload=b"") if is_sent else result) + 512 * len(result.errors)
+        return size if result.result is None else size + len(_encoder.encode(result.result))
+    if isinstance(result, list):
+        operations = held_by(operation) or (operation,) * len(result)
+        return sum(map(_answer_bytes, operations, result))
+    return 100
+
+
+def encode_result(operation: Operation, result: Any, *, hidden: bool = False) -> msgspec.Raw:
+    """Return the result of an operation, or the error that refused it, as JSON.
+
+    Args:
+        operation: the operation.
+        result: its result.
+        hidden: True if the client may not see the payload, the headers and the result of a job.
+    """
     if isinstance(result, JQueueError):
         return msgspec.Raw(_encoder.encode(refusal_of(result)))
     if isinstance(operation, Guarded):
-        return encode_result(operation.operation, result)
+        return encode_result(operation.operation, result, hidden=hidden)
     if isinstance(operation, AllOrNothing):
-        result = [encode_result(each, one) for each, one in zip(operation.operations, result, strict=True)]
+        pairs = zip(operation.operations, result, strict=True)
+        result = [encode_result(*pair, hidden=hidden) for pair in pairs]
+    elif isinstance(operation, Enqueue):
+        content = _content_of(operation, result, hidden=hidden)
+        if content != "whole":
+            result = result.evolve(payload=b"", headers=None, **(_HIDDEN if hidden else {}))
+        return msgspec.Raw(_encoder.encode((result, content)))
     return msgspec.Raw(_encoder.encode((result,)))
+
+
+_HIDDEN = dict.fromkeys(("payload_object", "result", "result_object", "claim_call", "extra"))
 
 
 def decode_result(operation: Operation, data: bytes | msgspec.Raw) -> Any:
@@ -394,6 +468,11 @@ def decode_result(operation: Operation, data: bytes | msgspec.Raw) -> Any:
         return [decode_result(each, one) for each, one in zip(operation.operations, results, strict=True)]
     if isinstance(operation, Guarded):
         return decode_result(operation.operation, data)
+    if isinstance(operation, Enqueue):
+        job, content = _enqueued_decoder().decode(text)
+        if content == "sent":
+            return job.evolve(payload=operation.payload, headers=operation.headers)
+        return job if content == "whole" else job.evolve(payload=NotLoaded())
     result = _result_decoder(type(operation)).decode(text)[0]
     if isinstance(operation, lookups.Peek) or (isinstance(operation, lookups.Find) and not operation.with_payload):
         return [job.evolve(payload=NotLoaded()) for job in result]
@@ -424,6 +503,11 @@ _encoder = msgspec.json.Encoder(enc_hook=_to_json)
 @cache
 def _decoder() -> msgspec.json.Decoder[Operation]:
     return msgspec.json.Decoder(Inner)
+
+
+@cache
+def _enqueued_decoder() -> msgspec.json.Decoder[tuple[JobRecord, Content]]:
+    return msgspec.json.Decoder(tuple[JobRecord, Content])
 
 
 @cache

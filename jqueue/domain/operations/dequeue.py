@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Iterator, Sequence, Set
 from datetime import datetime
 from operator import attrgetter
@@ -89,6 +90,9 @@ class Claims(Operation, frozen=True, kw_only=True):
             fire_due(draft, now)
 
 
+CALL_BYTES = 32 << 20
+"""Bytes of payloads after which a broker claims no further jobs for a call: they must fit into its answer."""
+
 CallName = Annotated[str, Meta(max_length=200)]
 
 
@@ -138,8 +142,8 @@ class Dequeue(Claims, frozen=True):
     def claim_next(self, draft: Draft, now: datetime, most: int) -> list[JobRecord]:
         """Claim the next jobs, at most a number of them."""
         assert self.entrypoints is None or isinstance(self.entrypoints, tuple)
-        claimed: list[JobRecord] = []
-        while len(claimed) < most and (ready := draft.jobs.order.take(self.entrypoints, now)) is not None:
+        claimed, left = list[JobRecord](), math.inf if self.call is None else CALL_BYTES
+        while len(claimed) < most and left > 0 and (ready := draft.jobs.order.take(self.entrypoints, now)) is not None:
             job = replace(
                 ready,
                 status=IN_PROGRESS,
@@ -156,6 +160,7 @@ class Dequeue(Claims, frozen=True):
             if draft.header.entrypoints:
                 count_claims(draft, job.entrypoint, now, 1)
             claimed.append(job)
+            left -= len(job.payload)
         return claimed
 
     def search_key(self) -> Hashable | None:
