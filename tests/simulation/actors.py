@@ -27,6 +27,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.ports.queue import Wait
 from tests.simulation.links import SimulatedSeat
 from tests.simulation.plain_values import BLOB_BYTES
 from tests.simulation.workload import DEADLINE, DRAWN, OBJECT_BYTES, OVERSIZED, STAGED, Actor
@@ -176,7 +177,11 @@ class Consumer(Actor):
         tag = dice.choice(CLAIM_TIMEOUTS) + self.world.tag() / 10_000
         patience = dice.uniform(0, 6) if dice.random() < 0.2 else None
         names = [*"ab"] if self.world.modern and entrypoint is None and dice.random() < 0.5 else entrypoint
-        work = self.queue.dequeue(names, batch_size=batch, wait=wait, claim_timeout=tag)
+        given = None if wait is None else Wait(wait)
+        work = self.queue.dequeue(names, batch_size=batch, wait=given, claim_timeout=tag)
+        if given is not None and patience is not None and batch > 1:  # the wait is ended, not the call
+            asyncio.get_running_loop().call_later(patience, given.end)
+            wait, patience = min(given, patience), None
         limit = DEADLINE + (wait or 0.0)
         call = self.call("dequeue", work, entrypoint=entrypoint, limit=limit, wait=wait or 0.0)
         try:

@@ -55,6 +55,12 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "The error for a lost answer states that nothing was written": Bug(
             "core/engine.py", "StorageError) and error.nothing_written", "StorageError)", first=1
         ),
+        "A dequeue whose wait was ended goes on for the time that it would have had": Bug(
+            "core/calls.py",
+            "            self._alarms.set(request, request.until, Request.expire)\n            if request.ending",
+            "            if request.ending",
+            first=15,
+        ),
         "Only the last two writers' commits can be recognised": Bug(
             "domain/commits.py", "dict(header.commits)", "dict([*header.commits.items()][-1:])", first=21
         ),
