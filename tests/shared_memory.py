@@ -181,7 +181,7 @@ class MemoryLink:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._exchanges: set[asyncio.Future[bytes]] = set()
-        self.closed = False
+        self.closed, self.token_hash = False, ""
         self.messages: list[bytes] = []
 
     async def exchange(self, message: bytes) -> bytes:

@@ -10,6 +10,7 @@ import os
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
+from hashlib import sha256
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
@@ -176,7 +177,7 @@ class HTTPLink:
         headers = {"Accept-Encoding": "identity", "User-Agent": f"jqueue/{__version__}"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        self._has_token = token is not None
+        self.token_hash: str = "" if token is None else sha256(token.encode()).hexdigest()
         self._under_way: set[asyncio.Timeout] = set()
         self._ending: asyncio.Task[None] | None = None
         self._session = ClientSession(
@@ -281,7 +282,7 @@ class HTTPLink:
             return LinkError(f"{what} has too much to do{detail}", sent=sent and problem is None, pause=seconds)
         if status == 401:
             how = f'if it is yours, connect(..., token="{self._url}/#token=TOKEN"), or the same in {TOKEN_VARIABLE}'
-            hint = "refuses the token" if self._has_token else f"needs a token: {how}"
+            hint = "refuses the token" if self.token_hash else f"needs a token: {how}"
             return LinkRefusedError(StorageFatalError(f"{what} {hint}"), everything=True)
         if problem is not None and status == 422:
             return LinkRefusedError(error_of(Refused(problem.title, problem.detail)))

@@ -51,7 +51,15 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.operator import Attend, Fence
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
+from jqueue.ports.sharing import (
+    DialURL,
+    Link,
+    LinkError,
+    LinkRefusedError,
+    SupportsDialing,
+    SupportsSharing,
+    client_name,
+)
 
 OWN_SECONDS = 30.0
 """Seconds for a call that a courier makes for itself."""
@@ -253,6 +261,7 @@ class Courier:
                 if not self.only:
                     raise
                 self._refused(sent, BatchUnknownError(f"a broker may have done it, and refuses it now: {refusal}"))
+        self.client = client_name(self.client, link.token_hash)
         ours, batch = list[Request](), deque[Parcel]()
         own = [self._hand_back_here(callers)] if self._lost_calls else []
         if self._engine.existed and self._engine.workers.are_due(self._clock.monotonic()):
@@ -358,7 +367,7 @@ class Courier:
                 and (sent.sequence, sent.base) != (1, answer.version)
             ):
                 # Nothing was done: too much is forgotten since, a backup was restored, or a copy of this process calls
-                self.client, self.sequence = self._entropy.new_id()[:18], 1
+                self.client, self.sequence = client_name(self._entropy.new_id()[:18], link.token_hash), 1
                 sent.sequence, sent.base = 1, answer.version
                 await self._send(link, sent)
                 return

@@ -58,7 +58,7 @@ from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
 from jqueue.domain.stats import crowd_warning
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.sharing import DialURL, LinkError, LinkRefusedError, Seat, SupportsSharing
+from jqueue.ports.sharing import DialURL, LinkError, LinkRefusedError, Seat, SupportsSharing, client_name
 
 logger: Logger = logger_of("jqueue")
 
@@ -220,8 +220,8 @@ class Service:
             raise BlobMissingError("the queue's object has disappeared: restore it, or make a new queue object")
 
     async def _commit(self, message: Batch, hidden: bool) -> Answer:
-        if len(message.seconds) != len(message.operations):
-            raise InvalidJobError("a batch needs the seconds that are left for each of its operations")
+        if not message.operations or len(message.seconds) != len(message.operations):
+            raise InvalidJobError("a batch needs operations, and the seconds that are left for each of them")
         if any(map(_claims, message.operations)):
             raise InvalidJobError("a batch takes no batch, and nothing that claims jobs: send each dequeue as a claim")
         before = self._begun.pop(message.client, (0, ""))
@@ -408,7 +408,8 @@ class HeaderOffer:
         if link is None:
             return True
         try:
-            await link.exchange(encode(Stop(client=self._engine.writer_id, call="")))
+            name = client_name(self._engine.writer_id, link.token_hash)
+            await link.exchange(encode(Stop(client=name, call=f"{name}/")))
         except LinkRefusedError:
             return True
         except LinkError as error:

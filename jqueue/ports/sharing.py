@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Awaitable, Callable
 from typing import Protocol, runtime_checkable
 
@@ -51,8 +52,23 @@ class LinkRefusedError(LinkError):
         self.everything = everything
 
 
+def client_name(drawn: str, token_hash: str) -> str:
+    """Return the name of a client: a random text and a keyed digest of it. No client with another token can have it.
+
+    Args:
+        drawn: the random text. A digest behind it is replaced.
+        token_hash: SHA-256 of the client's token in hexadecimal; empty if it has none. Then the name is the text alone.
+    """
+    drawn = drawn.partition("~")[0]
+    return f"{drawn}~{hmac.digest(token_hash.encode(), drawn.encode(), 'sha256').hex()[:16]}" if token_hash else drawn
+
+
 class Link(Protocol):
     """A client's connection to the broker of its queue."""
+
+    @property
+    def token_hash(self) -> str:
+        """SHA-256 of the token that it sends, in hexadecimal; empty for none."""
 
     @property
     def closed(self) -> bool:

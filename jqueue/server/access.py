@@ -28,6 +28,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Attend, Fence
 from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
 from jqueue.domain.operations.rules import SetSchedule
+from jqueue.ports.sharing import client_name
 from jqueue.runtime.system import SystemEntropy
 from jqueue.server.problems import Problem
 
@@ -148,6 +149,15 @@ class Caller:
     role: Role
     name: str
     token_hash: str = field(default="", repr=False)
+
+    def check_client(self, name: str) -> None:
+        """Check that a client has its name from this caller's token.
+
+        Raises:
+            Problem: it may be the name of another caller's client.
+        """
+        if self.token_hash and client_name(name, self.token_hash) != name:
+            raise not_allowed("the name of a client, also in that of a call, must be made with its own token")
 
 
 class KnownTokens:

@@ -38,11 +38,12 @@ from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.codec import held_by
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import SEGMENTS
 from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.runtime.threads import in_a_thread
-from jqueue.server.access import HIDDEN, Role, check, check_operation, not_allowed
+from jqueue.server.access import HIDDEN, Caller, Role, check, check_operation, not_allowed
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.payloads import without_payloads
 from jqueue.server.problems import Problem
@@ -68,17 +69,20 @@ def _no_claim(reference: JobReference) -> NoReturn:
     raise InvalidJobError("an enqueue names no claim")
 
 
-def _check(role: Role, operation: Operation, limits: Limits) -> None:
+def _check(caller: Caller, operation: Operation, limits: Limits) -> None:
     """Check an operation that a client sends, with all that it holds.
 
     Raises:
-        Problem: the client's role does not allow it. The message names the operation.
+        Problem: the client's role does not allow it, or it names another client's call.
         InvalidJobError: a job is larger than the limits, or its values are wrong.
     """
-    check_operation(role, operation)
+    check_operation(caller.role, operation)
+    calls = operation.calls if isinstance(operation, HandBackCalls) else ()
+    for call in (operation.call or "",) if isinstance(operation, Dequeue) else calls:
+        caller.check_client(call.rpartition("/")[0])
     for each in held_by(operation):
-        _check(role, each, limits)
-    if isinstance(operation, Enqueue) and role is Role.PRODUCER:
+        _check(caller, each, limits)
+    if isinstance(operation, Enqueue) and caller.role is Role.PRODUCER:
         if operation.payload_object is not None:
             raise not_allowed("a producer may not name an object that has a payload: it might be another job's")
         check_name("id", operation.id, limits)
@@ -99,16 +103,17 @@ class Calls:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a message, as an ASGI application."""
-        role = caller_of(scope).role
-        check(role, "POST /v1/calls")
+        caller = caller_of(scope)
+        check(caller.role, "POST /v1/calls")
         async with self._intake.body(scope, receive, LARGEST_MESSAGE) as data:
             message = self._service.read(data)
+            caller.check_client(message.client)
             if isinstance(message, Stop):
-                check(role, Dequeue)
+                _check(caller, Dequeue(call=message.call), self._queue.options.limits)
             else:
                 for operation in message.operations if isinstance(message, Batch) else (message.operation,):
-                    _check(role, operation, self._queue.options.limits)
-            work = asyncio.ensure_future(self._service.answer(message, hidden=bool(HIDDEN[role])))
+                    _check(caller, operation, self._queue.options.limits)
+            work = asyncio.ensure_future(self._service.answer(message, hidden=bool(HIDDEN[caller.role])))
             gone = asyncio.ensure_future(is_gone(receive))
             headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
             start: list[MutableMapping[str, Any]] = [{"type": "http.response.start", "status": 200, "headers": headers}]

@@ -15,6 +15,8 @@ import msgspec
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
+from jqueue.core.messages import Batch, Stop
+from jqueue.core.messages import Claim as MessageClaim
 from jqueue.domain.job import Claim
 from jqueue.domain.operations.codec import TRAVELLING, Carried
 from jqueue.domain.operations.dequeue import Dequeue
@@ -148,3 +150,25 @@ async def test_a_lie_in_any_field_of_an_operation_harms_nobody_else(kind):
         reader = DirectQueue(storage)
         await reader.stats()
         assert () == (await reader.read_state()).set_aside, f"{str(lie)[:300]}"
+
+
+MESSAGES: Mapping[Any, dict[str, Any]] = {
+    Batch: {"do": "batch", "client": "c", "sequence": 1, "token": "t", "operations": [fit(Nack)], "seconds": [9]},
+    MessageClaim: {"do": "claim", "client": "c", "operation": {"type": "Dequeue", "call": "c/1"}, "seconds": 9},
+    Stop: {"do": "stop", "client": "c", "call": "c/1"},
+}
+
+
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
+async def test_a_lie_in_any_field_of_a_message_harms_nobody_else(kind):
+    fields = {name: each for name, (each, _) in fields_of(kind).items() if name not in ("operation", "operations")}
+    storage = InMemoryStorage()
+    async with BrokerQueue(storage) as queue:
+        for number, (name, lie) in enumerate((name, lie) for name, each in fields.items() for lie in lies_in(each)):
+            await queue.enqueue("mail", job_id=f"{number}")
+            answer = await queue.service().handle(json.dumps(MESSAGES[kind] | {name: lie}).encode())
+            assert b"the broker failed" not in answer, (name, lie)
+            batch = MESSAGES[Batch] | {"client": "innocent", "sequence": number + 1, "token": f"{number}"}
+            assert b"BatchUnknownError" not in await queue.service().handle(json.dumps(batch).encode()), (name, lie)
+            assert len((await storage.read())[0]) < 20_000
+    assert () == (await DirectQueue(storage).read_state()).set_aside

@@ -1,6 +1,7 @@
 """A broker of a queue on 127.0.0.1, served by uvicorn, and requests to it."""
 
 import asyncio
+import hashlib
 import json
 import signal
 from contextlib import asynccontextmanager
@@ -9,6 +10,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from jqueue.ports.sharing import client_name
 from jqueue.server.access import Role, TokenFile
 from jqueue.server.serving import Settings, broker_until_stopped
 from tests.server.asgi import Answer
@@ -22,6 +24,11 @@ def token_file(folder):
     for role, token in TOKENS.items():
         TokenFile.add(path, role, role.value, token)
     return path
+
+
+def name_of(role, drawn="c1"):
+    """The name of a client that has the role's token."""
+    return client_name(drawn, hashlib.sha256(TOKENS[role].encode()).hexdigest())
 
 
 @dataclass
@@ -40,6 +47,10 @@ class Served:
             given["Authorization"] = f"Bearer {TOKENS[role]}"
         async with self.session.request(method, self.url + path, data=content, headers=given | headers) as response:
             return Answer(response.status, dict(response.headers), await response.read())
+
+    async def call(self, message, role=Role.WORKER, drawn="c1"):
+        """The answer to a message of jqueue's own clients, in which "c1" stands for the client's name."""
+        return await self.ask("POST", "/v1/calls", message.replace(b"c1", name_of(role, drawn).encode()), role)
 
     async def get(self, path, role=Role.OPERATOR, **headers):
         return await self.ask("GET", path, None, role, **headers)

@@ -1,5 +1,6 @@
 """Who may do what: every request and operation of the table with every role, and what no answer shows to a role."""
 
+import json
 from base64 import b64encode
 from datetime import timedelta
 
@@ -8,6 +9,7 @@ import pytest
 from jqueue import BrokerQueue, LocalFileSystemStorage
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Reschedule
 from jqueue.server.access import ACCESS, HIDDEN, OF_THE_PAGE, Role
@@ -46,11 +48,12 @@ async def send(broker, request, role, body=None):
 
 def message_of(kind):
     """A message of a client with an operation, the only one in it."""
-    operation = fit(kind) | {Reschedule: {"delay": 1}, AllOrNothing: {"operations": [fit(Enqueue)]}}.get(kind, {})
+    given = {Reschedule: {"delay": 1}, AllOrNothing: {"operations": [fit(Enqueue)]}, HandBackCalls: {"calls": ["c1/1"]}}
+    operation = fit(kind) | given.get(kind, {})
     if kind is Dequeue:
-        return {"do": "claim", "client": "c", "operation": {"call": "c/1"} | operation, "seconds": 9}
+        return {"do": "claim", "client": "c1", "operation": {"call": "c1/1"} | operation, "seconds": 9}
     batch = {"sequence": 1, "token": "t", "operations": [operation], "seconds": [9]}
-    return {"do": "batch", "client": kind.__name__} | batch
+    return {"do": "batch", "client": "c1"} | batch
 
 
 @pytest.mark.parametrize("role", Role)
@@ -60,7 +63,7 @@ async def test_each_request_and_each_operation_serves_exactly_its_roles(broker, 
         if isinstance(what, str):
             answer = await send(broker, what, role, None if what.startswith("GET") else {"entrypoint": "mail"})
         else:
-            answer = await broker.post("/v1/calls", message_of(what), role)
+            answer = await broker.call(json.dumps(message_of(what)).encode(), role, what.__name__)
         is_stranger = "/api/" in str(what) and role not in OF_THE_PAGE  # who cannot sign in
         assert (answer.status == (401 if is_stranger else 403)) is (role not in roles), (what, answer)
         assert answer.status not in (405, 500), (what, answer)

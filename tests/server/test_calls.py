@@ -7,6 +7,7 @@ import signal
 import time
 import tracemalloc
 from base64 import b64encode
+from hashlib import sha256
 
 import pytest
 
@@ -17,13 +18,14 @@ from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, decode_result, error_of
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel
 from jqueue.domain.operations.rules import SetLimits
-from jqueue.server.access import Role
-from tests.server.served import TOKENS, serving, token_file
+from jqueue.ports.sharing import client_name
+from jqueue.server.access import Role, TokenFile
+from tests.server.served import TOKENS, name_of, serving, token_file
 from tests.two_methods import TwoMethods
 
 
@@ -49,7 +51,7 @@ def add(job_id, payload=b"x", **options):
 
 
 async def results(served, message, *operations, role=Role.WORKER):
-    answer = decode_answer((await served.post("/v1/calls", message, role)).body)
+    answer = decode_answer((await served.call(message, role)).body)
     if answer.error is not None:
         raise error_of(answer.error)
     return [decode_result(operation, each) for operation, each in zip(operations, answer.results, strict=True)]
@@ -77,6 +79,7 @@ async def test_a_look_at_a_job_travels_without_its_payload_unless_it_asks_for_it
 async def test_a_dequeue_waits_while_spaces_come_and_is_answered_by_the_commit_of_its_job(broker):
     operation = Dequeue(call="c1/1", claim_timeout=60.0)
     message = encode(Claim(client="c1", operation=operation, seconds=5.0, wait=30.0))
+    message = message.replace(b"c1", name_of(Role.WORKER).encode())
     headers = {"Authorization": f"Bearer {TOKENS[Role.WORKER]}", "Content-Type": "application/json"}
     async with broker.session.post(f"{broker.url}/v1/calls", data=message, headers=headers) as response:
         assert b" " == await response.content.readexactly(1)
@@ -88,14 +91,15 @@ async def test_a_dequeue_waits_while_spaces_come_and_is_answered_by_the_commit_o
 
 async def test_a_stop_ends_the_wait_of_a_dequeue(broker):
     message = encode(Claim(client="c1", operation=Dequeue(call="c1/1", claim_timeout=60.0), seconds=5.0, wait=30.0))
-    waiting = asyncio.create_task(broker.post("/v1/calls", message, Role.WORKER))
+    waiting = asyncio.create_task(broker.call(message, Role.WORKER))
     while not waiting.done():
-        await broker.post("/v1/calls", encode(Stop(client="c1", call="c1/1")), Role.WORKER)
+        await broker.call(encode(Stop(client="c1", call="c1/1")), Role.WORKER)
     assert b"[[[]]]" in (await waiting).body
 
 
 async def test_a_client_that_goes_away_leaves_no_claim(broker, other):
     message = encode(Claim(client="c1", operation=Dequeue(call="c1/1", claim_timeout=60.0), seconds=5.0, wait=30.0))
+    message = message.replace(b"c1", name_of(Role.WORKER).encode())
     headers = {"Authorization": f"Bearer {TOKENS[Role.WORKER]}", "Content-Type": "application/json"}
     async with broker.session.post(f"{broker.url}/v1/calls", data=message, headers=headers) as response:
         await response.content.readexactly(1)
@@ -130,7 +134,7 @@ async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path)
     ids=str,
 )
 async def test_a_role_may_not_send_what_it_is_not_for(broker, path, role, operation):
-    answer = await broker.post("/v1/calls", batch(operation), role)
+    answer = await broker.call(batch(operation), role)
     assert (403, "NotAllowed") == answer.problem
     assert f"a {role} may not do " in answer.values["detail"]
     assert not path.exists()
@@ -145,7 +149,7 @@ async def test_a_producer_sees_nothing_of_the_job_that_has_its_id_or_its_key(bro
     drawn = [Enqueue("mail", b"mine", new_id=new_id, headers={"b": "mine"}) for new_id in ("one", "new")]
     taken = [add("one", b"mine"), add("done", b"secret"), add("three", b"mine", unique_key="key")]
     operations = *drawn, *taken, AllOrNothing((*drawn, *taken))
-    answer = await broker.post("/v1/calls", batch(*operations), Role.PRODUCER)
+    answer = await broker.call(batch(*operations), Role.PRODUCER)
     assert b"secret" not in answer.body
     assert b64encode(b"secret") not in answer.body
     jobs = await results(broker, batch(*operations, sequence=2), *operations, role=Role.PRODUCER)
@@ -159,7 +163,7 @@ async def test_a_producer_sees_nothing_of_the_job_that_has_its_id_or_its_key(bro
 async def test_a_batch_with_more_operations_than_a_client_sends_is_refused(broker, path):
     operations = [Enqueue("mail", new_id=f"{number}") for number in range(10_001)]
     for sent in (operations, [Guarded(AllOrNothing(tuple(operations[1:]))), operations[0]]):
-        answer = await broker.post("/v1/calls", batch(*sent), Role.WORKER)
+        answer = await broker.call(batch(*sent), Role.WORKER)
         assert (422, "InvalidJobError") == answer.problem
         assert "10001 operations" in answer.values["detail"]
     assert not path.exists()
@@ -198,19 +202,57 @@ async def test_a_producer_enqueues_within_the_limits_and_claims_nothing(broker):
     assert "one" == job.id
     claim = encode(Claim(client="c1", operation=Dequeue(call="c1/1"), seconds=5.0))
     for message in (claim, encode(Stop(client="c1", call="c1/1"))):
-        assert (403, "NotAllowed") == (await broker.post("/v1/calls", message, Role.PRODUCER)).problem
+        assert (403, "NotAllowed") == (await broker.call(message, Role.PRODUCER)).problem
     for wrong in (add("one", b"x" * (2 << 20)), add("i" * 600), Enqueue("mail")):
-        assert (422, "InvalidJobError") == (await broker.post("/v1/calls", batch(wrong), Role.PRODUCER)).problem
+        assert (422, "InvalidJobError") == (await broker.call(batch(wrong), Role.PRODUCER)).problem
     stored = json.loads(batch(add("two")))
     stored["operations"][0]["payload_object"] = [".payloads/of-another-job", 1, "0" * 64]
-    assert (403, "NotAllowed") == (await broker.post("/v1/calls", json.dumps(stored).encode(), Role.PRODUCER)).problem
+    assert (403, "NotAllowed") == (await broker.call(json.dumps(stored).encode(), Role.PRODUCER)).problem
+
+
+async def test_nobody_speaks_for_another_client(broker, other, tmp_path):
+    """A client with another token cannot overtake one, end its wait, or hand back its claims, whatever it names."""
+    TokenFile.add(tmp_path / "tokens", Role.OPERATOR, "liar", "token-of-a-liar")
+    assert [job.id for job in await results(broker, batch(add("one")), add("one"))] == ["one"]
+    operation = Dequeue(call="c1/1", claim_timeout=60.0)
+    [[claimed]] = await results(broker, encode(Claim(client="c1", operation=operation, seconds=5.0)), operation)
+    wait = Claim(client="c1", operation=Dequeue(call="c1/2", claim_timeout=60.0), seconds=5.0, wait=30.0)
+    waiting = asyncio.create_task(broker.call(encode(wait)))
+    back = HandBackCalls(("c1/1", "c1/2"))
+    lies = [
+        batch(add("two"), sequence=1000),
+        batch(back),
+        batch(AllOrNothing((back,))),
+        batch(Guarded(back)),
+        encode(Claim(client="c1", operation=operation, seconds=5.0)),
+        encode(Stop(client="c1", call="c1/2")),
+    ]
+    signed = client_name("liar", sha256(b"token-of-a-liar").hexdigest())
+    victim = name_of(Role.WORKER)
+    for lie in lies:
+        for client in (victim, "c1", signed):
+            named = lie.replace(b'"c1"', f'"{client}"'.encode()).replace(b"c1/", f"{victim}/".encode())
+            if client != signed or b"/" in named:
+                answer = await broker.post("/v1/calls", named, None, Authorization="Bearer token-of-a-liar")
+                assert (403, "NotAllowed") == answer.problem, named
+    assert ["two"] == [job.id for job in await results(broker, batch(add("two"), sequence=2), add("two"))]
+    [jobs] = [decode_result(operation, each) for each in decode_answer((await waiting).body).results]
+    assert 1 == len(jobs)
+    await other.ack(claimed.claim)
+
+
+@pytest.mark.parametrize("role", [Role.PRODUCER, Role.OPERATOR])
+async def test_a_batch_without_operations_is_refused_and_commits_nothing(broker, path, role):
+    with pytest.raises(InvalidJobError, match="a batch needs operations"):
+        await results(broker, batch(again=True), role=role)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize(
     "wrong", [SetLimits("mail", rate=1, per=0), Nack(JobClaim("a", 1), -1.0), Dequeue(())], ids=str
 )
 async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(broker, wrong):
-    assert (422, "InvalidJobError") == (await broker.post("/v1/calls", batch(wrong))).problem
+    assert (422, "InvalidJobError") == (await broker.call(batch(wrong), Role.OPERATOR)).problem
 
 
 async def test_one_service_answers_for_a_queue_on_any_storage():
@@ -225,6 +267,6 @@ async def test_a_small_answer_is_sent_at_once(broker):
     seconds = []
     for _ in range(40):
         begun = time.perf_counter()
-        await broker.post("/v1/calls", encode(Stop(client="c1", call="c1/1")), Role.WORKER)
+        await broker.call(encode(Stop(client="c1", call="c1/1")), Role.WORKER)
         seconds.append(time.perf_counter() - begun)
     assert sorted(seconds)[10] < 0.03

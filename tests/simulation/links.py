@@ -116,7 +116,7 @@ class DialingStorage(RoadStorage):
 class RefusedLink:
     """A link to a process that is gone."""
 
-    closed = False
+    closed, token_hash = False, ""
 
     async def exchange(self, message: bytes) -> bytes:
         """Fail."""
@@ -186,7 +186,7 @@ class SimulatedLink:
         client = CURRENT.get()
         assert client is not None
         self.client: SimulatedProcess = client
-        self.closed = False
+        self.closed, self.token_hash = False, ""
         self.handled: dict[asyncio.Task[bytes], None] = {}
         self._storage, self._roads, self._seat = storage, storage.roads, seat
         self._waiting: dict[asyncio.Future[bytes], None] = {}

@@ -182,7 +182,7 @@ class SocketLink:
         self._exchanges: dict[int, asyncio.Future[bytes]] = {}
         self._heard = self._loop.time()
         self._watch: asyncio.TimerHandle | None = None
-        self.closed = False
+        self.closed, self.token_hash = False, ""
         self._task = self._loop.create_task(self._read(), name="jqueue-link")
 
     async def exchange(self, message: bytes) -> bytes:
