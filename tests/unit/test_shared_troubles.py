@@ -102,7 +102,7 @@ def test_a_batch_that_has_landed_is_not_refused_if_its_results_are_too_large_for
     draft = Draft(QueueState())
     perform([Enqueue("a", bytes(1000), job_id="one")], draft, EPOCH)
     draft.note(draft.header.clients, "client", ClientRecord(3, "t", 1, EPOCH.timestamp()))
-    batch = Carried("client", 3, "t", 0, (Enqueue("a", job_id="one"),) * 5, again=True, answer_bytes=4000)
+    batch = Carried("client", 3, "t", 0, (Enqueue("a", job_id="one"),) * 5, again=True, answer_bytes=5000)
     [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert [JobRecord] * 2 + [UnknownOutcomeError] * 3 == [*map(type, results)]
 

@@ -275,10 +275,12 @@ class Carried(Operation, frozen=True):
 
     def _fitting(self, results: Sequence[Any]) -> int:
         """Return the number of results, from the first, for which an answer has room."""
-        size = 0
+        left = self.answer_bytes
         for place, (operation, result) in enumerate(zip(self.operations, results, strict=True)):
-            size += 0 if self.answer_bytes is None else _answer_bytes(operation, result)
-            if self.answer_bytes is not None and size > self.answer_bytes:
+            if left is None:
+                break
+            left -= _answer_bytes(operation, result)
+            if left < 0:
                 return place
         return len(results)
 
@@ -405,11 +407,15 @@ Content = Literal["whole", "sent", "hidden"]
 left out. `sent` keeps a new job from travelling twice.
 """
 
+SHORT = 1024
+"""Bytes of the largest payload that travels back all the same: to leave it out would take longer."""
+
 
 def _content_of(operation: Enqueue, job: JobRecord, *, hidden: bool = False) -> Content:
-    if operation.new_id == job.id or (
-        not hidden and (operation.payload, operation.headers) == (job.payload, job.headers)
-    ):
+    if not hidden and len(job.payload) <= SHORT:
+        return "whole"
+    given = operation.payload, operation.headers
+    if operation.new_id == job.id or (not hidden and given == (job.payload, job.headers)):
         return "sent"
     return "hidden" if hidden else "whole"
 
@@ -420,7 +426,10 @@ def _answer_bytes(operation: Operation, result: Any) -> int:
         return _answer_bytes(operation.operation, result)
     if isinstance(result, JobRecord):
         is_sent = isinstance(operation, Enqueue) and _content_of(operation, result) == "sent"
-        size = enqueue.stored_bytes(result.evolve(payload=b"") if is_sent else result) + 512 * len(result.errors)
+        size = SHORT + (0 if is_sent else len(result.payload) * 4 // 3)
+        if result.headers is None and result.error is None and result.result is None and result.extra is None:
+            return size
+        size += enqueue.stored_bytes(result.evolve(payload=b"")) + 512 * len(result.errors)
         return size if result.result is None else size + len(_encoder.encode(result.result))
     if isinstance(result, list):
         operations = held_by(operation) or (operation,) * len(result)
