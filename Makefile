@@ -161,8 +161,8 @@ ifneq ($(shell test -x $(BIN)/python && echo usable),usable)
 endif
 
 $(VENV)/.installed-run: EXTRAS := cli
-$(VENV)/.installed-pipeline: EXTRAS := cli,report,spark
-$(STAMP): EXTRAS := dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,dashboard
+$(VENV)/.installed-pipeline: EXTRAS := cli,spark
+$(STAMP): EXTRAS := dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,dashboard
 
 # Repeated whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.
 $(STAMPS): pyproject.toml constraints.txt
@@ -186,7 +186,7 @@ $(STAMPS): pyproject.toml constraints.txt
 
 constraints: ## pin the newest versions that pyproject.toml allows, in constraints.txt
 	@python="$(PYTHON)"; test -n "$$python" || python=$$(.ci/python) && "$$python" -m venv --clear .venv-constraints
-	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,pipelines,report,fuzz,release,bench,dashboard,docs]"
+	@.venv-constraints/bin/python -m pip install -q -e ".[dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,fuzz,release,bench,dashboard,docs]"
 	@{ sed -n '/^#/p' constraints.txt; \
 	   .venv-constraints/bin/python -m pip freeze --all --exclude-editable | grep -v '^pip==' | LC_ALL=C sort -f; } > .venv-constraints/pins
 	@mv .venv-constraints/pins constraints.txt

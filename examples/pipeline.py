@@ -6,7 +6,7 @@
 One job for each file is enqueued by Spark, in one commit. Most are done by a worker's handlers on Spark's executors:
 `run_batch`. The rest goes through a streaming query, into a table of Parquet. Another query puts what came out of it
 back into the queue, as new jobs. A snapshot shows what is there in the end. The history of the queue is archived as a
-lake of Parquet files, a report on both shows how it went, and at last a plain loop over the files says whether all of
+lake of Parquet files, a few queries of it show how it went, and at last a plain loop over the files says whether all of
 it is true. Two jobs cannot go well, so that there is something to see: one names a file that is not there, and one
 kills the Python process that runs it.
 
@@ -38,12 +38,10 @@ try:
     from rich.console import Console
     from rich.text import Text
 except ImportError:
-    sys.exit('This example needs more than jqueue: pip install "jqueue[cli,report,spark]", or use `make pipeline`')
+    sys.exit('This example needs more than jqueue: pip install "jqueue[cli,spark]", or use `make pipeline`')
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from jqueue.spark.report import PastReport
 
 LEFT_OUT = {"__pycache__", "build", "dist", "dist-packages", "node_modules", "site-packages"}
 MOST_FILES = 50_000  # of one commit, and of one batch
@@ -187,7 +185,6 @@ def is_wanted(path: Path) -> bool:
 def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: Console) -> list[str]:
     """Run all steps. Returns a description of each problem."""
     from jqueue.spark import run_batch
-    from jqueue.spark.report import report
 
     show, url, lake = Show(console), str(out / "queue.json"), str(out / "lake")
     nowhere = str(out / "a file that is not there")
@@ -218,16 +215,12 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     with show.step("archive") as said:
         events = keep(spark, url, lake)
         said.append(f"{events.count():,} events of the history, as Parquet files by day and entrypoint, in {TOOK}")
-    with show.step("report") as said:
-        found = report(spark, url, lake=lake)
-        page = found.to_html(out / "report.html")
-        said.append(f"{page} (read in {TOOK})")
-    console.print()
-    found.print(console)
-    console.print()
+    with show.step("the past") as said:
+        past = Past(events)
+        said.extend(past.told())
     with show.step("check") as said:
         problems = check(spark, files, snapshot, out)
-        problems += wrong_past(found.past, len(files), sum(row[2] for row in counts))
+        problems += past.wrong(len(files), sum(row[2] for row in counts))
         said.append(f"a plain loop over the {len(files):,} files agrees: {not problems}")
     return problems
 
@@ -249,10 +242,34 @@ def check(spark: SparkSession, files: list[tuple[str, int]], snapshot: DataFrame
     return problems
 
 
-def wrong_past(past: PastReport | None, files: int, jobs: int) -> list[str]:
-    """Return what the history, as the lake has it, says otherwise than the jobs."""
-    told = past and (past.total.enqueued, past.total.done, past.total.dead)
-    return [] if told == (jobs, files, 2) else [f"the history has {told}, and not {(jobs, files, 2)}"]
+class Past:
+    """What the events of the history say."""
+
+    def __init__(self, events: DataFrame) -> None:
+        self.events = events
+        by_verb = events.where("entrypoint is not null").groupBy("verb").agg(F.sum("jobs")).collect()
+        self.jobs: dict[str, int] = dict(map(tuple, by_verb))
+        self.dead: int = events.where("before = 'in_progress' and after = 'dead'").count()
+
+    def told(self) -> Iterator[str]:
+        """Yield a line for the throughput, the waits, the failures and the holders."""
+        events = self.events
+        done = events.where("verb = 'ack'")
+        first, last, jobs = done.agg(F.min("at"), F.max("at"), F.sum("jobs")).collect()[0]
+        seconds = max(1e-3, (last - first).total_seconds())
+        yield f"{jobs:,} jobs done in {seconds:.1f} s, {jobs / seconds:,.0f} a second"
+        half, most = events.where("verb = 'dequeue'").agg(F.percentile("wait_seconds", [0.5, 0.95])).collect()[0][0]
+        yield f"a job waited for {half:.1f} s at the median, {most:.1f} s at the 95th percentile"
+        error = F.substring_index("error", ":", 1).alias("error")
+        failed = events.where("verb in ('nack', 'revoke')").groupBy("entrypoint", error).agg(F.sum("jobs")).collect()
+        yield "; ".join(f"{number} failed {entrypoint}: {why}" for entrypoint, why, number in sorted(failed))
+        holders = done.groupBy("holder").count().count()
+        yield f"{holders} {'holder' if holders == 1 else 'holders'} of claims"
+
+    def wrong(self, files: int, jobs: int) -> list[str]:
+        """Return what the history says otherwise than the jobs."""
+        told = self.jobs.get("enqueue"), self.jobs.get("ack"), self.dead
+        return [] if told == (jobs, files, 2) else [f"the history has {told}, and not {(jobs, files, 2)}"]
 
 
 def wrong_files(files: list[tuple[str, int]], told: list[dict[str, Any]]) -> list[str]:
@@ -272,7 +289,7 @@ def read_options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out",
         type=Path,
-        help="new folder for the queue, tables and report (default: one in the temporary folder)",
+        help="new folder for the queue and tables (default: one in the temporary folder)",
     )
     parser.add_argument("--limit", type=int, default=MOST_FILES, help="largest number of files to take")
     parser.add_argument("--master", default="local[*]", help="Spark master: local[2] uses two cores of this machine")
@@ -316,7 +333,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
     for line in problems:
         console.print(line)
-    console.print(f"Open {(out / 'report.html').as_uri()}")
+    console.print(f"The queue and the tables are in {str(out)!r}")
     return 1 if problems else 0
 
 

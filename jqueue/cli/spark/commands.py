@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from dataclasses import asdict, fields
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,7 +17,7 @@ from jqueue.cli import options
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import IN_MEMORY, URL, Create, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import instant, jobs, show_json, tell
+from jqueue.cli.printing import jobs, tell
 from jqueue.cli.spark.session import (
     OnSpark,
     absolute,
@@ -271,66 +270,3 @@ def archive(
 
         done = archiving(session, queues_here(url), absolute(lake))
     tell({**asdict(done), "seconds": round(done.seconds, 3)}, f"{done}", as_json=spark.as_json)
-
-
-@on_spark
-def report(
-    urls: Annotated[
-        list[str] | None, argument("[URL…]", "URLs or paths of queues, or patterns such as 'q/*.json'.")
-    ] = None,
-    lake: Annotated[
-        str | None, option("LAKE", "Lake of `jqueue spark archive`, for the past. By default none.")
-    ] = None,
-    since: Annotated[
-        str | None, option("TIME", "Only events of the lake since then: 2026-11-23, or 7d ago. By default all.")
-    ] = None,
-    until: Annotated[
-        str | None, option("TIME", "Only events of the lake before this time: 2026-11-23, or 1d ago. By default all.")
-    ] = None,
-    html: Annotated[
-        Path | None, option("PAGE.html", "HTML page with plots to write. By default none.", dir_okay=False)
-    ] = None,
-    *,
-    spark: OnSpark,
-) -> None:
-    """Report on queues: depth, ages, attempts, failures, times; or with --lake on the past.
-
-    This command only reads, each queue once. It shows no payloads, no results and no texts of errors.
-    """
-    if not urls and lake is None:
-        raise RefusedError("give the URL of a queue, or --lake")
-    now = SystemClock().now()
-    first, end = options.past("--since", since, now), options.past("--until", until, now)
-    if html is not None and not html.absolute().parent.is_dir():
-        raise RefusedError(f"there is no folder {printable(str(html.absolute().parent))}: create it first")
-    with spark.session() as session:
-        from jqueue.spark import report as reporting
-
-        with tasks_shown(session, "reading"):
-            queues: Any = [*map(queues_here, urls)] if urls else None
-            place: Any = None if lake is None else absolute(lake)
-            result = reporting.report(session, queues, lake=place, since=first, until=end)
-        if spark.as_json:
-            show_json({**_as_values(result), "page": None if html is None else str(html.absolute())})
-        else:
-            result.print()
-        if html is not None:
-            result.to_html(html)
-            if not spark.as_json:
-                typer.echo(f"\npage written to {printable(str(html.absolute()))}")
-
-
-def _as_values(value: Any) -> Any:
-    """Return a report, or a value in it, as JSON values. A record becomes an object with the names of its fields."""
-    if isinstance(value, datetime):
-        return instant(value)
-    if hasattr(value, "__dataclass_fields__"):
-        record = {each.name: getattr(value, each.name) for each in fields(value) if each.name != "spark"}
-        if "standings" in record:
-            record = {"entrypoints": record.pop("standings"), **record, "totals": [*record["totals"].values()]}
-        if record.get("past", ...) is None:
-            del record["past"]
-        return {name: _as_values(each) for name, each in record.items()}
-    if hasattr(value, "_asdict"):
-        return {name: _as_values(each) for name, each in value._asdict().items()}
-    return [*map(_as_values, value)] if isinstance(value, tuple | list) else value
