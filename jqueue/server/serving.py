@@ -301,6 +301,7 @@ def _config(app: ASGIApp, settings: Settings, last_answers: int) -> uvicorn.Conf
         server_header=False,
         h11_max_incomplete_event_size=HEADER_BYTES,
         limit_concurrency=most,
+        backlog=min(2048, most // 2),  # as many are accepted at once
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=last_answers,
         ssl_certfile=settings.certificate,

@@ -5,13 +5,14 @@ import http.client
 import json
 import os
 import signal
+import socket
 import ssl
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from urllib.parse import urlsplit
 
 import pytest
@@ -25,9 +26,10 @@ TOKEN = "operator-token-000000"
 
 
 @contextmanager
-def running(*arguments, command="dashboard"):
+def running(*arguments, command="dashboard", descriptors=1024):
     """The command in a process: yields its process and its link, and stops it with Ctrl-C."""
     words = [sys.executable, "-m", "jqueue", command, *map(str, arguments)]
+    words = ["sh", "-c", 'ulimit -n "$0"; exec "$@"', str(descriptors), *words]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
@@ -123,6 +125,27 @@ def test_options_that_would_show_the_queue_to_strangers_are_refused(path, queue,
 
 
 # The broker
+
+
+def test_a_crowd_without_a_token_takes_no_descriptor_that_the_broker_needs(path, queue):
+    queue.enqueue("mail", b"")
+    with ExitStack() as stack:
+        process, link = stack.enter_context(running(path, "--listen", "127.0.0.1:0", command="serve", descriptors=256))
+        parts = urlsplit(link)
+        headers = {
+            "Authorization": f"Bearer {parts.fragment.removeprefix('token=')}",
+            "Content-Type": "application/json",
+        }
+        for _ in range(2):
+            process.send_signal(signal.SIGSTOP)  # all of them come at once
+            for _ in range(500):
+                stranger = stack.enter_context(socket.socket())
+                stranger.setblocking(False)
+                stranger.connect_ex((parts.hostname, parts.port))
+            process.send_signal(signal.SIGCONT)
+            assert 200 == call(link, "POST", "/v1/jobs", {"entrypoint": "mail"}, **headers)[0]
+        process.send_signal(signal.SIGINT)
+        assert "" == process.communicate(timeout=PATIENCE)[1]
 
 
 def test_the_broker_has_tls_tokens_and_an_end_that_says_nothing_of_either(path, certified, tmp_path):
