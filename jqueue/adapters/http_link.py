@@ -179,7 +179,6 @@ class HTTPLink:
             headers["Authorization"] = f"Bearer {token}"
         self.token_hash: str = "" if token is None else sha256(token.encode()).hexdigest()
         self._under_way: set[asyncio.Timeout] = set()
-        self._ending: asyncio.Task[None] | None = None
         self._session = ClientSession(
             connector=TCPConnector(limit=0, resolver=LOOKUPS, ssl=context or True),
             headers=headers,
@@ -216,7 +215,10 @@ class HTTPLink:
             for patience in self._under_way:
                 with suppress(RuntimeError):  # it expires just now
                     patience.reschedule(0.0)
-            self._ending = asyncio.get_running_loop().create_task(self._session.close(), name="jqueue-link")
+            closing = self._session.close()
+            with suppress(StopIteration):
+                closing.send(None)  # now: a task may not begin before the event loop ends, which may have ended already
+            closing.close()  # nobody waits until each socket is closed
 
     async def _request(
         self, method: str, path: str, message: bytes, largest: int, silence: float
@@ -258,7 +260,7 @@ class HTTPLink:
                 return bytes(content), response.headers
         except TimeoutError:
             silent = f"was silent for {silence:.0f} s, or a proxy holds back its answers"
-            what = silent if self._ending is None else "has no connection any more"
+            what = "has no connection any more" if self._session.closed else silent
             raise LinkError(f"the broker at {self._url} {what}", sent=sent) from None
         except (ClientError, OSError, ValueError) as error:
             what = "sent no whole answer" if sent else "cannot be reached"
@@ -353,7 +355,6 @@ class BrokerStorage:
             raise
         finally:
             link.close()
-            await asyncio.sleep(0)  # it begins to end now, also if this was the last thing that the event loop does
 
     async def write(self, content: bytes, if_match: str | None = None) -> str:
         """Refuse: only the broker writes.

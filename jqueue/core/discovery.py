@@ -6,6 +6,8 @@ and later, until the store or the seat shows that another one serves, or that it
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 
 from jqueue.core.engine import Engine
@@ -15,6 +17,7 @@ from jqueue.domain.errors import StorageError
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
+from jqueue.runtime.system import process_id
 
 logger: Logger = logger_of("jqueue")
 
@@ -50,6 +53,7 @@ class Discovery:
         self._warned = ""
         self.current: Link | None = None
         self._under_way: list[Link] = []
+        self._process = process_id()
         self.reset()
 
     @property
@@ -58,7 +62,11 @@ class Discovery:
 
     def reset(self) -> None:
         """Begin anew: in another event loop, or after a fork."""
+        if self._process == process_id():
+            with suppress(RuntimeError):  # the event loop was closed
+                self.close()
         _LEFT_TO_PARENT.extend(link for link in self._links if not link.closed)
+        self._process = process_id()
         self.current, self._under_way = None, []
         self.next_dial: float = 0.0
         self._pause = FIRST_PAUSE

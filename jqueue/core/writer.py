@@ -82,10 +82,10 @@ class Writer(Calls):
         Never waits, as the garbage collector may call this, in any thread.
         """
         assert self.courier is not None
-        if self._process != process_id():
-            self.courier.reset()  # the connection is the parent's
-        elif self._loop is not None:
-            with suppress(RuntimeError):  # the loop is closed
+        if self._loop is None or self._loop.is_closed() or self._process != process_id():
+            self.courier.reset()
+        else:
+            with suppress(RuntimeError):  # the loop was closed just now
                 self._loop.call_soon_threadsafe(self._dropped)
 
     def _dropped(self) -> None:

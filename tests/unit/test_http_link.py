@@ -8,6 +8,7 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -295,6 +296,40 @@ async def test_a_queue_object_that_is_dropped_ends_its_connection_without_the_ga
                 await asyncio.sleep(0.01)
         finally:
             gc.enable()
+
+
+@pytest.mark.filterwarnings("ignore:unclosed")  # a socket that its event loop has left
+def test_an_event_loop_that_ends_leaves_no_connection_open():
+    place, started, over = list[str](), threading.Event(), threading.Event()
+
+    async def serve():
+        async with server(problem(422)) as (url, _):
+            place.append(f"jqueue+{url}/queue")
+            started.set()
+            await asyncio.to_thread(over.wait, 20)
+
+    async def call(queue):
+        with suppress(JQueueError):
+            await queue.enqueue("work", b"")
+
+    def sessions():
+        return {id(each) for each in gc.get_objects() if type(each) is ClientSession and not each.closed}
+
+    broker = threading.Thread(target=asyncio.run, args=(serve(),))
+    broker.start()
+    try:
+        assert started.wait(20)
+        before = sessions()
+        kept = connect(place[0], DirectQueue)
+        for _ in range(3):
+            asyncio.run(call(kept))
+            asyncio.run(call(connect(place[0], DirectQueue)))
+        assert 1 == len(sessions() - before), "the one that the next call closes"
+        del kept
+        assert before == sessions()
+    finally:
+        over.set()
+        broker.join()
 
 
 def test_urls_of_brokers():
