@@ -18,7 +18,7 @@ import struct
 import tempfile
 from collections import deque
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from jqueue.ports.log import Logger, logger_of
@@ -125,14 +125,13 @@ def _may_use(path: str, like: os.stat_result | None, kind: int, *, clear: bool =
         status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return True
-    if stat.S_IFMT(status.st_mode) != kind or status.st_size:
-        return _refuse(path, status.st_uid)
-    if _may_serve(like, status.st_uid, (status.st_gid,)):
+    is_of_a_broker = stat.S_IFMT(status.st_mode) == kind and not status.st_size
+    if is_of_a_broker and _may_serve(like, status.st_uid, (status.st_gid,)):
         return True
-    if not clear or os.geteuid() != 0:
-        return _refuse(path, status.st_uid)
-    os.unlink(path)
-    return True
+    if is_of_a_broker and clear and os.geteuid() == 0:
+        os.unlink(path)
+        return True
+    return _refuse(path, status.st_uid)
 
 
 def _peer(connection: socket.socket) -> tuple[int, Collection[int]]:
@@ -154,21 +153,17 @@ async def dial(path: str, like: os.stat_result | None) -> SocketLink | None:
         path: of the socket.
         like: status of the queue's file; None if there is none yet.
     """
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with suppress(OSError), ExitStack() as closing:
+        connection = closing.enter_context(socket.socket(socket.AF_UNIX))
         connection.setblocking(False)
         if _may_use(path, like, stat.S_IFSOCK):
             with _short(path) as short:
                 connection.connect(short)  # which never waits
             user, groups = _peer(connection)
             if _may_serve(like, user, groups) or _refuse(path, user):
-                return SocketLink(*await asyncio.open_unix_connection(sock=connection))
-    except OSError:
-        pass
-    except BaseException:
-        connection.close()
-        raise
-    connection.close()
+                streams = await asyncio.open_unix_connection(sock=connection)
+                closing.pop_all()
+                return SocketLink(*streams)
     return None
 
 
@@ -277,24 +272,28 @@ async def take_seat(path: str, like: os.stat_result | None, mode: int, handle: H
 def _lock(path: str, like: os.stat_result | None, mode: int) -> int | None:
     """Return the descriptor of the locked file; None if another process has the lock."""
     while True:
-        descriptor, _ = open_file(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False)):
-                    if like is not None:
-                        share_alike(like, descriptor)
-                        mode = os.fstat(descriptor).st_mode
-                    with suppress(PermissionError):  # for writers only: a reader could hold it
-                        set_mode(descriptor, mode & 0o222 | (mode & 0o222) << 1)
-                    return descriptor  # and not a file that the last broker has removed meanwhile
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
+        with ExitStack() as closing:
+            descriptor, status = open_file(path, os.O_RDWR | os.O_CREAT)
+            closing.callback(os.close, descriptor)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return None
+            if _is_there(status, path):  # and not a file that the last broker has removed meanwhile
+                if like is not None:
+                    share_alike(like, descriptor)
+                    mode = os.fstat(descriptor).st_mode
+                with suppress(PermissionError):  # for writers only: a reader could hold it
+                    set_mode(descriptor, mode & 0o222 | (mode & 0o222) << 1)
+                closing.pop_all()
+                return descriptor
+
+
+def _is_there(made: os.stat_result, path: str) -> bool:
+    """Return True if a path still leads to the file with this status."""
+    with suppress(OSError):
+        return os.path.samestat(made, os.stat(path, follow_symlinks=False))
+    return False
 
 
 class Room:
@@ -373,12 +372,8 @@ class SocketSeat:
 
     def _own(self) -> list[str]:
         """Return the paths of the socket and the lock, as far as they are still those of this seat."""
-        own = []
-        for path, made in ((self._path, self._made), (f"{self._path}.lock", os.fstat(self._lock))):
-            with suppress(OSError):
-                if os.path.samestat(made, os.stat(path, follow_symlinks=False)):
-                    own.append(path)
-        return own
+        made = {self._path: self._made, f"{self._path}.lock": os.fstat(self._lock)}
+        return [path for path, status in made.items() if _is_there(status, path)]
 
     def renew(self, *, back: bool) -> bool:
         """Return False if the socket or its lock was removed. With `back`, change the epoch: see `Seat`."""
