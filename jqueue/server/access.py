@@ -127,6 +127,16 @@ def not_allowed(detail: str) -> Problem:
     return Problem(403, "NotAllowed", detail)
 
 
+def not_signed_in() -> Problem:
+    """Return the problem of a request without a right token."""
+    return Problem(
+        401,
+        "NotSignedIn",
+        "the request needs the header Authorization: Bearer TOKEN, with a token of this broker",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
 def without_hidden(role: Role, job: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a job for a user, with None in place of those that its role does not see."""
     return {name: None if name in HIDDEN[role] else value for name, value in job.items()}
@@ -144,11 +154,20 @@ class Caller:
         role: its role.
         name: name of its token; the address of a caller that needs no token.
         token_hash: SHA-256 of its token in hexadecimal; empty if it needs none.
+        known: the tokens in which its token was found; None if it needs none.
     """
 
     role: Role
     name: str
     token_hash: str = field(default="", repr=False)
+    known: KnownTokens | None = field(default=None, repr=False, compare=False)
+
+    def is_known(self) -> bool:
+        """Return True if its token still has its role: the request may have waited since it was let in."""
+        try:
+            return self.known is None or self in self.known.callers()
+        except InvalidJobError:  # the file cannot be read
+            return False
 
     def check_client(self, name: str) -> None:
         """Check that a client has its name from this caller's token.
@@ -168,7 +187,7 @@ class KnownTokens:
     """
 
     def __init__(self, roles: Mapping[str, Role]) -> None:
-        self._callers = [Caller(role, role, _hash(token)) for token, role in roles.items()]
+        self._callers = [Caller(role, role, _hash(token), self) for token, role in roles.items()]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(<{len(self._callers)} tokens>)"
@@ -237,7 +256,7 @@ class TokenFile(KnownTokens):
                     f"line {number} of the token file is wrong: it needs a role, the SHA-256 of a token and a name. "
                     "`jqueue serve --token-file FILE --new-token ROLE` adds such a line"
                 )
-            callers.append(Caller(Role(words[0]), words[2], words[1]))
+            callers.append(Caller(Role(words[0]), words[2], words[1], self))
         if not callers:
             raise InvalidJobError("the token file has no tokens: `jqueue serve --token-file FILE --new-token ROLE`")
         self._callers, self._read_as = callers, version

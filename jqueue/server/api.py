@@ -39,8 +39,9 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import Wait, payload_of
+from jqueue.ports.sharing import client_name
 from jqueue.ports.storage import describe
-from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, check_operation, without_hidden
+from jqueue.server.access import ACCESS, HIDDEN, Caller, Role, check, check_operation, not_signed_in, without_hidden
 from jqueue.server.calls import end, is_gone, unless_gone
 from jqueue.server.intake import Intake, caller_of
 from jqueue.server.past import events_of
@@ -406,7 +407,8 @@ class Api:
         name, names = options.pop("call"), options.pop("entrypoints")
         dequeue: Callable[..., Awaitable[list[Job]]] = self._queue.dequeue
         if name is not None:
-            name = f"{call.caller.name} {name}"  # no name of a token has a space: nobody gets another one's jobs
+            caller = client_name(call.caller.name, call.caller.token_hash)
+            name = f"{caller} {name}"  # no name of a token has a space: nobody gets another one's jobs
             dequeue = partial(self._queue.dequeue_again, name)
             if (before := self._waits.get(name)) is not None:
                 before.end()
@@ -417,11 +419,11 @@ class Api:
             jobs = await dequeue(names, wait=wait or None, **options)
             for _ in range(TURNS if jobs else 0):
                 await asyncio.sleep(0)
-            if not gone.done():
+            if not gone.done() and call.caller.is_known():
                 return {"jobs": [without_hidden(call.role, self._found(job)) for job in jobs]}
             if name is None or self._waits.get(name) is wait:
                 await self._queue.nack_many(jobs, charge=False)
-            raise Problem(400, "Disconnected", "the client is gone")
+            raise Problem(400, "Disconnected", "the client is gone") if gone.done() else not_signed_in()
         finally:
             if name is not None and self._waits.get(name) is wait:
                 del self._waits[name]

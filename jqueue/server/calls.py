@@ -31,7 +31,7 @@ from starlette.types import Receive, Scope, Send
 from jqueue.core.blob.codec import encode as encode_blob
 from jqueue.core.blob.codec import parse_blob
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.messages import Batch, Stop
+from jqueue.core.messages import Answer, Batch, Claim, Stop, encode
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import OBJECTS
 from jqueue.domain.limits import Limits, check_name
@@ -123,11 +123,23 @@ class Calls:
                     await send(start.pop())
                 await send({"type": "http.response.body", "body": body, "more_body": more})
 
+            async def ended() -> bool:
+                return bool((await asyncio.wait({work, gone}, timeout=BEAT, return_when=asyncio.FIRST_COMPLETED))[0])
+
+            claim = message.operation if isinstance(message, Claim) else None
+            call = claim.call if isinstance(claim, Dequeue) else None
+
+            def is_revoked() -> bool:
+                return call is not None and not caller.is_known()
+
             try:
-                while not (await asyncio.wait({work, gone}, timeout=BEAT, return_when=asyncio.FIRST_COMPLETED))[0]:
+                while not await ended() and not is_revoked():
                     await say(b" ", more=True)
+                content = encode(Answer(leaving=True)) if is_revoked() else work.result() if work.done() else b""
+                if call is not None and work.done() and (gone.done() or is_revoked()):
+                    await self._queue.apply(HandBackCalls((call,)))  # nobody reads the answer, or may read it
                 if not gone.done():
-                    await say(work.result(), more=False)
+                    await say(content, more=False)
             finally:
                 await end(work, gone)
 

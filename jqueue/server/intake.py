@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import LARGE_BYTES, SMALL_BYTES, SMALL_MESSAGE
-from jqueue.server.access import Caller, KnownTokens, Role
+from jqueue.server.access import Caller, KnownTokens, Role, not_signed_in
 from jqueue.server.problems import Problem, problem_of
 from jqueue.server.shield import foreign_origin, is_ours, shown
 
@@ -100,12 +100,7 @@ class Gate:
             detail = "the broker cannot read its token file now"
             raise Problem(503, "TokensUnreadable", detail, retry_after=5) from None
         if caller is None:
-            raise Problem(
-                401,
-                "NotSignedIn",
-                "the request needs the header Authorization: Bearer TOKEN, with a token of this broker",
-                headers={"WWW-Authenticate": "Bearer"},
-            )
+            raise not_signed_in()
         return caller
 
 
