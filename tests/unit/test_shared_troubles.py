@@ -225,7 +225,7 @@ async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
             await client.enqueue("a", b"")
             await asyncio.sleep(0.5)
         there.is_down, asked = False, len(wire.sent)
-        await asyncio.sleep(4)  # the broker's own next try to reach the store
+        await asyncio.sleep(6)  # the broker's own next try to reach the store
         await client.enqueue("a", b"")
         assert len(wire.sent) == asked + 1
 
