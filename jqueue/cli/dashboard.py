@@ -184,7 +184,6 @@ def serve(
 
     fragment = ""
     tokens: KnownTokens | None = None
-
     try:
         address, port = address_of(listen)
         _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
@@ -236,6 +235,8 @@ async def _serve(
 
         def show(link: str) -> None:
             typer.echo(f"serving {name} at {link}{fragment}")
+            if tokens is None:
+                note("everyone who reaches this address can read and change the queue: --token-file asks for tokens")
             place = public_url or link.rstrip("/")
             if public_url is None and not settings.names and settings.host in EVERY_ADDRESS:
                 note("programs on other machines do not find this broker in the queue: give its --url")

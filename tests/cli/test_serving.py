@@ -186,9 +186,11 @@ def test_a_broker_on_this_machine_wants_the_token_of_its_address(path):
         process.send_signal(signal.SIGTERM)
         out, errors = process.communicate(timeout=PATIENCE)
         assert not any(secret in out + errors for secret in (token, SECRET))
-    with running(path, "--listen", "127.0.0.1:0", "--insecure", command="serve") as (_, link):
+    with running(path, "--listen", "127.0.0.1:0", "--insecure", command="serve") as (process, link):
         assert "#" not in link
         assert 200 == call(link, "GET", "/v1/stats")[0]
+        process.send_signal(signal.SIGTERM)
+        assert "everyone who reaches this address" in process.communicate(timeout=PATIENCE)[1]
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be several users")
