@@ -23,10 +23,11 @@ from jqueue.ports.sharing import SMALL_MESSAGE
 from jqueue.server import serving as serving_module
 from jqueue.server.access import Caller, Role, TokenFile
 from jqueue.server.api import LARGEST_BODY, Events, FoundJob
-from jqueue.server.intake import PATIENCE, Intake
+from jqueue.server.intake import PATIENCE, SLOWEST, Intake
 from jqueue.server.openapi import PROBLEMS, openapi
 from jqueue.server.problems import STATUSES, Problem
 from tests.server.served import TOKENS, serving, token_file
+from tests.virtual_world import in_virtual_time, now
 
 FILES = Path("/proc/self/fd")
 OPENAPI = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
@@ -323,6 +324,24 @@ async def test_every_caller_has_room_while_others_send_all_that_they_can():
         assert await body("two", 2, others)
     async with AsyncExitStack() as held:
         assert await body("two", LARGEST_BODY, held)
+
+
+@pytest.mark.parametrize(("each_second", "seconds"), [(2 * SLOWEST, 128), (SLOWEST // 4, 26)])
+@in_virtual_time
+async def test_a_large_body_must_arrive_with_a_rate(each_second, seconds):
+    scope = {"headers": [(b"content-type", b"application/json")], "jqueue.caller": Caller(Role.WORKER, "one")}
+    begun, left = now(), LARGEST_BODY
+
+    async def receive():
+        nonlocal left
+        await asyncio.sleep(1)
+        left -= each_second
+        return {"type": "http.request", "body": bytes(each_second), "more_body": left > 0}
+
+    with suppress(Problem):
+        async with Intake(PATIENCE).body(scope, receive, LARGEST_BODY):
+            pass
+    assert (each_second > SLOWEST, seconds) == (left == 0, int(now() - begun))
 
 
 async def test_connections_without_a_token_take_no_room_from_the_others(path, tmp_path, monkeypatch):
