@@ -43,7 +43,7 @@ def claimed(queue, **options):
 
 
 def test_each_verb_has_the_arguments_and_the_documentation_of_the_async_one():
-    own = {"start", "stop", "remove_left"}
+    own = {"start", "stop", "remove_left", "dequeue_again"}  # the last is for servers, which name the calls
     verbs = {name for name, _ in inspect.getmembers(BrokerQueue, inspect.iscoroutinefunction) if name[0] != "_"} - own
     assert len(verbs) > 30
     for verb in verbs:
