@@ -24,7 +24,7 @@ from jqueue.domain.errors import InvalidJobError, StorageError, StorageFatalErro
 from jqueue.domain.operations.codec import Refused, error_of
 from jqueue.domain.printable import printable
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.sharing import LARGEST_MESSAGE, Link, LinkError, LinkRefusedError
+from jqueue.ports.sharing import LARGEST_MESSAGE, Link, LinkError, LinkRefusedError, NoBrokerError
 from jqueue.runtime.threads import in_a_thread
 
 logger: Logger = logger_of("jqueue")
@@ -292,7 +292,7 @@ class HTTPLink:
             return LinkRefusedError(StorageFatalError(f"{what} refuses{detail}"))
         if 300 <= status < 500 and problem is None:
             missing = f"there is no broker at {self._url}: it answers{detail}"
-            return LinkRefusedError(StorageFatalError(missing), everything=True)
+            return NoBrokerError(StorageFatalError(missing), everything=True)
         return LinkError(f"{what} failed{detail}", sent=sent and status != 408)
 
 

@@ -49,7 +49,7 @@ from jqueue.domain.operations.codec import (
 )
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
-from jqueue.domain.operations.operator import Attend, Fence
+from jqueue.domain.operations.operator import Attend, Fence, LeaveSeat
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.sharing import (
     DialURL,
@@ -251,6 +251,9 @@ class Courier:
             left = [self._here(sent, callers), *(request for request in left if request not in there)]
         if self._lost_calls:
             left.append(self._hand_back_here(callers))
+        if (seat := self._discovery.gone) is not None and not all(map(_may_change_nothing, left)):
+            self._discovery.gone = None
+            left.append(OwnCall(LeaveSeat(seat.writer, seat.term, doubted=True), callers, lambda _: None))
         return left
 
     async def _take(self, link: Link, requests: Sequence[Request], callers: Callers) -> list[Request]:
@@ -613,6 +616,11 @@ def _travels(operation: Operation) -> bool:
 def _looks(operations: Sequence[Operation]) -> bool:
     """Return True if a call only looks: a wait for a result is asked again and again, where there is no store."""
     return all(isinstance(operation, lookups.TRAVELLING) for operation in operations)
+
+
+def _may_change_nothing(request: Request) -> bool:
+    """Return True for a call that a process without the right to write can make in vain."""
+    return request.claims_jobs or _looks(request.operations)
 
 
 def _results(operations: Sequence[Operation], answer: Answer) -> list[Any]:

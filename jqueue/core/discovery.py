@@ -1,28 +1,43 @@
 """Finds the broker of a queue, and keeps the connection to it.
 
 The store knows the broker, or the seat in the queue's header has its URL. A broker that is silent is asked again later
-and later, until the store or the seat shows that another one serves, or that it is back.
+and later, until the store or the seat shows that another one serves, or that it is back. A client that finds nobody at
+the URL says so in its next commit, so that the next programs need not find out, too.
 """
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 
 import msgspec
 
 from jqueue.core.engine import Engine
-from jqueue.core.messages import Answer, decode_answer
+from jqueue.core.messages import Answer, Stop, decode_answer, encode
 from jqueue.core.tasks import TRANSIENT
 from jqueue.domain.errors import StorageError
+from jqueue.domain.header import BrokerSeat
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.sharing import DialURL, Link, LinkError, LinkRefusedError, SupportsDialing, SupportsSharing
+from jqueue.ports.sharing import (
+    DialURL,
+    Link,
+    LinkError,
+    LinkRefusedError,
+    NoBrokerError,
+    SupportsDialing,
+    SupportsSharing,
+    client_name,
+)
 from jqueue.runtime.system import process_id
 
 logger: Logger = logger_of("jqueue")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 """Seconds without a broker before one is looked for again: the first time, and after many silent ones."""
+
+SHORTEST_PATIENCE, SLOWER = 0.3, 3.0
+"""Seconds for a broker that has not committed for a while to answer at all; or so many times its last answer took."""
 
 MOST_MOVES, MOVES_WITHIN = 3, 10.0
 """Number of times that brokers may send a client on within these seconds. Then none is followed for as long."""
@@ -45,6 +60,7 @@ class Discovery:
         next_dial: time of the clock before which no broker is looked for.
         why: the error of the last look for a broker; None if it had none.
         version: the latest version of the queue that a broker has told.
+        gone: the seat in the header at which nobody was found; None if its broker answers.
     """
 
     def __init__(self, store: SupportsDialing | DialURL, engine: Engine, clock: Clock) -> None:
@@ -73,6 +89,8 @@ class Discovery:
         self._epoch: object = None
         self._moves: list[float] = []
         self._moved, self._alone_until = False, 0.0
+        self.gone: BrokerSeat | None = None
+        self._answered = 0.0  # seconds that the last broker took to answer when it was asked if it is there
         self._failing = False  # True if the only way to the queue has failed
         self.why: Exception | None = None
         self.version: int = 0
@@ -93,13 +111,16 @@ class Discovery:
                 return None
             if not isinstance(store, SupportsDialing) and not engine.loaded:
                 await engine.look()
-            self._epoch = self._epoch_now()
+            self._epoch, self.why = self._epoch_now(), None
             if isinstance(store, SupportsDialing):
                 self.current = await store.dial()
             else:
-                seat = engine.draft.header.broker
-                self.current = None if seat is None or not seat.url else await store(seat.url)
-            self.why = None
+                header, moment, self.current = engine.draft.header, engine.now(), None
+                if (seat := header.broker) is not None and seat.url and not seat.is_doubted(moment):
+                    self.current = await store(seat.url)
+                if self.current is not None and header.is_quiet(moment):
+                    await self._ask(self.current)
+                    return self.current
         except (StorageError, *TRANSIENT) as error:  # a commit of this process gets the error, too
             self.why = error
         if self.current is None:
@@ -109,6 +130,22 @@ class Discovery:
     def _epoch_now(self) -> object:
         store = self._store
         return store.broker_epoch() if isinstance(store, SupportsDialing) else self._engine.draft.header.broker
+
+    async def _ask(self, link: Link) -> None:
+        """Let go of a new connection if no broker answers there soon."""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        try:
+            await ask(link, self._engine.writer_id, max(SHORTEST_PATIENCE, SLOWER * self._answered))
+            self._answered = loop.time() - begun
+        except LinkError as error:
+            self._note_absent(error)
+            if is_absent(error) or error.pause:
+                self.drop(link, error)  # or else another message may be allowed
+
+    def _note_absent(self, error: LinkError) -> None:
+        if is_absent(error) and isinstance(self._epoch, BrokerSeat):
+            self.gone = self._epoch
 
     async def _follow(self) -> None:
         """Let go of the connection if another process has the seat. Exchanges under way go on at the old one."""
@@ -124,26 +161,27 @@ class Discovery:
         Raises:
             LinkError: there is none, or none of this queue's broker.
         """
-        under_way = self._under_way
+        engine, under_way = self._engine, self._under_way
         under_way.append(link)
         try:
-            answer = decode_answer(await link.exchange(message))
-        except msgspec.DecodeError as error:
-            raise LinkError(f"the broker's answer cannot be read: {type(error).__name__}", sent=True) from None
+            answer = _read(await link.exchange(message))
+            if not self.only and engine.queue_id and answer.queue not in ("", engine.queue_id):  # on another machine
+                raise LinkError("the broker serves another queue", sent=False)
+        except LinkError as error:
+            if link is self.current:
+                self._note_absent(error)
+            raise
         finally:
             under_way.remove(link)
             if under_way is self._under_way:  # and the link was not left to the parent
                 self._close_unused(link)
-        engine = self._engine
-        if not self.only and engine.queue_id and answer.queue not in ("", engine.queue_id):  # at another machine's URL
-            raise LinkError("the broker serves another queue", sent=False)
         if (answer.leaving or answer.moved) and link is self.current and not (self._moved or self.only):
             now = self._clock.monotonic()
             self._moves = [at for at in self._moves if at > now - MOVES_WITHIN] + [now]
             self._moved = len(self._moves) <= MOST_MOVES
             if answer.leaving and not self._moved:
                 self._alone_until = now + MOVES_WITHIN
-        self._pause = FIRST_PAUSE
+        self._pause, self.gone = FIRST_PAUSE, None
         if self._failing:
             self._failing = False
             engine.observers.broker_called(None)
@@ -180,3 +218,29 @@ class Discovery:
         for link in self._links:
             link.close()
         self.current = None
+
+
+def _read(answer: bytes) -> Answer:
+    try:
+        return decode_answer(answer)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"the broker's answer cannot be read: {type(error).__name__}", sent=True) from None
+
+
+def is_absent(error: LinkError) -> bool:
+    """Return True if no broker has answered at all."""
+    return isinstance(error, NoBrokerError) or not (isinstance(error, LinkRefusedError) or error.pause)
+
+
+async def ask(link: Link, drawn: str, seconds: float | None = None) -> None:
+    """Ask a broker for an answer that costs it nothing, as a client of a name.
+
+    Raises:
+        LinkError: it has not answered, or not within some seconds, or refuses this process.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            name = client_name(drawn, link.token_hash)
+            await link.exchange(encode(Stop(client=name, call=f"{name}/")))
+    except TimeoutError:
+        raise LinkError("no broker answers", sent=False) from None

@@ -13,6 +13,7 @@ import msgspec
 
 from jqueue.core.calls import SHORTEST_POLL
 from jqueue.core.claims import ClaimRegistry
+from jqueue.core.discovery import ask, is_absent
 from jqueue.core.engine import Engine
 from jqueue.core.messages import (
     ANSWER_BYTES,
@@ -58,7 +59,7 @@ from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
 from jqueue.domain.stats import crowd_warning
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.sharing import DialURL, LinkError, LinkRefusedError, Seat, SupportsSharing, client_name
+from jqueue.ports.sharing import DialURL, LinkError, Seat, SupportsSharing
 
 logger: Logger = logger_of("jqueue")
 
@@ -387,6 +388,7 @@ class HeaderOffer:
         seat = engine.draft.header.broker
         if seat is not None and engine.loaded and seat.url:
             if not self._is_others(seat):
+                back = back or seat.doubted_at > 0
                 if self._taken and not back:
                     return  # every commit of this process shows if another one has taken it
             elif await self._answers(seat.url):
@@ -408,12 +410,9 @@ class HeaderOffer:
         if link is None:
             return True
         try:
-            name = client_name(self._engine.writer_id, link.token_hash)
-            await link.exchange(encode(Stop(client=name, call=f"{name}/")))
-        except LinkRefusedError:
-            return True
+            await ask(link, self._engine.writer_id)
         except LinkError as error:
-            return error.pause > 0
+            return not is_absent(error)
         finally:
             link.close()
         return True

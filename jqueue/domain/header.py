@@ -192,11 +192,24 @@ class BrokerSeat(Entry, frozen=True):
         writer: id of the writer that took the seat; empty if it has left.
         url: where the process answers clients.
         term: number of seats that were taken so far, this one included.
+        doubted_at: time at which a client found nobody there, in seconds since 1970; 0 if none has said so.
     """
 
     writer: str = ""
     url: str = ""
     term: Annotated[int, Meta(ge=0, le=LARGEST)] = 0
+    doubted_at: float = 0.0
+
+    def is_doubted(self, now: datetime) -> bool:
+        """Return True if clients leave the broker alone, as one of them found nobody there a moment ago."""
+        return abs(now.timestamp() - self.doubted_at) < DOUBTED
+
+
+QUIET = 10.0
+"""Seconds without a commit of the broker after which clients doubt that it is there."""
+
+DOUBTED = 60.0
+"""Seconds for which no client looks for a broker where one has found nobody."""
 
 
 class KeyHold(NamedTuple):
@@ -346,6 +359,11 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     def restore(self, name: str, old: Any) -> None:
         """Put a field back: an undo."""
         setattr(self, name, old)
+
+    def is_quiet(self, now: datetime) -> bool:
+        """Return True if the broker has not committed for a while: its machine may be gone."""
+        record = None if self.broker is None else self.commits.get(self.broker.writer)
+        return record is None or abs(now.timestamp() - record.at) > QUIET
 
     def copy(self) -> Header:
         """Return a header with tables of its own."""

@@ -52,6 +52,10 @@ class LinkRefusedError(LinkError):
         self.everything = everything
 
 
+class NoBrokerError(LinkRefusedError):
+    """What answers at the URL of a broker is another program."""
+
+
 def client_name(drawn: str, token_hash: str) -> str:
     """Return the name of a client: a random text and a keyed digest of it. No client with another token can have it.
 

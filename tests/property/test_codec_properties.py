@@ -197,7 +197,8 @@ headers = st.fixed_dictionaries(
         "evicted_through": counts,
         "attempt_floor": counts,
         "last_sequence": counts,
-        "broker": st.none() | st.builds(BrokerSeat, writer=names, url=names, term=st.integers(0, 2**53)),
+        "broker": st.none()
+        | st.builds(BrokerSeat, writer=names, url=names, term=st.integers(0, 2**53), doubted_at=seconds),
         "commits": st.dictionaries(names, writers, max_size=3),
         "holds": st.dictionaries(names, st.builds(KeyHold, names, seconds), max_size=3),
         "extra": unknown,

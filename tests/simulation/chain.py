@@ -88,6 +88,7 @@ class Version:
         last_sequence: last sequence number that was given to a job.
         recent: claims that count for rate limits.
         clients: the last batch of each client of a broker.
+        writers: the time of the last commit of each writer, in seconds since 1970.
         clients_evicted: batches up to this version can no longer be recognised.
         workers: the records of workers, by the id of their run.
     """
@@ -128,6 +129,7 @@ class Version:
     last_sequence: int = 0
     recent: Fields = field(default_factory=dict)
     clients: dict[str, Fields] = field(default_factory=dict)
+    writers: dict[str, float] = field(default_factory=dict)
     clients_evicted: int = 0
     workers: dict[str, Fields] = field(default_factory=dict)
 
@@ -348,6 +350,7 @@ def _read_header(version: Version, content: Fields) -> None:
     records = content.get("commits", {})
     made = {writer: record for writer, record in records.items() if record["version"] == version.number}
     version.commit = next((writer, record["token"]) for writer, record in made.items()) if len(made) == 1 else None
+    version.writers = {writer: record["at"] for writer, record in records.items()}
     version.clock = max((record["at"] for record in made.values()), default=0.0)
     version.last_clock = max((record["at"] for record in records.values()), default=0.0)
     known = HEADER | {"format", "version", "critical", "commits", "jobs"}

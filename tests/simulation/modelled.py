@@ -180,7 +180,9 @@ def parts_of(version: Version) -> dict[str, Any]:
         "settings": {**SETTINGS, "history_payloads": False, **version.settings},
         "schedules": {name: _entry(name, said) for name, said in version.schedules.items()},
         "transactions": {app: record[0] for app, record in version.transactions.items()},
-        "broker": tuple(version.broker.get(*part) for part in (("writer", ""), ("url", ""), ("term", 0))),
+        "broker": tuple(
+            version.broker.get(*part) for part in (("writer", ""), ("url", ""), ("term", 0), ("doubted_at", 0.0))
+        ),
         "counters": {name: tuple(counters[0]) for name, counters in version.counters.items()},
         "finished": dict(version.finished),
         "finished_in": dict(zip(version.finished, _each(version.finished_minutes), strict=False)),

@@ -19,6 +19,7 @@ from jqueue import (
     WorkerNotFoundError,
 )
 from jqueue.domain.errors import ChangedMeanwhileError, JobCancelledError, ResultNotKeptError
+from jqueue.domain.header import QUIET
 from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import job_of
@@ -92,7 +93,8 @@ class PlainQueue(PlainRules):
             refusals, and the names of the first ones by place.
         clients_evicted: the last version whose batch is forgotten.
         workers: the name, host and pid of each worker by the id of its run, with `stopping` if it is told to stop.
-        broker: the writer, the URL and the term of the broker's seat.
+        broker: the writer, the URL and the term of the broker's seat, and the time at which it was doubted.
+        writers: the time of each writer's last commit, in seconds since 1970.
     """
 
     stuck: frozenset[str] = frozenset()
@@ -109,7 +111,8 @@ class PlainQueue(PlainRules):
         self.clients: dict[str, tuple[tuple[int, str], int, int, dict[str, str]]] = {}
         self.clients_evicted = 0
         self.workers: dict[str, dict[str, Any]] = {}
-        self.broker = ("", "", 0)
+        self.broker = ("", "", 0, 0.0)
+        self.writers: dict[str, float] = {}
         self.holder: Any = None
         self.attempt_floor = 0
         self.places = 0
@@ -215,13 +218,18 @@ class PlainQueue(PlainRules):
             case TakeSeat(url, writer, seen_term):
                 if self.broker[2] != seen_term:
                     raise Refused(ChangedMeanwhileError)
-                self.broker = (writer, url, seen_term + 1)
+                self.broker = (writer, url, seen_term + 1, 0.0)
                 self.changes += 1
                 return self.broker
-            case LeaveSeat(writer, term):
+            case LeaveSeat(writer, term, doubted):
+                last, at = self.writers.get(writer), round(self.now.timestamp(), 3)
                 if self.broker[0] == writer and self.broker[2] == term:
-                    self.broker = ("", "", term)
-                    self.changes += 1
+                    if not doubted:
+                        self.broker = ("", "", term, 0.0)
+                        self.changes += 1
+                    elif last is None or abs(self.now.timestamp() - last) > QUIET:
+                        self.broker = (*self.broker[:3], at)
+                        self.changes += 1
                 return None
         return self.decide(operation)
 

@@ -83,7 +83,7 @@ class Replay:
             after: the version that it made.
         """
         self.model.now, self.model.expired = now, {}
-        self.model.workers = dict(before.workers)
+        self.model.workers, self.model.writers = dict(before.workers), before.writers
         self._before, self._after = before, after
         self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
         self._unsure = before.unsure | after.unsure
@@ -406,7 +406,7 @@ def _is_same(expected: Any, told: Any) -> bool:
         is_there = "place" not in expected or expected["place"] == told.sequence
         return is_there and all(expected[name] == getattr(told, name, None) for name in names)
     if isinstance(told, BrokerSeat):
-        return bool(expected == (told.writer, told.url, told.term))
+        return bool(expected == (told.writer, told.url, told.term, told.doubted_at))
     if isinstance(told, QueueSettings | Schedule | WorkerRecord):
         return all(value == getattr(told, name) for name, value in expected.items())
     if isinstance(told, list | tuple) and isinstance(expected, list):

@@ -18,7 +18,7 @@ from aiohttp import ClientSession
 from jqueue import BrokerQueue, DirectQueue, connect
 from jqueue.adapters.http_link import BrokerDialer, HTTPLink
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
-from jqueue.ports.sharing import LinkError, LinkRefusedError
+from jqueue.ports.sharing import LinkError, LinkRefusedError, NoBrokerError
 
 TOKEN = "a-token-of-the-tests"
 OK = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -140,6 +140,7 @@ async def test_a_refusal_is_final_and_nothing_was_done(answer, what):
     assert isinstance(error, LinkRefusedError)
     assert isinstance(error.error, StorageFatalError)
     assert (error.sent, len(requests)) == (False, 1)
+    assert isinstance(error, NoBrokerError) == (what == "there is no broker")
 
 
 async def test_a_wrong_value_is_the_error_of_the_queue():

@@ -6,14 +6,15 @@ from contextlib import asynccontextmanager
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue
-from jqueue.core.messages import Answer, Batch, Claim, encode, message_decoder
+from jqueue.core.messages import Answer, Batch, Claim, Stop, encode, message_decoder
 from jqueue.domain.errors import (
     DeadlineExceededError,
     StorageFatalError,
     UnknownOutcomeError,
 )
+from jqueue.domain.header import BrokerSeat
 from jqueue.domain.operations.operator import CreateQueue, TakeSeat
-from jqueue.ports.sharing import LinkError, LinkRefusedError
+from jqueue.ports.sharing import LinkError, LinkRefusedError, NoBrokerError
 from jqueue.testing.virtual_time import VirtualClock
 from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory, Way, serving
 from tests.virtual_world import in_virtual_time, now
@@ -49,8 +50,9 @@ async def seat_at(storage, url):
 
 
 def sent_to(storage, url):
-    """Return the number of messages that were sent to a broker."""
-    return sum(len(link.messages) for where, link in storage.links if where == url)
+    """Return the number of messages that were sent to a broker, without the questions if it is there."""
+    messages = [message for where, link in storage.links if where == url for message in link.messages]
+    return sum(not isinstance(message_decoder().decode(message), Stop) for message in messages)
 
 
 # The operations
@@ -86,11 +88,83 @@ async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and
             await asyncio.sleep(1)
         assert len(storage.links) - asked <= 14, "a dead broker is asked again and again"
         storage.brokers[HERE] = alive
-        await asyncio.sleep(10)
+        await asyncio.sleep(60)
         served = sent_to(storage, HERE)
         await client.enqueue("work")
         assert sent_to(storage, HERE) == served + 1
         assert (await client.stats()).ready == 62
+        await asyncio.sleep(3)
+        seat = await seat_of(storage)
+        assert (seat.term, seat.doubted_at) == (2, 0), "the broker has not seen that it was doubted"
+
+
+@pytest.mark.parametrize("another", [True, False], ids=["another program has its port", "its machine is gone"])
+@in_virtual_time
+async def test_a_broker_that_is_gone_costs_one_program_a_dial_and_the_next_ones_none(another):
+    storage = NetworkMemory(clock=VirtualClock())
+    operator = DirectQueue(storage, clock=VirtualClock())
+    await operator.apply(CreateQueue())
+    await operator.apply(TakeSeat(HERE, "gone", 0))
+
+    async def no_answer(message):
+        if another:
+            raise NoBrokerError(StorageFatalError("it answers with the status 404"), everything=True)
+        await asyncio.Event().wait()
+
+    storage.brokers[HERE] = no_answer
+    async with queue_on(storage) as first:
+        await first.enqueue("work")
+    assert (len(storage.links), now()) == (1, 0.0 if another else 0.3)
+    async with queue_on(storage) as second:
+        await second.enqueue("work")
+        assert (await second.stats()).ready == 2
+    assert len(storage.links) == 1
+    seat = await seat_of(storage)
+    assert seat == BrokerSeat("gone", HERE, 1, doubted_at=VirtualClock().now().timestamp())
+    await asyncio.sleep(60)
+    async with queue_on(storage) as third:
+        await third.enqueue("work")
+    assert len(storage.links) == 2
+
+
+@in_virtual_time
+async def test_a_client_that_only_looks_for_jobs_leaves_the_seat_of_a_broker_that_is_gone():
+    """It may have no right to write."""
+    storage = NetworkMemory(clock=VirtualClock())
+    operator = DirectQueue(storage, clock=VirtualClock())
+    await operator.apply(CreateQueue())
+    await operator.apply(TakeSeat(HERE, "gone", 0))
+    version = (await storage.read())[1]
+    async with queue_on(storage) as client:
+        assert [] == await client.dequeue("work", wait=30)
+    assert version == (await storage.read())[1]
+
+
+@pytest.mark.parametrize("busy", [True, False])
+@in_virtual_time
+async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_for_a_minute_at_most(busy):
+    """A broker that commits is never doubted. An idle one clears its name with the next commit that it makes."""
+    storage = NetworkMemory(clock=VirtualClock())
+    apart = Way(storage)
+
+    async def dial_nobody(url):
+        return await storage.dial_url("http://nowhere:8470")
+
+    apart.dial_url = dial_nobody  # type: ignore[attr-defined]
+    async with broker_on(storage), queue_on(storage) as client, queue_on(apart) as lonely:
+        await seat_at(storage, HERE)
+        doubted, end = set(), now() + 600
+        while now() < end:
+            await lonely.enqueue("work")
+            if busy:
+                await client.enqueue("work")
+            await asyncio.sleep(1)
+            doubted.add((await seat_of(storage)).doubted_at)
+        assert doubted == {0} if busy else len(doubted) <= 11
+        await asyncio.sleep(60)
+        served = sent_to(storage, HERE)
+        await client.enqueue("work")
+        assert sent_to(storage, HERE) == served + 1
 
 
 @in_virtual_time
@@ -195,6 +269,8 @@ async def test_a_client_that_is_sent_on_and_on_commits_itself():
 
     async def elsewhere(message):
         """Leave, after another process has taken the seat."""
+        if isinstance(message_decoder().decode(message), Stop):
+            return encode(Answer())
         await operator.apply(TakeSeat(HERE, f"w{(term := next(terms))}", term))
         return encode(Answer(leaving=True))
 

@@ -387,29 +387,36 @@ class TakeSeat(Operation, frozen=True):
         seat = draft.header.broker or BrokerSeat()
         if seat.term != self.seen_term:
             raise ChangedMeanwhileError("another process has taken the broker's seat meanwhile")
-        taken = seat.evolve(writer=self.writer, url=self.url, term=seat.term % LARGEST + 1)
+        taken = seat.evolve(writer=self.writer, url=self.url, term=seat.term % LARGEST + 1, doubted_at=0.0)
         draft.set_broker(taken)
         return taken
 
 
 class LeaveSeat(Operation, frozen=True):
-    """Tell all processes that a broker serves no longer. It changes nothing if another process has the seat.
+    """Tell all processes that a broker serves no longer, or is not found. If another has the seat, nothing changes.
 
     Attributes:
         writer: id of the broker's writer.
         term: term of its seat.
+        doubted: True if it comes from a client that has found nobody there. Then the seat is only doubted, and not if
+            the broker has just committed: it is cut off from this client alone.
     """
 
     needs_space = False
 
     writer: str
     term: Count
+    doubted: bool = False
 
     def change(self, draft: Draft, now: datetime) -> None:
-        """Leave the seat empty. Its term stays, so that no later seat has the same."""
+        """Leave the seat empty, or mark it. Its term stays, so that no later seat has the same."""
         seat = draft.header.broker
-        if seat is not None and (seat.writer, seat.term) == (self.writer, self.term):
-            draft.set_broker(seat.evolve(writer="", url=""))
+        if seat is None or (seat.writer, seat.term) != (self.writer, self.term):
+            return
+        if not self.doubted:
+            draft.set_broker(seat.evolve(writer="", url="", doubted_at=0.0))
+        elif draft.header.is_quiet(now):
+            draft.set_broker(seat.evolve(doubted_at=round(now.timestamp(), 3)))
 
 
 class Fence(Operation, frozen=True):
