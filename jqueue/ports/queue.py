@@ -362,34 +362,6 @@ class SupportsLargeValues(Protocol):
             StorageError: the store failed.
         """
 
-    async def payload_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
-        """Return a URL from which anyone can download the large payload of a job. The URL is a secret.
-
-        Args:
-            job: the job, or its id.
-            lifetime: time for which the URL can be used; seven days at most.
-            deadline: maximum time for the call.
-
-        Raises:
-            InvalidJobError: the payload is in the queue itself, or the storage cannot make URLs.
-            JobNotFoundError: there is no such job.
-        """
-
-    async def result_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
-        """Return a URL from which anyone can download the large result of a job, as JSON. The URL is a secret.
-
-        Args:
-            job: the job, or its id.
-            lifetime: time for which the URL can be used; seven days at most.
-            deadline: maximum time for the call.
-
-        Raises:
-            InvalidJobError: the result is in the queue itself, or the job has none yet, or the storage cannot make
-                URLs.
-            JobNotFoundError: there is no such job.
-            ResultNotKeptError: the result was not kept.
-        """
-
     async def collect(self, *, deadline: Duration | None = None) -> int:
         """Remove the objects beside the queue that no job names and that are older than an hour. Return their number.
 

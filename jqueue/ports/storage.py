@@ -11,7 +11,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from jqueue.domain.durations import Duration
 from jqueue.domain.printable import printable
 
 
@@ -208,21 +207,6 @@ class SupportsObjects(Protocol):
         """Return the objects whose suffix begins with `prefix`, sorted by suffix, as `SupportsListing` does.
 
         An object is listed once it has been created. Parts of an object are never listed.
-        """
-
-
-@runtime_checkable
-class SupportsObjectURLs(SupportsObjects, Protocol):
-    """A store that can lend one object to a program that has no credentials."""
-
-    async def object_url(self, suffix: str, lifetime: Duration) -> str:
-        """Return a URL with which anyone can GET this one object until `lifetime` has passed: seven days at most.
-
-        The URL is a secret. The store is not asked if the object exists.
-
-        Raises:
-            StorageFatalError: these credentials cannot sign a URL.
-            ValueError: the lifetime is not positive, or is longer than seven days.
         """
 
 

@@ -307,10 +307,6 @@ class SyncQueue:
 
     # Large payloads and results
 
-    @blocking(BrokerQueue.payload_url)
-    def payload_url(self) -> None: ...
-    @blocking(BrokerQueue.result_url)
-    def result_url(self) -> None: ...
     @blocking(BrokerQueue.collect, endless=True)
     def collect(self) -> None: ...
 

@@ -13,8 +13,6 @@ There is nothing beside the object of the test at first.
 from __future__ import annotations
 
 import asyncio
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -22,7 +20,7 @@ from datetime import timedelta
 import pytest
 
 from jqueue.domain.errors import CASConflictError, ObjectMissingError
-from jqueue.ports.storage import SupportsObjects, SupportsObjectURLs, SupportsScratch
+from jqueue.ports.storage import SupportsObjects, SupportsScratch
 from jqueue.testing._storage_handles import StorageFactory, StorageHandles
 
 EVERY_BYTE = bytes(range(256))
@@ -46,7 +44,6 @@ class ObjectsContract(StorageHandles):
         large_object: size of the largest object, in bytes. It must take several requests.
         large_objects_are_created_once: False for a store that replaces an existing object by one from pieces.
         failed_names_are_free: False for a store that keeps the name of an object whose creation from pieces has failed.
-        urls_are_checked: False for a server that grants every URL.
     """
 
     creators = 10
@@ -54,7 +51,6 @@ class ObjectsContract(StorageHandles):
     large_object = 11 * 1024 * 1024 + 7
     large_objects_are_created_once = True
     failed_names_are_free = True
-    urls_are_checked = True
 
     @asynccontextmanager
     async def objects(self, make_storage: StorageFactory, count: int = 1) -> AsyncIterator[list[SupportsObjects]]:
@@ -284,23 +280,3 @@ class ObjectsContract(StorageHandles):
             ):
                 with pytest.raises(ValueError, match="suffix"):
                     await call
-
-    async def test_a_url_reads_one_object_without_credentials(self, make_storage: StorageFactory) -> None:
-        def fetch(url: str) -> bytes:
-            with urllib.request.urlopen(url, timeout=self.patience) as answer:
-                content: bytes = answer.read()
-                return content
-
-        async with self.objects(make_storage) as [storage]:
-            if not isinstance(storage, SupportsObjectURLs):
-                pytest.skip("this store has no object_url, which is optional")
-            for suffix in (".history/1", ".history/2"):
-                await storage.create_object(suffix, EVERY_BYTE)
-            url = await storage.object_url(".history/1", timedelta(minutes=5))
-            assert await asyncio.to_thread(fetch, url) == EVERY_BYTE
-            if self.urls_are_checked:
-                with pytest.raises(urllib.error.HTTPError):
-                    await asyncio.to_thread(fetch, url.replace("history/1", "history/2"))
-            for lifetime in (0, -1, timedelta(days=8)):
-                with pytest.raises(ValueError, match="lifetime"):
-                    await storage.object_url(".history/1", lifetime)

@@ -75,14 +75,12 @@ async def test_a_payload_of_24_mib_takes_a_few_mib_of_memory(tmp_path):
 
 
 @in_virtual_time
-async def test_bytes_of_any_size_come_back_and_only_large_ones_may_have_urls():
+async def test_bytes_of_any_size_come_back():
     async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock(), limits=TINY) as queue:
         whole = bytes(range(251)) * (20 * MIB // 251)
-        large, small = await queue.enqueue("work", whole), await queue.enqueue("work", b"small")
+        await queue.enqueue("work", whole)
+        await queue.enqueue("work", b"small")
         assert [whole, b"small"] == [job.payload for job in await queue.dequeue("work", batch_size=2)]
-        for job_id, error in {large.id: "cannot make URLs", small.id: "is not large"}.items():
-            with pytest.raises(InvalidJobError, match=error):
-                await queue.payload_url(job_id, 60)
 
 
 async def test_the_claim_of_many_large_payloads_takes_no_more_memory_than_the_blob_may():

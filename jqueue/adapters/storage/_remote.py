@@ -64,8 +64,6 @@ UNKNOWN_HOST = {socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONA
 NOT_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE"}
 """Reasons of OpenSSL for an answer that is not TLS."""
 
-LONGEST_URL = timedelta(days=7).total_seconds()
-"""The longest time that S3 and Google let a URL be used for."""
 
 ANSWERS_KEPT = 16
 """Number of answers from whose dates the store's time is estimated."""
@@ -356,18 +354,6 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
         """
         await self._object(suffix).remove()
 
-    async def object_url(self, suffix: str, lifetime: Duration) -> str:
-        """Return a URL to GET an object, as in `SupportsObjectURLs`.
-
-        Raises:
-            StorageFatalError: these credentials cannot sign a URL.
-            ValueError: the lifetime is not positive, or longer than seven days; or the suffix is not one of an object.
-        """
-        other, seconds = self._object(suffix), to_seconds("lifetime", lifetime)
-        if not 0 < seconds <= LONGEST_URL:
-            raise ValueError(f"the lifetime of a URL must be positive, and at most seven days, got {lifetime!r}")
-        return await other._call("read", partial(other._sign_url, seconds=seconds))
-
     def _object(self, suffix: str) -> Self:
         check_suffix(suffix)
         other = self.beside(suffix)
@@ -406,10 +392,6 @@ class RemoteStorage(NoQueue, ABC, Generic[Client]):
 
     async def _abandon(self, client: Client, *, upload: Upload) -> None:
         """Remove the parts of an upload that will not be finished. By default, the store does that after a while."""
-
-    @abstractmethod
-    async def _sign_url(self, client: Client, *, seconds: float) -> str:
-        """Return a URL to GET the object for so many seconds."""
 
     @abstractmethod
     async def _delete(self, client: Client) -> None:

@@ -7,11 +7,9 @@ reads the blob to find out.
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
 from io import BytesIO
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +19,7 @@ from jqueue.adapters.storage._remote import STATUSES, WHOLE, ErrorMeaning, Found
 from jqueue.adapters.storage._shared import RawListed
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import StorageFatalError
-from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.runtime.system import SystemEntropy
 from jqueue.runtime.threads import in_a_network_thread
 
 try:
@@ -29,7 +27,7 @@ try:
     from azure.core import MatchConditions
     from azure.core import exceptions as azure_errors
     from azure.core.pipeline.transport import AioHttpTransport
-    from azure.storage.blob import BlobBlock, BlobSasPermissions, generate_blob_sas
+    from azure.storage.blob import BlobBlock
     from azure.storage.blob.aio import ContainerClient
 
     from jqueue.adapters.storage._lookups import LOOKUPS
@@ -257,23 +255,6 @@ class AzureBlobStorage(RemoteStorage[Any]):
             match_condition=MatchConditions.IfMissing,
             **self._options_of_blobs(),
         )
-
-    async def _sign_url(self, client: ContainerClient, *, seconds: float) -> str:
-        key = getattr(client.credential, "account_key", None)
-        if key is None:
-            what = "these credentials cannot sign a URL: use the key of the account, or a connection string that has it"
-            raise StorageFatalError(f"{self.url}: {what}")
-        blob = client.get_blob_client(self.blob_name)
-        now = self._clock.now() or SystemClock().now()
-        token = generate_blob_sas(
-            blob.account_name or "",
-            self.container,
-            self.blob_name,
-            account_key=key,
-            permission=BlobSasPermissions(read=True),
-            expiry=now + timedelta(seconds=math.ceil(seconds)),
-        )
-        return f"{blob.url}?{token}"
 
     async def _delete(self, client: ContainerClient) -> None:
         await client.get_blob_client(self.blob_name).delete_blob()

@@ -17,12 +17,9 @@ An object takes about one write a second. The queue slows down to that, and puts
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from jqueue.adapters.storage._client import Answer
@@ -195,17 +192,6 @@ class GCSStorage(RemoteStorage[Any]):
 
     async def _abandon(self, client: Any, *, upload: Upload) -> None:
         await in_a_network_thread(client._http.delete, upload.name, timeout=self._timeouts())
-
-    async def _sign_url(self, client: Any, *, seconds: float) -> str:
-        sign = partial(
-            self._blob(client).generate_signed_url, version="v4", expiration=timedelta(seconds=math.ceil(seconds))
-        )
-        try:
-            url: str = await in_a_network_thread(sign, api_access_endpoint=self.endpoint_url)
-        except AttributeError:
-            what = "these credentials cannot sign a URL: use the key of a service account"
-            raise StorageFatalError(f"{self.url}: {what}") from None
-        return url
 
     async def _delete(self, client: Any) -> None:
         await self._ask(client, self._blob(client).delete)

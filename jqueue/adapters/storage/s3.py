@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import copy
 import json
-import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -382,11 +381,6 @@ class S3Storage(RemoteStorage[Any]):
 
     async def _abandon(self, client: Any, *, upload: Upload) -> None:
         await self._ask(client.abort_multipart_upload, Key=self.key, UploadId=upload.name)
-
-    async def _sign_url(self, client: Any, *, seconds: float) -> str:
-        names = {"Bucket": self.bucket, "Key": self.key}
-        url: str = await client.generate_presigned_url("get_object", Params=names, ExpiresIn=math.ceil(seconds))
-        return url
 
     async def _delete(self, client: Any) -> None:
         await self._ask(client.delete_object, Key=self.key)

@@ -21,24 +21,21 @@ from jqueue.domain.durations import LONGEST, Duration, to_seconds
 from jqueue.domain.errors import (
     DeadlineExceededError,
     InvalidJobError,
-    JobNotFoundError,
     JQueueError,
     ObjectMissingError,
     QueueClosedError,
-    ResultNotKeptError,
     ResultTimeoutError,
 )
-from jqueue.domain.job import JobRecord, JobStatus, StoredObject
+from jqueue.domain.job import JobRecord
 from jqueue.domain.job_options import EnqueueOptions, OnConflict, check_conflict, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.bulk import EnqueueSegments, StagedReceipt, Transaction, checked, is_repeated
 from jqueue.domain.operations.enqueue import LINE_BYTES, Enqueue
-from jqueue.domain.operations.lookups import AwaitResult, Find, LastTransaction
+from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.operations.rules import Configure
 from jqueue.domain.segments import STAGED_NAMED_WITHIN
 from jqueue.ports.queue import Producer, SupportsLargeValues
-from jqueue.ports.storage import SupportsObjectURLs
 
 PIECE = 256
 """Number of jobs that are taken from an iterator at once."""
@@ -170,27 +167,6 @@ class LargeValueVerbs(QueueBase, SupportsLargeValues):
                 async for piece in pieces:
                     yield piece
 
-    async def payload_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
-        known = job if isinstance(job, Job) and job.payload_object is not None else await self._find(job, deadline)
-        if known.payload_object is None:
-            raise InvalidJobError(
-                f"the payload of job {known.id!r} has no URL: it is in the queue itself, as it is not large"
-            )
-        return await self._url_of(known.payload_object, lifetime)
-
-    async def result_url(self, job: Job | str, lifetime: Duration, *, deadline: Duration | None = None) -> str:
-        known = await self._find(job, deadline)
-        if known.result_object is not None:
-            return await self._url_of(known.result_object, lifetime)
-        if known.status is not JobStatus.COMPLETED:
-            raise InvalidJobError(f"job {known.id!r} has no result yet: it is {known.status}")
-        if known.keep_result is None or known.result_dropped:
-            raise ResultNotKeptError(known.id, known.result_dropped)
-        raise InvalidJobError(
-            f"the result of job {known.id!r} has no URL: it is in the queue itself, as it is not large. Read it with "
-            "`result`"
-        )
-
     async def collect(self, *, deadline: Duration | None = None) -> int:
         self.capabilities.require("objects")
         assert self._collector is not None
@@ -205,22 +181,6 @@ class LargeValueVerbs(QueueBase, SupportsLargeValues):
                 "the deadline passed before all objects that no job names were removed: some may be, and the next call "
                 "goes on"
             ) from None
-
-    async def _find(self, job: Job | str, deadline: Duration | None) -> Job:
-        job_id = job.id if isinstance(job, Job) else job
-        found = await self._done(Find(job_id), deadline)
-        if not found:
-            raise JobNotFoundError(job_id)
-        return job_of(found[0])
-
-    async def _url_of(self, stored: StoredObject, lifetime: Duration) -> str:
-        storage = None if self._objects is None else self._objects.storage
-        if not isinstance(storage, SupportsObjectURLs):
-            raise InvalidJobError(
-                "this storage cannot make URLs for its objects: read the payload with open_payload, or keep the queue "
-                "in S3, Google Cloud Storage or Azure"
-            )
-        return await storage.object_url(stored.suffix, lifetime)
 
 
 class StagingVerbs(BlobBase, ProducerVerbs):
