@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,25 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 DRAWN = "growth"
 """The row that is drawn as a picture and left out of the table."""
 
-HEADINGS = ("what", "ours", "theirs", "ratio", "target", "met")
+HEADINGS = ("what", "ours", "theirs", "ratio", "target")
 
 
 def markdown(found: dict[str, Any]) -> str:
-    """Return the table of a run, from the results written by `make bench`."""
-    machine, lines = found["machine"], []
-    described = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in machine.items())
-    lines += [f"{_runs(found)} on {found['date'][:10]}: {described}.", ""]
-    lines += [f"| {' | '.join(HEADINGS)} |", "| --- | ---: | ---: | ---: | --- | --- |"]
-    for row in found["rows"]:
-        if row["name"] == DRAWN:
-            continue
-        lines.append(f"| **{row['title']}{_measured_apart(row)}** | | | | | |")
+    """Return the table of a run, from the results written by `make bench`.
+
+    A missed target is bold. A row tells its runs and date, and a contestant its note, where they are new to the reader.
+    """
+    rows = [row for row in found["rows"] if row["name"] != DRAWN]
+    [(usual, _)] = Counter(_runs(row.get("measured") or found) for row in rows).most_common(1)
+    described = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in found["machine"].items())
+    lines = [f"{usual}, where a row says nothing else: {described}.", ""]
+    lines += [_line(HEADINGS), "|---|---:|---:|---:|---|"]
+    noted = set[tuple[str, str]]()
+    for row in rows:
+        runs = _runs(row.get("measured") or found)
+        lines.append(_line([f"**{row['title']}**" + (f" ({runs})" if runs != usual else "")]))
         notes = {contestant["name"]: contestant["note"] for contestant in row["contestants"]}
-        lines += [f"| {' | '.join(_cells(line, notes))} |" for line in row["lines"]]
+        lines += [_line(_cells(line, notes, noted)) for line in row["lines"]]
     return "\n".join(lines)
 
 
@@ -45,32 +51,29 @@ def put(results: Path, page: Path) -> None:
     page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
 
 
-def _measured_apart(row: dict[str, Any]) -> str:
-    """Return a note on the runs and date of a row taken from another run, or "" for other rows."""
-    measured = row.get("measured")
-    return f" ({_runs(measured)} on {measured['date'][:10]})" if measured else ""
+def _line(cells: Sequence[str]) -> str:
+    return f"|{'|'.join(cells).rstrip('|')}|"
 
 
 def _runs(found: dict[str, Any]) -> str:
-    return f"{found['runs']} run{'' if found['runs'] == 1 else 's'}"
+    return f"{found['runs']} run{'' if found['runs'] == 1 else 's'} on {found['date'][:10]}"
 
 
-def _cells(line: dict[str, Any], notes: dict[str, str]) -> list[str]:
+def _cells(line: dict[str, Any], notes: dict[str, str], noted: set[tuple[str, str]]) -> list[str]:
     ours, theirs, ratio = line["ours"], line["theirs"], line["ratio"]
     what = line["what"]
     if theirs is not None and theirs["contestant"] != ours["contestant"]:
-        note = notes.get(theirs["contestant"])
-        what += f", against {theirs['contestant']}" + (f" ({note})" if note else "")
+        note = (theirs["contestant"], notes.get(theirs["contestant"]) or "")
+        what += f", against {note[0]}" + (f" ({note[1]})" if note[1] and note not in noted else "")
+        noted.add(note)
     if line["reason"]:
         what += f": {line['reason']}"
-    met = {None: "", True: "yes", False: "**no**"}[line["met"]]
+    target = (line["target"] or "").replace(" ", "")
     value, lowest, highest = (number(ratio[part]) if ratio else "" for part in ("value", "lowest", "highest"))
-    span = value if lowest == highest else f"{value} ({lowest} to {highest})"
     return [
         what,
         number(ours["median"]),
         "" if theirs is None else number(theirs["median"]),
-        span,
-        line["target"] or "",
-        met,
+        value if lowest == highest else f"{value} ({lowest}-{highest})",
+        f"**{target}**" if line["met"] is False else target,
     ]

@@ -51,7 +51,7 @@ def test_the_page_shows_the_figures_of_the_stored_run():
     web = re.search(r"^\| requests a second .*", (ROOT / "docs/compare.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert web is not None
     short += re.findall(r"\d,\d+", web[0])
-    assert set(short) <= set(re.findall(r"(?<=\| )[\d,.]+(?= \|)", table)), "a table for users has other figures"
+    assert set(short) <= set(re.findall(r"(?<=\|)[\d,.]+(?=\|)", table)), "a table for users has other figures"
 
 
 @pytest.mark.wide
