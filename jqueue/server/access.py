@@ -137,9 +137,12 @@ def not_signed_in() -> Problem:
     )
 
 
-def without_hidden(role: Role, job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of a job for a user, with None in place of those that its role does not see."""
-    return {name: None if name in HIDDEN[role] else value for name, value in job.items()}
+def without_hidden(role: Role, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job, or a page of jobs, for a user, with None in place of the fields that its role does not see."""
+    shown = {name: None if name in HIDDEN[role] else value for name, value in values.items()}
+    if isinstance(jobs := shown.get("jobs"), list):
+        shown["jobs"] = [without_hidden(role, job) for job in jobs]
+    return shown
 
 
 Authorize = Callable[[Request], Role | str | Awaitable[Role | str | None] | None]

@@ -134,9 +134,9 @@ class _Dashboard:
 
     async def _jobs(self, request: Request) -> dict[str, Any]:
         asked = dict(request.query_params) if request.method == "GET" else await _body(request)
-        if request.method == "GET" and "payload" in asked:
-            raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
         query, order = query_of(asked), asked.get("order", "served")
+        if request.method == "GET" and query.reads_payloads:
+            raise InvalidJobError("send a part of a payload in the body of a POST: logs show addresses")
         try:
             start = msgspec.convert(asked.get("start", 0), Annotated[int, Meta(ge=0, le=10**9)], strict=False)
         except msgspec.ValidationError:

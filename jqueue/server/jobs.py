@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import reduce
 from typing import Any
 
 import msgspec
@@ -18,6 +20,7 @@ from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job
 from jqueue.domain.selection import FirstItems, Phase, Selection, since
+from jqueue.server.payloads import text_of
 from jqueue.server.view import View
 
 PAGE = 50
@@ -34,6 +37,9 @@ LISTED_BYTES = 8 << 20
 
 ERROR_SHOWN = 200
 """Characters of an error in a list of jobs."""
+
+PREVIEW = 300
+"""Bytes of a payload in a list of jobs."""
 
 SEARCHED = 10_000
 """Maximum number of jobs whose payloads one list searches."""
@@ -62,11 +68,18 @@ class Query:
         selection: the filters that the queue itself knows.
         pattern: the pattern of the error that the jobs have died of; None for any.
         payload: a part of the payloads, in lower case; empty for any. It must come from an operator.
+        args: values in payloads of JSON, by the names to each: "order.id". They must come from an operator.
     """
 
     selection: Selection = field(default_factory=Selection)
     pattern: str | None = None
     payload: bytes = field(default=b"", repr=False)
+    args: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def reads_payloads(self) -> bool:
+        """True if payloads must be searched."""
+        return bool(self.payload or self.args)
 
     def within(self, phases: frozenset[Phase]) -> Query:
         """Return the query with fewer phases.
@@ -80,8 +93,23 @@ class Query:
         return replace(self, selection=replace_fields(self.selection, phases=both))
 
     def matches(self, job: Job) -> bool:
-        """Return True if a job has the pattern and the payload."""
-        return (self.pattern is None or pattern_of(job) == self.pattern) and self.payload in job.payload.lower()
+        """Return True if a job has the pattern, the payload and the values in it."""
+        return (
+            (self.pattern is None or pattern_of(job) == self.pattern)
+            and self.payload in job.payload.lower()
+            and (not self.args or self._has_args(job.payload))
+        )
+
+    def _has_args(self, payload: bytes) -> bool:
+        try:
+            whole = msgspec.json.decode(payload)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return False
+        for path, wanted in self.args.items():
+            value = reduce(lambda at, name: at.get(name) if isinstance(at, dict) else None, path.split("."), whole)
+            if wanted != (value if isinstance(value, str) else json.dumps(value)):
+                return False
+        return True
 
 
 def query_of(filters: Any) -> Query:
@@ -104,8 +132,10 @@ def query_of(filters: Any) -> Query:
         raise InvalidJobError("'older' must be a number of seconds") from None
     names = frozenset(filter(None, (asked.get("entrypoint"),)))
     holder, text = asked.get("holder") or None, asked.get("text") or None
-    selection = Selection(phases, names, older_than=older, holder=holder, text=text)
-    return Query(selection, asked.get("pattern"), asked.get("payload", "").encode("utf-8", "replace").lower())
+    key, error = asked.get("key") or None, asked.get("error") or None
+    selection = Selection(phases, names, older_than=older, holder=holder, key=key, error=error, text=text)
+    args = {name.removeprefix("args."): value for name, value in asked.items() if name.startswith("args.")}
+    return Query(selection, asked.get("pattern"), asked.get("payload", "").encode("utf-8", "replace").lower(), args)
 
 
 async def matching(view: View, query: Query, now: datetime) -> AsyncGenerator[Job, None]:
@@ -118,7 +148,7 @@ async def matching(view: View, query: Query, now: datetime) -> AsyncGenerator[Jo
     async with aclosing(view.queue.jobs(now, query.selection)) as jobs:
         async for job in jobs:
             number, size = number + 1, size + len(job.payload)
-            if query.payload and (number > SEARCHED or size > SEARCHED_BYTES):
+            if query.reads_payloads and (number > SEARCHED or size > SEARCHED_BYTES):
                 raise InvalidJobError(
                     "too many payloads would have to be searched: choose an entrypoint or a state too"
                 )
@@ -146,13 +176,13 @@ async def job_page(view: View, query: Query, order: str, start: int) -> dict[str
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
     first, beyond, searched = await first_jobs(view, query, order, start + PAGE)
-    only = query.selection.text or query.payload or query.pattern is not None or query.selection.older_than is not None
+    only = query != Query(Selection(query.selection.phases, query.selection.entrypoints))
     return {
         "now": view.now.timestamp(),
         "total": first.number + (0 if only else beyond),
         "listed": first.number,
         "beyond": beyond,
-        "searched": searched if query.payload else None,
+        "searched": searched if query.reads_payloads else None,
         "start": start,
         "page": PAGE,
         "jobs": [row_of(job, view.now) for job in first.found()[start:]],
@@ -169,16 +199,16 @@ async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[F
     first, few = FirstItems[Job](most, lambda job: (place(job), job.id)), view.stats.segment_jobs <= FEW
     plain, looked, size = Selection(selection.phases, selection.entrypoints), 0, 0
     with suppress(JobsUnreadableError):  # all others are listed, and the page says which segment cannot be read
-        async with aclosing(queue.jobs(now, selection, hot=not few and not query.payload)) as jobs:
+        async with aclosing(queue.jobs(now, selection, hot=not few and not query.reads_payloads)) as jobs:
             async for job in jobs:
-                if query.payload and (looked == SEARCHED or size > SEARCHED_BYTES):
+                if query.reads_payloads and (looked == SEARCHED or size > SEARCHED_BYTES):
                     return first, max(0, await queue.count(now, plain) - looked), looked
                 looked, size = looked + 1, size + len(job.payload)
                 if query.matches(job):
                     first.add(job)
-                if query.payload and looked % 256 == 0:
+                if query.reads_payloads and looked % 256 == 0:
                     await asyncio.sleep(0)
-    if few or query.payload or selection.holder is not None:  # no waiting job has a holder
+    if few or query.reads_payloads or selection.holder is not None:  # no waiting job has a holder
         return first, 0, looked
     next_jobs = dict[str, Job]()
     for phase in {Phase.READY, Phase.SCHEDULED} & (plain.phases or frozenset(Phase)):
@@ -229,9 +259,9 @@ async def dead_groups(view: View) -> dict[str, Any]:
 
 
 def row_of(job: Job, now: datetime) -> dict[str, Any]:
-    """Return a job as a row of a list, without its whole error."""
-    values = job_values(job, now)
-    return {**values, "error": job.error and job.error[:ERROR_SHOWN], "seen": seen_of(job)}
+    """Return a job as a row of a list, with the beginnings of its error and, as `text`, of its payload."""
+    values, text = job_values(job, now), text_of(job.payload[:PREVIEW], whole=False)
+    return {**values, "error": job.error and job.error[:ERROR_SHOWN], "text": text, "seen": seen_of(job)}
 
 
 def seen_of(job: AnyJob) -> list[Any]:

@@ -46,6 +46,14 @@ def without_payloads(state: QueueState) -> bytes:
     return join_blob(encode_header(header), lines)
 
 
+def text_of(content: bytes, *, whole: bool) -> str | None:
+    """Return the beginning of a payload, or a whole one, as text; None if it is no text."""
+    try:  # the cut may fall within a character
+        return getincrementaldecoder("utf-8")().decode(content, final=whole)
+    except UnicodeDecodeError:
+        return None
+
+
 async def payload_of(queue: JobQueue, job: Job) -> dict[str, Any]:
     """Return the beginning of a job's payload as text, or in base64 if it is no text, and the sizes of both in bytes.
 
@@ -61,9 +69,7 @@ async def payload_of(queue: JobQueue, job: Job) -> dict[str, Any]:
                 if len(content) >= SHOWN:
                     break
     content = content[:SHOWN]
-    try:  # the cut may fall within a character
-        text = getincrementaldecoder("utf-8")().decode(content, final=len(content) == size)
-    except UnicodeDecodeError:
+    if (text := text_of(content, whole=len(content) == size)) is None:
         return {"bytes": size, "shown": len(content), "text": None, "base64": b64encode(content).decode("ascii")}
     if text.lstrip()[:1] in ("{", "[") and len(content) == size:
         with suppress(ValueError, RecursionError):  # it only looks like JSON

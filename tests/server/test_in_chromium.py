@@ -210,6 +210,76 @@ def test_jobs_are_selected_by_clicks_by_a_range_and_by_the_filter_and_changed_to
         assert [] == browser.log()
 
 
+def ids_shown(browser):
+    return [each.text for each in browser.all("main td a.id")]
+
+
+def test_one_line_of_filters_suggests_what_there_is_and_finds_the_one_job(browser, path):
+    from selenium.webdriver import Keys
+
+    for number in range(3):
+        payload = json.dumps({"to": f"bob{number}", "order": {"id": number}}).encode()
+        on(path, "enqueue", "mail", payload, job_id=f"m{number}", unique_key=f"a key:{number}")
+    on(path, "enqueue", "report", b"\xff\x00", job_id="r0")
+    with opened(browser, path):
+        browser.go("/jobs")
+        browser.see('"to": "bob1"', "main table")
+        browser.see("ready\n4", ".filters")
+        line = browser.all("[name=line]")[0]
+
+        def offered(typed):
+            line.clear()
+            line.send_keys(typed)
+            options = "return [...arguments[0].list.options].map((each) => each.value)"
+            return browser.driver.execute_script(options, line)
+
+        assert {"entrypoint:", "key:", "error:", "payload:", "args.to:"} <= set(offered("a"))
+        assert ["bob entrypoint:mail", "bob entrypoint:report"] == offered("bob entrypoint:")
+        assert ['key:"a key:0"', 'key:"a key:1"', 'key:"a key:2"'] == offered("key:")
+        for typed, found in (
+            ('key:"a key:1"', ["m1"]),
+            ("args.order.id:2 entrypoint:mail", ["m2"]),
+            ("payload:BOB0", ["m0"]),
+            ('"a key"', ["m0", "m1", "m2"]),
+            ("entrypoint:report older:0s", ["r0"]),
+        ):
+            line.clear()
+            line.send_keys(typed, Keys.ENTER)
+            browser.until(lambda found=found: ids_shown(browser) == found, typed)
+            browser.driver.refresh()  # the address has it all
+            browser.until(lambda found=found: ids_shown(browser) == found, typed)
+            line = browser.all("[name=line]")[0]
+            assert typed.strip('"') in line.get_attribute("value").replace("older:0", "older:0s"), typed
+        assert [] == browser.log()
+
+
+def test_rows_do_not_move_while_they_are_pointed_at_or_selected(browser, path):
+    from selenium.webdriver import ActionChains
+
+    add(path, *(Enqueue("mail", b"", job_id=f"m{number:02}") for number in range(3)))
+    before, after = ["m00", "m01", "m02"], ["n00", "m00", "m01", "m02"]
+    with opened(browser, path):
+        browser.resize(1280)
+        browser.go("/jobs")
+        browser.until(lambda: ids_shown(browser) == before, "the list")
+        place = "return document.querySelector('tbody tr').getBoundingClientRect().top"
+        top = browser.driver.execute_script(place)
+        ActionChains(browser.driver).move_to_element(browser.all("tbody tr")[1]).perform()
+        on(path, "enqueue", "mail", b"", priority=-1, job_id="n00")
+        browser.see("stands still", "main")
+        assert (before, top) == (ids_shown(browser), browser.driver.execute_script(place))
+        ActionChains(browser.driver).move_to_element(browser.all("main h1")[0]).perform()
+        browser.until(lambda: ids_shown(browser) == after, "the news")
+        browser.all("tbody input")[0].click()
+        ActionChains(browser.driver).move_to_element(browser.all("main h1")[0]).perform()
+        on(path, "enqueue", "mail", b"", priority=-2, job_id="o00")
+        browser.see("version 3", "header")
+        assert (after, top) == (ids_shown(browser), browser.driver.execute_script(place))
+        browser.all("tbody input")[0].click()
+        ActionChains(browser.driver).move_to_element(browser.all("main h1")[0]).perform()
+        browser.until(lambda: ids_shown(browser) == ["o00", *after], "the news")
+
+
 def test_a_job_and_a_cron_entry_are_added_and_a_wrong_value_can_be_corrected(browser, path):
     on(path, "enqueue", "mail", b"")
     with opened(browser, path):

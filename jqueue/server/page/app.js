@@ -10,6 +10,8 @@ import { dead, limits, overview, schedules, store, workers } from "./views.js";
 const POLL = 1000; // milliseconds between two polls
 const POLL_HIDDEN = 15000; // the same while nobody can see the page
 const SLOWEST = 30000; // the same when the source does not answer
+const SHARE = 20; // a pause is as many times as long as the answers before it took, so that a viewer costs few percent
+const BUSIEST = 10000; // milliseconds of the longest such pause
 const LATE = 5000; // milliseconds without an answer after which the page no longer says that it is live
 
 const VIEWS = [
@@ -92,7 +94,7 @@ export class App {
     clearTimeout(this.timer);
     clearTimeout(this.late);
     this.late = setTimeout(() => this.trouble(new Error(`There has been no answer for ${LATE / 1000} s.`)), LATE);
-    const round = ++this.round;
+    const round = ++this.round, asked = performance.now();
     try {
       const values = await this.source.overview();
       if (round !== this.round) return;
@@ -105,7 +107,7 @@ export class App {
         this.actions.table = values.actions;
       }
       this.trouble(null);
-      if (values || now) await this.load();
+      if (values || now || this.view.behind) await this.load(now);
       this.render();
     } catch (error) {
       if (round !== this.round) return;
@@ -115,17 +117,20 @@ export class App {
     if (round !== this.round) return;
     clearTimeout(this.late);
     if (this.state?.still) return;
-    const pause = this.failures ? Math.min(SLOWEST, POLL * 2 ** this.failures) : document.hidden ? POLL_HIDDEN : POLL;
+    const took = Math.min(BUSIEST, SHARE * (performance.now() - asked));
+    const pause = this.failures ? Math.min(SLOWEST, POLL * 2 ** this.failures) : document.hidden ? POLL_HIDDEN : Math.max(POLL, took);
     this.timer = setTimeout(() => this.poll(), pause);
   }
 
   // Load what the current view needs besides the overview.
-  async load() {
+  async load(now = false) {
     if (!this.state) return;
     const { path, query } = this.place(), { view, source } = this;
+    const held = view.page?.jobs.some(({ id }) => view.chosen.has(id)) || document.querySelector("main tbody:hover");
+    view.behind = path === "/jobs" && view.page && !now && held; // rows do not move under the pointer
     try {
       if (path === "/") this.loadTimeline(query.get("entrypoint") || "");
-      if (path === "/jobs") view.page = await source.get("jobs", Object.fromEntries(query));
+      if (path === "/jobs" && !view.behind) view.page = await source.get("jobs", Object.fromEntries(query));
       if (path === "/dead") view.groups = await source.get("dead");
       if (path === "/job") await this.loadJob(view, query.get("id") || "");
       view.wrong = null;

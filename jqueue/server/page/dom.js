@@ -24,7 +24,11 @@ export const h = (name, properties, ...children) => fill(document.createElement(
 export const svg = (name, properties, ...children) => fill(document.createElementNS(SVG, name), properties, children);
 
 // A text that somebody has written into the queue: made visible, and kept from turning the line around.
-export const foreign = (text, properties = {}) => h("bdi", properties, visible(text));
+// A long one may be cut by the style, and is whole in its tooltip.
+export function foreign(text, properties = {}) {
+  const shown = visible(text);
+  return h("bdi", { title: shown.length > 24 ? shown.slice(0, 1000) : null, ...properties }, shown);
+}
 
 // The same in a table, cut after some lines; nothing if there is no text.
 export function excerpt(text) {
@@ -32,7 +36,7 @@ export function excerpt(text) {
 }
 
 const HANDLERS = ["onclick", "onsubmit", "onchange", "onpointermove", "onpointerleave", "onpointerdown", "onpointerup",
-  "onkeydown", "onblur"];
+  "onkeydown", "onblur", "oninput"];
 
 // Make `old` look like `made`, and keep its nodes: focus, selection and scroll positions survive an update.
 export function patch(old, made) {

@@ -18,6 +18,19 @@ export function duration(seconds) {
   return `${Math.floor(seconds / size)} ${unit}`;
 }
 
+// Seconds of a duration such as "90s" or "1h"; a text that is none stays as it is.
+const SECONDS = { "": 1, s: 1, m: 60, h: 3600, d: 86400, w: 604800 };
+export function secondsIn(text) {
+  const [, number, unit] = /^([\d.]+)([smhdw]?)$/.exec(text) ?? [];
+  return number ? number * SECONDS[unit] : text;
+}
+
+// Seconds as such a duration, without a loss.
+export function exactly(seconds) {
+  const [unit, size] = Object.entries(SECONDS).findLast(([, each]) => seconds >= each && seconds % each === 0) ?? ["", 1];
+  return `${seconds / size || seconds}${unit}`;
+}
+
 export function ago(time, now) {
   if (absent(time)) return "–";
   const seconds = now - secondsOf(time);

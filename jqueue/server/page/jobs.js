@@ -1,17 +1,13 @@
 // The views of jobs: a list with filters, and one job with its whole life.
 
-import { excerpt, foreign, h, visible } from "./dom.js";
-import { STATES, absent, ago, bytes, count, counted, duration, moment, secondsOf, words } from "./format.js";
+import { excerpt, foreign, h, patch, visible } from "./dom.js";
+import { STATES, absent, ago, bytes, count, counted, duration, exactly, moment, secondsIn, secondsOf, words } from "./format.js";
 import { figure, heading, hidden, link, pending, table, when } from "./views.js";
 
 const ORDERS = [
   ["served", "next to be served"], ["newest", "newest first"], ["oldest", "oldest first"], ["attempts", "most attempts"],
   ["id", "by id"],
 ];
-const AGES = [
-  ["", "any time"], ["60", "1 minute"], ["600", "10 minutes"], ["3600", "1 hour"], ["86400", "1 day"], ["604800", "1 week"],
-];
-
 function badge(job) {
   return h("span", { class: `badge ${job.status}` }, words(job.status), job.cancel_requested && ", told to stop");
 }
@@ -24,15 +20,50 @@ function targetOf(job) {
   return { name: job.id, of: job.entrypoint, body: { id: job.id, seen: job.seen }, values: job };
 }
 
-const FIELDS = ["entrypoint", "text", "payload", "holder", "pattern"];
+const OTHERS = ["state", "order", "start"]; // of a query: all else stands in the line of filters
+const TERM = /(?:(entrypoint|key|error|holder|older|payload|pattern|args\.[^\s:"]+):)?(?:"((?:[^"\\]|\\.)*)"|(\S+))/g;
 
-function filters(query, state, reveal) {
+// The filters in a line such as `entrypoint:mail error:"no server" bob`. Words without a name are a part of any text.
+function filtersIn(line) {
+  const found = {}, rest = [];
+  for (const [, name, quoted, plain] of line.matchAll(TERM)) {
+    const value = quoted?.replace(/\\(.)/g, "$1") ?? plain;
+    if (name) found[name] = name === "older" ? secondsIn(value) : value;
+    else rest.push(value);
+  }
+  return rest.length ? { ...found, text: rest.join(" ") } : found;
+}
+
+const quoted = (value) => (/^[^\s"\\]+$/.test(value) ? value : `"${value.replace(/["\\]/g, "\\$&")}"`);
+
+function lineOf(query) {
+  return [...query].filter(([name]) => !OTHERS.includes(name)).map(([name, value]) => {
+    if (name !== "text") return `${name}:${quoted(name === "older" ? exactly(value) : value)}`;
+    return filtersIn(value).text === value ? value : `"${value.replace(/["\\]/g, "\\$&")}"`;
+  }).join(" ");
+}
+
+// Lines that may be meant by one that is being typed.
+function suggestions(line, state, page, reveal) {
+  const at = line.search(/\S*$/), [name, value] = line.slice(at).split(/:(.*)/s), jobs = page?.jobs ?? [];
+  const values = {
+    entrypoint: state.rows.map((row) => row.name), holder: Object.keys(state.holders), older: ["10m", "1h", "1d", "1w"],
+    key: jobs.flatMap((job) => [job.unique_key, job.concurrency_key]),
+    error: jobs.map((job) => job.error?.split(":")[0]),
+  };
+  const args = jobs.flatMap((job) => [...(job.text ?? "").matchAll(/"([\w-]+)":/g)].map(([, each]) => `args.${each}:`));
+  const terms = value === undefined ? [...Object.keys(values).map((each) => `${each}:`), ...(reveal ? ["payload:", ...args] : [])]
+    : (values[name] ?? []).filter(Boolean).map((each) => `${name}:${quoted(each)}`);
+  return h("datalist", { id: "suggestions" }, [...new Set(terms)].slice(0, 200).map((term) => h("option", { value: line.slice(0, at) + term })));
+}
+
+function filters(query, state, page, reveal) {
   const chosen = new Set((query.get("state") || "").split(",").filter(Boolean));
+  const figures = state.entrypoints[query.get("entrypoint")] ?? state, line = lineOf(query);
   const go = (form) => {
-    const values = new FormData(form), asked = new URLSearchParams();
-    if (values.getAll("state").length) asked.set("state", values.getAll("state").join(","));
-    for (const name of [...FIELDS, "older", "order"]) if (values.get(name)) asked.set(name, values.get(name));
-    if (asked.get("order") === "served") asked.delete("order");
+    const values = new FormData(form), states = values.getAll("state").join();
+    const asked = new URLSearchParams({ ...(states && { state: states }), ...filtersIn(values.get("line")) });
+    if (values.get("order") !== "served") asked.set("order", values.get("order"));
     const hash = `#/jobs?${asked}`;
     if (location.hash !== hash) location.hash = hash;
   };
@@ -41,23 +72,19 @@ function filters(query, state, reveal) {
     event.preventDefault();
     go(event.target);
   };
-  const text = (name, label, properties) => h("label", {}, label,
-    h("input", { name, autocomplete: "off", value: query.get(name) || "", onchange: change, ...properties }));
-  const select = (name, label, choices) => h("label", {}, label, h("select", { name, onchange: change },
-    choices.map(([value, said]) => h("option", { value, selected: value === (query.get(name) || choices[0][0]) }, said))));
+  const suggest = ({ target }) => patch(target.list, suggestions(target.value, state, page, reveal));
+  const typed = document.activeElement?.name === "line" ? document.activeElement.value : line;
+  const hint = `Find: ${reveal ? "args.to:bob " : ""}entrypoint:mail key:bob error:"no server", or a part of an id, a key, a holder or an error`;
   return h("form", { class: "filters", onsubmit: submit, role: "search", "aria-label": "Filters" },
     h("fieldset", {}, h("legend", { class: "unseen" }, "States"),
       STATES.map((name) => h("label", { class: "chip" },
-        h("input", { type: "checkbox", name: "state", value: name, checked: chosen.has(name), onchange: change }), words(name)))),
-    text("entrypoint", "Entrypoint", { list: "entrypoints" }),
-    h("datalist", { id: "entrypoints" }, state.rows.slice(0, 200).map((row) => h("option", { value: row.name }))),
-    text("text", "Id, key, holder or error", { type: "search" }),
-    reveal && text("payload", "In payloads", { type: "search" }),
-    query.get("holder") && text("holder", "Holder"),
-    query.get("pattern") && text("pattern", "Error without numbers"),
-    select("older", "Longer than", AGES),
-    select("order", "Order", ORDERS),
-    h("button", { type: "submit" }, "Find"));
+        h("input", { type: "checkbox", name: "state", value: name, checked: chosen.has(name), onchange: change }), words(name),
+        figures[name] > 0 && h("b", {}, count(figures[name]))))),
+    h("input", { type: "search", name: "line", autocomplete: "off", spellcheck: "false", value: line, list: "suggestions",
+      "aria-label": "Filters", placeholder: hint, title: hint, onchange: change, oninput: suggest }),
+    suggestions(typed, state, page, reveal),
+    h("select", { name: "order", "aria-label": "Order", onchange: change },
+      ORDERS.map(([value, said]) => h("option", { value, selected: value === (query.get("order") || "served") }, said))));
 }
 
 function pager(page, query) {
@@ -77,24 +104,24 @@ function pager(page, query) {
 
 // A deep queue keeps most of its waiting jobs in segments: only the next of these are listed and searched.
 function beyond(page, query, state) {
-  const searched = query.get("payload") ? `. ${counted(page.searched, "payload was", "payloads were")} searched` : "";
+  const searched = !absent(page.searched) ? `. ${counted(page.searched, "payload was", "payloads were")} searched` : "";
   if (!page.beyond) return searched;
   if (state.still) {
-    return query.get("text") || query.get("holder")
+    return ["text", "holder", "key", "error"].some((name) => query.has(name))
       ? `. ${counted(page.beyond, "more job is", "more jobs are")} not in this snapshot, and not searched.`
       : `. ${count(page.beyond)} of them ${page.beyond === 1 ? "is" : "are"} not in this snapshot.`;
   }
   if (searched) return `${searched}, ${count(page.beyond)} were not: choose a state or an entrypoint.`;
   const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
-  return query.get("text") ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
+  return ["text", "key", "error"].some((name) => query.has(name)) ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
 }
 
 // What is selected, and what can be done with it.
-function selection({ page, query, view, actions, redraw }) {
+function selection({ page, query, view, actions, redraw }, said) {
   const chosen = page.jobs.filter((job) => view.chosen.has(job.id)), whole = chosen.length === page.jobs.length;
   const every = whole && view.every, states = (query.get("state") || STATES.join()).split(",");
-  const asked = Object.fromEntries(["state", "older", ...FIELDS].filter((name) => query.has(name)).map((name) => [name, query.get(name)]));
+  const asked = Object.fromEntries([...query].filter(([name]) => name !== "order" && name !== "start"));
   const target = (name) => {
     const fits = (state) => actions.table[name].states.includes(state), some = chosen.filter((job) => fits(job.status));
     if (every) {
@@ -116,8 +143,9 @@ function selection({ page, query, view, actions, redraw }) {
   return h("div", { class: "selection", role: "group", "aria-label": "Selection" },
     h("label", { class: "chip" }, h("input", { type: "checkbox", checked: whole, onchange: all }),
       chosen.length && !whole ? `${chosen.length} selected` : counted(page.jobs.length, "job here", "jobs here")),
-    whole && page.total > page.jobs.length && !(page.beyond && query.get("payload"))
+    whole && page.total > page.jobs.length && !(page.beyond && !absent(page.searched))
       && h("label", { class: "chip" }, h("input", { type: "checkbox", checked: every, onchange: more }), `all ${count(page.total)} that match`),
+    !chosen.length && said,
     names.map((name) => actions.button(name, target(name))));
 }
 
@@ -132,20 +160,23 @@ export function list({ state, page, query, actions, wrong, view, redraw, reveal 
     [view.last, view.every] = [job.id, false];
     redraw();
   };
-  const columns = [...(choosable ? [hidden("Select")] : []), "Id", "Entrypoint", "State", "Since", figure("Attempts"),
-    figure("Priority"), "Holder or error"];
+  const columns = [...(choosable ? [hidden("Select")] : []), "Job", "State", "Since", figure("Attempts"),
+    figure("Priority"), `${reveal ? "Payload, h" : "H"}older or error`];
   const rows = (page?.jobs || []).map((job) => ({ key: `j:${job.id}`, cells: [
     ...(choosable ? [h("input", { type: "checkbox", checked: view.chosen.has(job.id), onclick: choose(job),
       "aria-label": `Select ${visible(job.id)}` })] : []),
-    h("a", { class: "id", href: `#/job?${new URLSearchParams({ id: job.id })}` }, foreign(job.id)),
-    foreign(job.entrypoint), badge(job), when(job.since, state.now),
-    attempts(job), job.priority, excerpt(job.holder || job.error || ""),
+    h("div", { class: "named job" }, foreign(job.entrypoint),
+      h("a", { class: "id", href: `#/job?${new URLSearchParams({ id: job.id })}` }, foreign(job.id))),
+    badge(job), when(job.since, state.now), job.attempts > 0 && attempts(job), job.priority !== 0 && job.priority, h("div", { class: "rest" }, excerpt(job.holder || job.error),
+      reveal && (job.text ? h("code", { title: visible(job.text) }, foreign(job.text))
+        : h("small", {}, job.payload_bytes ? `${bytes(job.payload_bytes)}, not shown here` : "no payload"))),
   ] }));
+  const said = page && h("span", { class: "hint" }, page.total || page.searched ? counted(page.total, "job") : "", beyond(page, query, state),
+    view.behind && ". The list stands still while you point at it.");
   return [
     heading("Jobs", actions.of("queue").map((name) => actions.button(name, { body: {} }))),
-    filters(query, state, reveal),
-    page && h("p", { class: "hint" }, page.total || page.searched ? counted(page.total, "job") : "", beyond(page, query, state)),
-    choosable && selection({ page, query, view, actions, redraw }),
+    filters(query, state, page, reveal),
+    choosable ? selection({ page, query, view, actions, redraw }, said) : said && h("p", {}, said),
     page ? table("Jobs", columns, rows, [...query].length ? "No job is like this." : "The queue has no jobs.") : pending(wrong),
     page && pager(page, query),
   ];

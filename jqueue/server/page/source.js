@@ -53,7 +53,8 @@ class ServerSource {
 
   // Values by their path. A part of a payload stands in the body of the request: logs show addresses.
   async get(path, query = {}) {
-    const answer = query.payload ? send(`api/${path}`, query) : call(`api/${path}?${new URLSearchParams(query)}`);
+    const reads = Object.keys(query).some((name) => name === "payload" || name.startsWith("args."));
+    const answer = reads ? send(`api/${path}`, query) : call(`api/${path}?${new URLSearchParams(query)}`);
     return (await answer).values;
   }
 
