@@ -88,6 +88,28 @@ def test_the_page_follows_the_queue_pauses_and_limits_an_entrypoint_and_undoes_i
         assert [] == browser.log()
 
 
+def test_entrypoints_with_problems_come_first_others_are_folded_and_columns_are_sorted(browser, path):
+    add(path, *(Enqueue(f"e{each:02}", b"") for each in range(20) for _ in range(20 - each)))
+    on(path, "pause", "e18")
+    on(path, "nack", on(path, "dequeue", "e19")[0], error="no server", dead=True)
+
+    def names():
+        return [each.text for each in browser.all("tbody .named > a")]
+
+    with opened(browser, path):
+        browser.resize(1280)
+        browser.until(lambda: names() == ["e19", "e18", *(f"e{each:02}" for each in range(13))], "the problems")
+        browser.see("Show 5 more entrypoints: 25 ready jobs, no problems", "main")
+        browser.press("Ready", "thead")
+        browser.until(lambda: names() == [f"e{each:02}" for each in range(15)], "the largest")
+        browser.press("Ready", "thead")
+        browser.until(lambda: names()[:3] == ["e19", "e18", "e17"], "the smallest")
+        browser.press("Entrypoint", "thead")
+        browser.press("Show 5 more", "main")
+        browser.until(lambda: names() == [f"e{each:02}" for each in range(20)], "all by name")
+        assert [] == browser.log()
+
+
 def check_every_view(browser, job_id, *widths):
     """Each view has a heading and names for its controls, and is no wider than a window of one of these widths."""
     nameless = """const name = (node) => (node.getAttribute("aria-label") || node.innerText

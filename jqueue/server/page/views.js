@@ -10,8 +10,9 @@ export const hidden = (label) => ({ label, hidden: true });
 export function table(caption, labels, rows, empty) {
   if (!rows.length) return h("p", { class: "empty" }, empty);
   const columns = labels.map((column) => (typeof column === "string" ? { label: column } : column));
-  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null },
-    column.hidden ? h("span", { class: "unseen" }, column.label) : column.label)));
+  const head = h("tr", {}, columns.map((column) => h("th", { scope: "col", class: column.number ? "number" : null, "aria-sort": column.sorted },
+    column.hidden ? h("span", { class: "unseen" }, column.label)
+      : column.sort ? h("button", { type: "button", onclick: column.sort }, column.label) : column.label)));
   const body = rows.map(({ key, cells }) => h("tr", { "data-key": key }, cells.map((cell, number) =>
     h("td", { "data-label": columns[number].hidden ? null : columns[number].label,
       class: columns[number].number ? "number" : columns[number].hidden ? "actions" : null }, cell))));
@@ -61,11 +62,11 @@ function charts(points, redraw) {
 const age = ({ oldest_ready_seconds: seconds }) => duration(seconds && Math.floor(seconds));
 
 function pair(low, high) {
-  if (absent(low)) return "–";
+  if (absent(low)) return null;
   return low === high ? `≤ ${duration(high)}` : `${duration(low)} / ${duration(high)}`;
 }
 
-export function overview({ state, samples, query, actions, redraw }) {
+export function overview({ state, samples, query, actions, view, redraw }) {
   const name = query.get("entrypoint") || "";
   const row = state.rows.find((each) => each.name === name), chosen = row ? name : "";
   const held = state.rows.reduce((sum, each) => sum + (each.why_waiting ? each.ready : 0), 0);
@@ -84,7 +85,7 @@ export function overview({ state, samples, query, actions, redraw }) {
     h("p", { class: "hint" }, wholeTime(redraw),
       "Rates and percentiles of the last minute. Percentiles are rounded up to the next of 1, 2, 4, 8 …"),
     h("h2", {}, "Entrypoints"),
-    entrypoints(state, samples, actions),
+    entrypoints(state, samples, actions, view, redraw),
   ];
 }
 
@@ -93,22 +94,54 @@ function rulesOf({ name, paused, max_running, rate, per }) {
   return { name, body: { entrypoint: name, seen }, values: seen };
 }
 
-function entrypoints(state, samples, actions) {
-  const columns = ["Entrypoint", figure("Ready"), figure("Scheduled"), figure("In progress"), figure("Dead"),
-    figure("Oldest"), figure("Done"), figure("Failed"), figure("Wait p50/p95"), figure("Run p50/p95"), hidden("Actions")];
-  const rows = state.rows.map((row) => {
-    const lately = samples.lately(row.name), rates = row.rates?.last_minute, why = row.why_waiting || (row.paused && "paused");
-    const cell = (name) => (row[name] ? link({ state: name, entrypoint: row.name }, count(row[name])) : "0");
+const SHOWN = 15; // entrypoints that are shown at first
+
+let order = { label: null, down: true }; // of the entrypoints: by a column, or those with problems first
+
+const why = (row) => row.why_waiting || (row.paused && "paused");
+const problems = (row) => (row.dead > 0 || row.rates?.last_minute.failed > 0 ? 2 : 0) + (why(row) ? 1 : 0);
+
+// The entrypoints in the chosen order. While the pointer is over one, they stay where they are.
+function ordered(rows, columns, view) {
+  const value = columns.find(({ label }) => label === order.label)?.value ?? problems;
+  const size = (row) => value(row) ?? -1;
+  const compare = (a, b) => (order.down ? 1 : -1) * (size(b) > size(a) ? 1 : size(b) < size(a) ? -1 : 0);
+  const place = new Map(document.querySelector("main tbody:hover") ? view.order : []);
+  const sorted = [...rows].sort((a, b) => (place.get(a.name) ?? Infinity) - (place.get(b.name) ?? Infinity) || compare(a, b));
+  view.order = sorted.map((row, number) => [row.name, number]);
+  return sorted;
+}
+
+function entrypoints(state, samples, actions, view, redraw) {
+  const lately = (row) => samples.lately(row.name), rates = (row) => row.rates?.last_minute;
+  const columns = [
+    ["Entrypoint", (row) => row.name], ["Ready", (row) => row.ready], ["Scheduled", (row) => row.scheduled],
+    ["In progress", (row) => row.in_progress], ["Dead", (row) => row.dead], ["Oldest", (row) => row.oldest_ready_seconds],
+    ["Done", (row) => rates(row)?.done], ["Failed", (row) => rates(row)?.failed],
+    ["Wait p50/p95", (row) => lately(row).wait95], ["Run p50/p95", (row) => lately(row).run95],
+  ].map(([label, value], number) => ({ label, value, number: number > 0,
+    sorted: order.label !== label ? "none" : order.down ? "descending" : "ascending",
+    sort: () => {
+      order = { label, down: order.label === label ? !order.down : number > 0 };
+      delete view.order;
+      redraw();
+    } }));
+  const all = ordered(state.rows, columns, view), shown = view.all ? all : all.slice(0, SHOWN), more = all.slice(shown.length);
+  const rows = shown.map((row) => {
+    const cell = (name) => row[name] > 0 && link({ state: name, entrypoint: row.name }, count(row[name]));
     return { key: `e:${row.name}`, cells: [
       h("span", { class: "named" }, link({ entrypoint: row.name }, foreign(row.name)),
-        why && h("span", { class: "badge paused" }, why)),
-      cell("ready"), cell("scheduled"), cell("in_progress"), cell("dead"),
-      age(row), rates ? rate(rates.done) : "–", rates ? rate(rates.failed) : "–",
-      pair(lately.wait50, lately.wait95), pair(lately.run50, lately.run95),
+        why(row) && h("span", { class: "badge paused" }, why(row))),
+      cell("ready"), cell("scheduled"), cell("in_progress"), cell("dead"), row.ready > 0 && age(row),
+      rates(row)?.done > 0 && rate(rates(row).done), rates(row)?.failed > 0 && rate(rates(row).failed),
+      pair(lately(row).wait50, lately(row).wait95), pair(lately(row).run50, lately(row).run95),
       actions.button(row.paused ? "resume" : "pause", rulesOf(row)),
     ] };
   });
-  return table("Entrypoints", columns, rows, "No entrypoints yet: the first job brings one.");
+  const bad = more.filter(problems).length, ready = more.reduce((sum, row) => sum + row.ready, 0);
+  return [table("Entrypoints", [...columns, hidden("Actions")], rows, "No entrypoints yet: the first job brings one."),
+    more.length > 0 && h("p", { class: "pager" }, h("button", { type: "button", onclick: () => [view.all = true, redraw()] },
+      `Show ${counted(more.length, "more entrypoint")}: ${counted(ready, "ready job")}, ${bad ? `${count(bad)} with problems` : "no problems"}`))];
 }
 
 export function workers({ state, actions }) {
