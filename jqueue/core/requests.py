@@ -194,7 +194,7 @@ class Request:
     def stop_waiting(self) -> None:
         """End the wait for jobs. An empty answer is accepted from now on, and delivered if it was found already."""
         self.waits_for_jobs = False
-        if self.seen_empty and not self.in_flight and not self.open_writes:
+        if self.awaited and self.seen_empty and not self.in_flight and not self.open_writes:
             self.settle([[] for _ in self.operations])
 
     def expire(self) -> None:

@@ -7,12 +7,15 @@ from datetime import datetime, timedelta, timezone
 import pytest
 
 from jqueue import BrokerQueue, JobStatus, Limits, QueueFullError, UnknownOutcomeError
+from jqueue.core.claims import ClaimRegistry
 from jqueue.core.messages import Answer, encode
+from jqueue.core.requests import Callers, Request
 from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import CLIENTS_KEPT
 from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, encode_result, error_of, refusal_of
+from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
 from jqueue.domain.operations.enqueue import Arrive, Enqueue
 from jqueue.domain.operations.operator import Fence
@@ -195,6 +198,20 @@ async def test_an_end_of_a_wait_that_overtakes_its_dequeue_is_sent_again_until_t
         assert now() < 3
         await asyncio.sleep(60)
         assert 1 < sum(message.count(b'"stop"') for message in storage.links[-1].messages) < 5
+
+
+@in_virtual_time
+async def test_an_end_of_a_wait_that_comes_just_after_the_jobs_leaves_them_to_the_caller():
+    handed_back: list[object] = []
+    callers = Callers(
+        asyncio.get_running_loop(), ClaimRegistry(), handed_back.append, lambda *_: asyncio.sleep(0, []), None
+    )
+    request = Request([Dequeue()], callers)
+    request.waits_for_jobs = True
+    request.settle([[]])
+    request.settle([["job"]])
+    request.stop_waiting()
+    assert ([["job"]], []) == (await request, handed_back)
 
 
 @in_virtual_time
