@@ -110,6 +110,27 @@ def test_entrypoints_with_problems_come_first_others_are_folded_and_columns_are_
         assert [] == browser.log()
 
 
+@pytest.mark.parametrize("history", [3600, None])
+def test_a_job_shows_when_it_waited_and_ran_and_keeps_its_id_when_it_has_finished(browser, path, history):
+    on(path, "configure", history=history)
+    on(path, "enqueue", "mail", b"", job_id="mail-7", max_attempts=3)
+    for error in ("no server 1", "no server 2"):
+        on(path, "nack", on(path, "dequeue", "mail")[0], error=error)
+    [job] = on(path, "dequeue", "mail")
+    with opened(browser, path):
+        browser.go("/job?id=mail-7")
+        browser.see("runs for", ".timeline")
+        said = [each.text.split()[0] for each in browser.all(".timeline li")]
+        assert (["waited", "ran"] * 2 if history else ["waited", "waited"]) + ["waited", "runs"] == said
+        assert ["failed", "failed"] == [each for each in browser.text(".timeline").split() if each == "failed"]
+        browser.see("no server 2", ".timeline")
+        on(path, "ack", job)
+        browser.see("this job has finished", "main")
+        browser.see("Job mail-7", "h1")
+        assert ("done" in browser.text(".timeline")) == bool(history)
+        assert [] == [line for line in browser.log() if "404" not in line]
+
+
 def check_every_view(browser, job_id, *widths):
     """Each view has a heading and names for its controls, and is no wider than a window of one of these widths."""
     nameless = """const name = (node) => (node.getAttribute("aria-label") || node.innerText

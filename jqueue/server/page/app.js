@@ -143,11 +143,14 @@ export class App {
   }
 
   async loadJob(view, id) {
-    const [job, events] = await Promise.allSettled(["job", "job/events"].map((path) => this.source.get(path, { id })));
-    view.events = events.value ?? { events: [], missing: events.reason.message };
-    if (job.reason && job.reason.status !== 404) throw job.reason;
-    view.job = job.value;
-    view.missing = job.reason && `Not here any longer: ${job.reason.message}.`;
+    const read = (path) => this.source.get(path, { id }).then((value) => ({ value }), (reason) => ({ reason }));
+    const { value, reason } = await read("job"), seen = JSON.stringify(value?.seen);
+    if (reason && reason.status !== 404) throw reason;
+    if (!view.events || view.seen !== seen) { // nothing else has happened to the job
+      const events = await read("job/events");
+      view.events = events.value ?? { events: [], missing: events.reason.message };
+    }
+    Object.assign(view, { seen, job: value, missing: reason && `Not here any longer: ${reason.message}.` });
   }
 
   // The last hour from the history, once for each entrypoint.

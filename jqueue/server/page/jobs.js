@@ -1,6 +1,6 @@
 // The views of jobs: a list with filters, and one job with its whole life.
 
-import { excerpt, foreign, h, patch, visible } from "./dom.js";
+import { excerpt, foreign, h, patch, svg, visible } from "./dom.js";
 import { STATES, absent, ago, bytes, count, counted, duration, exactly, moment, secondsIn, secondsOf, words } from "./format.js";
 import { figure, heading, hidden, link, pending, table, when } from "./views.js";
 
@@ -221,6 +221,47 @@ function life(events) {
     events.missing && h("p", { class: "warning" }, foreign(events.missing))];
 }
 
+const DID = { scheduled: ["was held back for", "is held back for"], queued: ["waited", "waits for"], in_progress: ["ran", "runs for"],
+  tried: ["waited and ran"] };
+const ENDED = { ack: "done", nack: "failed", stale: "lost by its worker" };
+
+// The parts of a job's life: from its events, or from what the job itself knows if there is no history.
+function parts(job, events) {
+  const told = [...events.events].reverse().map((event) => ({ ...event, at: secondsOf(event.at) }));
+  const tried = job?.errors ?? [], end = job?.finished_at ?? job?.dead_at, open = DID[{ ready: "queued" }[job?.status] ?? job?.status];
+  const known = told.length && !events.more ? told : job ? [
+    { at: job.created_at, after: tried.length ? "tried" : "queued" },
+    ...tried.map(({ at, error }, number) => ({ at, error, event: "nack", after: number < tried.length - 1 ? "tried" : "queued" })),
+    ...(job.claimed_at ? [{ at: job.claimed_at, after: "in_progress" }] : []),
+    ...(end && !tried.some(({ at }) => at === end) ? [{ at: end, event: job.finished_at ? "ack" : "dead" }] : []),
+  ].map((event) => ({ ...event, at: secondsOf(event.at) })) : [];
+  const found = known.slice(1).flatMap((to, number) => {
+    const from = known[number], held = to.wait_seconds !== null && to.at - to.wait_seconds - from.at > 0.1;
+    const middle = held ? to.at - to.wait_seconds : from.at;
+    return [held && { kind: "scheduled", from: from.at, to: middle }, DID[from.after] && { kind: from.after, from: middle, to: to.at,
+      end: ENDED[to.event], error: to.error }].filter(Boolean);
+  });
+  const last = known.at(-1);
+  if (open && last) found.push({ kind: job.status === "scheduled" ? "scheduled" : last.after, from: last.at, to: job.now, open: true });
+  return found;
+}
+
+function timeline(job, events) {
+  const shown = events ? parts(job, events) : [], whole = shown.reduce((sum, { from, to }) => sum + Math.max(to - from, 0), 0) || 1;
+  if (!shown.length) return null;
+  let at = 0;
+  const boxes = shown.map(({ kind, from, to }) => {
+    const width = Math.max((Math.max(to - from, 0) / whole) * 1000, 3), box = svg("rect", { x: at, width, height: 10, class: `part-${kind}` });
+    at += width;
+    return box;
+  });
+  return [h("h2", {}, "Timeline"), h("div", { class: "block timeline" },
+    svg("svg", { viewBox: `0 0 ${at} 10`, preserveAspectRatio: "none", "aria-hidden": "true" }, boxes),
+    h("ol", {}, shown.map(({ kind, from, to, end, error, open }) => h("li", {},
+      h("span", { class: `key part-${kind}`, "aria-hidden": "true" }), `${DID[kind]?.[open ? 1 : 0] ?? kind} `, h("b", {}, duration(Math.max(to - from, 0))),
+      end && [": ", end], h("small", {}, ` from ${moment(from)}`), error && excerpt(error)))))];
+}
+
 function errors(job) {
   if (!job.error && !job.errors.length) return null;
   const columns = [figure("Attempt"), "Time", "Error"];
@@ -247,18 +288,20 @@ export function payloadText(found) {
   return found.bytes ? text + rest : "(empty)";
 }
 
-export function one({ job, missing, wrong, events, payload, result, actions, reveal }) {
+export function one({ query, job, missing, wrong, events, payload, result, actions, reveal }) {
   const back = h("p", {}, h("a", { href: "#/jobs" }, "← All jobs"));
-  if (missing) return [back, heading("Job"), h("p", { class: "empty", role: "status" }, missing), life(events)];
+  const title = h("h1", { tabindex: "-1" }, "Job ", foreign(query.get("id") ?? "", { class: "id" }));
+  if (missing) return [back, title, h("p", { class: "empty", role: "status" }, missing), timeline(null, events), life(events)];
   if (!job) return [back, heading("Job"), pending(wrong)];
   return [
     back,
-    h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Job ", foreign(job.id, { class: "id" })), badge(job)),
+    h("div", { class: "title" }, title, badge(job)),
     actions.row(actions.of("job", [job.cancel_requested ? "" : job.status]), targetOf(job)),
     facts(job),
+    timeline(job, events),
     errors(job),
     reveal && secret("Payload", payload, () => reveal("payload")),
     reveal && job.has_result && secret("Result", result, () => reveal("result")),
-    h("h2", {}, "Life"), life(events),
+    h("h2", {}, "Events"), life(events),
   ];
 }
