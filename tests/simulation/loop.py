@@ -39,7 +39,7 @@ class SimulatedProcess:
         self.paused = False
         self.dead = False
         self.pauses: list[tuple[float, float]] = []
-        self._paused_at = 0.0
+        self._paused_at = self._until = 0.0
         self._loop = loop
         self._context = contextvars.Context()
         self._context.run(CURRENT.set, self)
@@ -49,10 +49,18 @@ class SimulatedProcess:
         """Run a coroutine in this process."""
         return self._loop.create_task(main, context=self._context.copy())
 
-    def pause(self) -> None:
-        """Run nothing from now on."""
-        self.paused, self._paused_at = True, self._loop.time()
-        self._loop.stopped += 1
+    def pause(self, seconds: float) -> None:
+        """Run nothing for some seconds. Of two pauses, the one that ends later counts."""
+        now = self._loop.time()
+        if not self.paused:
+            self.paused, self._paused_at = True, now
+            self._loop.stopped += 1
+        self._until = max(self._until, now + seconds)
+        self._loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if not self.dead and self._loop.time() >= self._until:
+            self.go_on()
 
     def go_on(self) -> None:
         """Resume, and run the callbacks that came meanwhile, in their order."""

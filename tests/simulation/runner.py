@@ -370,12 +370,10 @@ class Simulation:
             if together.random() < 0.5 and self.schedule.takes_place(f"{name}: pause of all others"):
                 self.report.events["pause of all"] += 1
                 self._standstills.append((loop.time(), loop.time() + seconds))
-                for other in alive:
-                    if other is not client:
-                        other.process.pause()
-                        loop.call_later(seconds + together.uniform(0, 2), _resume, other.process)
-            client.process.pause()
-            loop.call_later(seconds, _resume, client.process)
+                for other in self.clients:  # also one that is paused already, and would go on earlier
+                    if other is not client and not other.process.dead:
+                        other.process.pause(seconds + together.uniform(0, 2))
+            client.process.pause(seconds)
         return []
 
     async def _bury(self) -> None:
@@ -434,11 +432,6 @@ def _read_log(unreadable: set[str]) -> Iterator[None]:
 def keeps_objects(store: HonestStore | ObjectStoragePort) -> bool:
     """Return True if a store can keep objects beside the queue's."""
     return isinstance(store, HonestStore | SupportsObjects)
-
-
-def _resume(process: SimulatedProcess) -> None:
-    if not process.dead:
-        process.go_on()
 
 
 def run_seed(seed: int, settings: Settings | None = None) -> Report:
