@@ -335,13 +335,29 @@ def shared_rows(peers: Sequence[str] | None) -> list[Row]:
             (
                 ours("fair", {**given, "processes": 8, "served": True}),
                 ours("fair", {**given, "processes": 1}, name=single),
-                ours("fair", {**given, "processes": 8}, name=apart),
+                ours("fair", {**given, "processes": 8, "apart": True}, name=apart),
             ),
             (
                 against("operations_per_second", single, Target(">=", 1.0), "operations/s of all"),
                 against("operations_per_second", apart, None, "operations/s of all"),
                 alone("most_over_least", Target("<=", 1.5), "operations of the busiest over those of the slowest"),
                 alone("errors", Target("<=", 0), "errors that reached a caller"),
+            ),
+        ),
+        Row(
+            "shared",
+            "one call each 100 ms beside 7 processes on a file, 25 in flight each; no worker, one of them serves",
+            (
+                ours("fair", {**given, "seconds": 15.0, "processes": 7, "lone": True}),
+                ours("fair", {**given, "processes": 1}, name=single),
+                ours("fair", {**given, "seconds": 15.0, "processes": 7, "lone": True, "apart": True}, name=apart),
+            ),
+            (
+                alone("lone_slow_milliseconds", Target("<=", 150), "ms of the lone call, 99th percentile"),
+                alone("lone_median_milliseconds", None, "ms of the lone call, median"),
+                alone("slow_milliseconds", Target("<=", 150), "ms of a busy call, 99th percentile, slowest process"),
+                against("operations_per_second", single, Target(">=", 0.75), "operations/s of all"),
+                alone("lone_slow_milliseconds", None, "ms of the lone call, 99th percentile, nobody serves", apart),
             ),
         ),
         Row(

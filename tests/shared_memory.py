@@ -163,10 +163,13 @@ class MemorySeat:
     def __init__(self, storage: SharedMemory) -> None:
         self._storage = storage
 
-    def renew(self, *, back: bool) -> bool:
-        """Say that the broker is back."""
-        self._storage.epoch += back
+    def is_held(self) -> bool:
+        """Return True: nobody takes it away."""
         return True
+
+    def abandon(self) -> None:
+        """Free the seat."""
+        self._storage.handle = None
 
     async def leave(self) -> None:
         """Free the seat, and end the connections."""

@@ -4,10 +4,11 @@ Every worker enqueues, dequeues and acks. All processes begin at the same moment
 counts. An error that reaches a caller is counted, and the worker goes on.
 
 With `served`, one more process commits for all. With `kills`, two are there, of which one serves; it is killed so many
-times, and a new one then waits to follow the other.
+times, and a new one then waits to follow the other. With `lone`, one more process makes one call each 100 ms. With
+`apart`, each process commits for itself.
 
-Arguments: processes, in_flight, seconds, payload_bytes, served, kills, and those of the storage. A process is this
-program again, with `part` or `serve`.
+Arguments: processes, in_flight, seconds, payload_bytes, served, kills, lone, apart, and those of the storage. A process
+is this program again, with `part` or `serve`.
 """
 
 from __future__ import annotations
@@ -29,13 +30,21 @@ HEAD_START = 0.5
 PAUSE = 0.01
 """Seconds to pause after an error, so that a queue that refuses everything is not called all the time."""
 
+SELDOM = 0.1
+"""Seconds between two calls of the process that makes few."""
+
+
+def percentile(values: list[float], share: float) -> float:
+    """The value below which this share of all values lies."""
+    return sorted(values)[int(share * (len(values) - 1))]
+
 
 async def part(given: dict[str, Any]) -> dict[str, Any]:
     """One process: get ready, wait for the moment, and work until the time is over."""
     payload = os.urandom(given["payload_bytes"])
     errors: Counter[str] = Counter()
-    done, longest = 0, 0.0
-    async with BrokerQueue(storage_of(given)) as queue:
+    done, waits = 0, list[float]()
+    async with BrokerQueue(storage_of(given), share=not given.get("apart")) as queue:
         await queue.read_state()
         print("ready", flush=True)
         start = float(sys.stdin.readline())
@@ -43,13 +52,18 @@ async def part(given: dict[str, Any]) -> dict[str, Any]:
         await asyncio.sleep(start - time.monotonic())
 
         async def counted(call: Awaitable[Any]) -> Any:
-            nonlocal done, longest
+            nonlocal done
             called = time.monotonic()
             answer = await call
             now = time.monotonic()
             done += now <= end
-            longest = max(longest, now - called)
+            waits.append(now - called)
             return answer
+
+        async def lone() -> None:
+            while time.monotonic() < end:
+                await counted(queue.enqueue("other", payload))
+                await asyncio.sleep(SELDOM)
 
         async def worker() -> None:
             while time.monotonic() < end:
@@ -61,8 +75,9 @@ async def part(given: dict[str, Any]) -> dict[str, Any]:
                     errors[f"{type(error).__name__}: {error}"[:200]] += 1
                     await asyncio.sleep(PAUSE)
 
-        await asyncio.gather(*(worker() for _ in range(given["in_flight"])))
-    return {"done": done, "errors": errors, "longest": longest}
+        await (lone() if given.get("lone") else asyncio.gather(*(worker() for _ in range(given["in_flight"]))))
+    shares = {"median": percentile(waits, 0.5), "slow": percentile(waits, 0.99), "longest": max(waits)}
+    return {"done": done, "errors": errors, **shares}
 
 
 def kill_brokers(given: dict[str, Any], brokers: list[Process], start: float) -> None:
@@ -80,7 +95,10 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     try:
         for _ in range(bool(given.get("served")) + bool(given.get("kills"))):
             brokers.append(broker_of(__file__, given))
-        parts += [Process(__file__, json.dumps({**given, "part": True})) for _ in range(given["processes"])]
+        each = {**given, "part": True, "lone": False}
+        parts += [Process(__file__, json.dumps(each)) for _ in range(given["processes"])]
+        if given.get("lone"):
+            parts.append(Process(__file__, json.dumps({**each, "lone": True})))
         for child in parts:
             child.wait_for("ready")
         start = time.monotonic() + HEAD_START
@@ -91,7 +109,8 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
     finally:
         for child in (*parts, *brokers):
             child.end()
-    done = [each["done"] for each in found]
+    busy = found[: given["processes"]]
+    done = [each["done"] for each in busy]
     errors = sum((Counter(each["errors"]) for each in found), Counter[str]())
     for what, times in errors.most_common(5):
         print(f"{times} times: {what}", file=sys.stderr)
@@ -101,6 +120,9 @@ def measure(given: dict[str, Any]) -> dict[str, float]:
         "least": min(done),
         "most_over_least": max(done) / max(min(done), 1),
         "longest_seconds": max(each["longest"] for each in found),
+        "slow_milliseconds": 1000 * max(each["slow"] for each in busy),
+        "lone_median_milliseconds": 1000 * found[-1]["median"],
+        "lone_slow_milliseconds": 1000 * found[-1]["slow"],
         "errors": errors.total(),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -10,8 +11,9 @@ from msgspec.structs import asdict
 
 from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
+from jqueue.core.offer import Offer
 from jqueue.core.queue_base import Prepared
-from jqueue.core.service import HeaderOffer, Offer, Service
+from jqueue.core.service import HeaderOffer, Service
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import RangeVerbs
@@ -85,9 +87,9 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
         if courier is not None:
             weakref.finalize(self, self._writer.drop).atexit = False
-        self._offer: Offer | HeaderOffer | None = None
+        self._offer: HeaderOffer | None = None
         self._service: Service | None = None
-        self._served_by = process_id()
+        self._served_in: object = None  # the process and the event loop
 
     async def dequeue_again(
         self, call: str, entrypoint: str | Sequence[str] | None = None, *, wait: Duration | None = None, **options: Any
@@ -107,48 +109,61 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         if self._writer.courier is not None:
             if self._writer.courier.only:
                 raise InvalidJobError("a process that reaches the queue only through its broker cannot serve it")
-            self._writer.courier.serving = True
+            self._writer.courier.answering = True
         return self._answering()
 
-    def _leave_to_parent(self) -> None:
-        """In a forked child, forget what the parent serves."""
-        if self._served_by != process_id():
-            self._offer, self._service, self._served_by = None, None, process_id()
+    def _forget_other_loop(self) -> None:
+        """Forget what this queue object serves on an event loop that has stopped, or in the parent of a fork."""
+        here = process_id(), asyncio.get_running_loop()
+        if self._served_in != here:
+            if self._writer.courier is not None:
+                self._writer.courier.abandon_seat()
+            self._offer, self._service, self._served_in = None, None, here
 
     def _answering(self) -> Service:
-        self._leave_to_parent()
+        self._forget_other_loop()
         if self._service is None:
             self._writer.open()
             self._service = Service(self._writer, self._engine, self.options.limits)
         return self._service
 
     def offer(self, url: str | None = None) -> None:
-        self._leave_to_parent()
+        self._offer_seat(lasting=True)
         dial_url: DialURL | None = getattr(self.storage, "dial_url", None)
-        if self._writer.courier is None or self._offer is not None:
+        if self._writer.courier is None or self._offer is not None or isinstance(self.storage, SupportsSharing):
             return
-        if isinstance(self.storage, SupportsSharing):
-            self._offer = Offer(self.storage, self._writer, self._answering())
-        elif url is not None and dial_url is not None:
+        if url is not None and dial_url is not None:
             if not 0 < len(url) <= URL_LENGTH or not url.isprintable():
                 raise InvalidJobError(f"the URL of a broker must be printable and have at most {URL_LENGTH} characters")
             self._offer = HeaderOffer(url, dial_url, self._writer, self._engine, self.service(), self.options.entropy)
 
+    def _offer_seat(self, *, lasting: bool) -> None:
+        """Serve the other processes of the machine, if the storage knows a way."""
+        self._forget_other_loop()
+        if (courier := self._writer.courier) is None or not isinstance(self.storage, SupportsSharing):
+            return
+        service = self._answering()
+        if courier.offer is None or courier.offer.over:
+            courier.offer = Offer(self.storage, service.handle, service.rest)
+        courier.offer.lasting |= lasting
+
     async def _close(self, reason: str, seconds: float) -> None:
-        self._leave_to_parent()
-        offer, self._offer = self._offer, None
+        self._forget_other_loop()
+        header_offer, self._offer = self._offer, None
         service, self._service = self._service, None
-        if offer is not None:
-            offer.leave()
+        courier = self._writer.courier
+        for each in (header_offer, None if courier is None else courier.offer):
+            if each is not None:
+                each.leave()
         if service is not None:
             service.leave()
         await super()._close(reason, seconds)
         if isinstance(self.storage, SupportsRelease):
             await self.storage.release()
-        if isinstance(offer, Offer):
-            await offer.left()
-        if service is not None and self._writer.courier is not None:
-            self._writer.courier.serving = False
+        if courier is not None:
+            if courier.offer is not None:
+                await courier.offer.left()
+            courier.offer, courier.answering = None, False
 
     def observe(self, observer: Observer) -> None:
         self._engine.observers.add(observer)

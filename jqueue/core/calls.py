@@ -223,12 +223,8 @@ class Calls(ABC):
         """Do the calls until none is pending and none waits."""
 
     @abstractmethod
-    def _reset(self, *, loop_stopped: bool = False) -> None:
-        """Forget the known state of the queue: after a fork, on another event loop, or after a failure of the task.
-
-        Args:
-            loop_stopped: True if the task was on an event loop of this process, which has stopped.
-        """
+    def _reset(self) -> None:
+        """Forget the known state of the queue: after a fork, on another event loop, or after a failure of the task."""
 
     async def _finish(self, until: float) -> None:
         """Finish the calls under way, by a time of the event loop."""
@@ -398,7 +394,7 @@ class Calls(ABC):
         self._callers = Callers(loop, self.claims, self.hand_back, self.resolve, waking)
         if moved:
             self._begin()
-            self._reset(loop_stopped=stopped)
+            self._reset()
 
     def _go_on(self) -> None:
         """Let the task look for pending calls."""

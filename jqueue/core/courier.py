@@ -22,6 +22,7 @@ from jqueue.core.blob.lines import ENCODING_ERRORS
 from jqueue.core.discovery import LONGEST_PAUSE, Discovery
 from jqueue.core.engine import Engine
 from jqueue.core.messages import BATCH_OPERATIONS, LONGEST, Answer, Batch, Claim, Stop, encode
+from jqueue.core.offer import Offer
 from jqueue.core.requests import Callers, Request, sleep_while_awaited
 from jqueue.core.workers import SHARED_BEAT
 from jqueue.domain.commits import Verdict
@@ -170,12 +171,14 @@ class Courier:
         longest_poll: seconds between two looks at the store for a caller that waits for jobs, at most.
 
     Attributes:
-        serving: True while this process commits its calls itself, as it is a broker.
+        answering: True while this process answers the messages that a server of its own hands over.
         only: True if the queue can only be reached through its broker. Then calls wait for it until their deadlines.
         wake: makes the writer look at its calls again.
+        offer: serves other processes, or tries to; None if this queue object does not.
     """
 
     wake: Callable[[], None]
+    offer: Offer | None = None
 
     def __init__(
         self,
@@ -195,13 +198,25 @@ class Courier:
     def reset(self) -> None:
         """Begin anew, as another client: in another event loop, or after a fork."""
         self.client: str = self._entropy.new_id()[:18]
-        self.serving = False
+        self.answering = False
+        self.abandon_seat()
         self.sequence: int = 0
         self._discovery.reset()
         self._open: Sent | None = None
         self._parked: dict[Request, Parked] = {}
         self._lost_calls: dict[str, Request] = {}
         self._stops: set[asyncio.Task[Any]] = set()
+
+    def abandon_seat(self) -> None:
+        """Free what this process serves on an event loop that has stopped, or in the parent of a fork."""
+        if self.offer is not None:
+            self.offer.abandon()
+            self.offer = None
+
+    @property
+    def serving(self) -> bool:
+        """True while this process commits its calls itself, as it is a broker."""
+        return self.answering or (self.offer is not None and self.offer.serving)
 
     @property
     def shares(self) -> bool:
@@ -212,6 +227,10 @@ class Courier:
     def owes_claims(self) -> bool:
         """True if claims may have been made whose answers were lost."""
         return bool(self._lost_calls)
+
+    def broker_came(self) -> bool:
+        """Return True if another process may have begun to serve since the last look for a broker."""
+        return not self.serving and self._discovery.has_news()
 
     def waits(self, request: Request) -> bool:
         """Return True if a broker will answer the call."""
@@ -274,7 +293,9 @@ class Courier:
             if not request.awaited or request in self._parked:
                 continue
             operations = request.operations
-            if len(operations) == 1 and type(operations[0]) is Dequeue:
+            if request.callers is not callers:  # a client's, from when this process served: it knows this one alone
+                ours.append(request)
+            elif len(operations) == 1 and type(operations[0]) is Dequeue:
                 if not self._park(link, request, operations[0]):
                     ours.append(request)
             elif (request.claims_jobs and not (self.only and _looks(operations))) or not all(map(_travels, operations)):

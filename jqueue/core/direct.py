@@ -15,8 +15,8 @@ from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, take
 class DirectQueue(BlobQueue, UsableAtOnce):
     """The simplest queue, for scripts and single workers: each call is a commit of its own.
 
-    Some stores refuse writes that come too soon, and take only one a second. On such a store, waiting calls share
-    commits.
+    Waiting calls share commits while other writers commit, too, and on a store that refuses writes which come too soon.
+    Some take only one a second.
 
     The queue can be used at once. `async with`, or `aclose` at the end, waits for the calls still under way.
 

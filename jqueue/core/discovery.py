@@ -127,6 +127,11 @@ class Discovery:
             self.next_dial = self._clock.monotonic() + FIRST_PAUSE
         return self.current
 
+    def has_news(self) -> bool:
+        """Return True if a broker may have come since the last look for one."""
+        now = self._clock.monotonic()
+        return self.current is None and now >= self._alone_until and self._epoch_now() not in (None, self._epoch)
+
     def _epoch_now(self) -> object:
         store = self._store
         return store.broker_epoch() if isinstance(store, SupportsDialing) else self._engine.draft.header.broker

@@ -63,7 +63,6 @@ from jqueue.ports.storage import (
     SupportsObjects,
     SupportsReadIfChanged,
     SupportsStoreTime,
-    SupportsTurns,
     SupportsWatching,
     describe,
 )
@@ -172,9 +171,10 @@ class Engine:
         workers: the workers of this queue object: they report themselves with its commits.
         generation: replaced by a new object at each `reset`.
         unread: True if the last commit has left calls that wait for jobs without a read, which must follow.
+        gave_way: True if the last commit has left calls to a broker that has come.
     """
 
-    unread: bool = False
+    unread = gave_way = False
 
     def __init__(
         self,
@@ -203,7 +203,6 @@ class Engine:
         self.store_time: Callable[[], datetime | None] = (
             storage.store_time if isinstance(storage, SupportsStoreTime) else _no_time
         )
-        self._take_turn = storage.take_turn if isinstance(storage, SupportsTurns) else None
         self.watched: Callable[[], Sequence[Path]] | None = (
             storage.watched if isinstance(storage, SupportsWatching) else None
         )
@@ -241,7 +240,7 @@ class Engine:
         self._presence = Presence(self.clock)
         self._forget_content()
         self.open_writes: list[OpenWrite] = []
-        self.pacing: Pacing = Pacing(self.clock, self.entropy, self._take_turn)
+        self.pacing: Pacing = Pacing(self.clock, self.entropy)
         self.writer_id: str = self.entropy.new_id()[:18]
         self.sequence: int = 0
         self.last_token: str = ""  # the token of the last commit
@@ -278,20 +277,28 @@ class Engine:
 
     # Committing: read, apply, write, recognise, answer
 
-    async def commit(self, requests: Sequence[Request], *, read_first: bool = False, read_later: bool = False) -> bool:
+    async def commit(
+        self,
+        requests: Sequence[Request],
+        *,
+        read_first: bool = False,
+        read_later: bool = False,
+        broker_came: Callable[[], bool] | None = None,
+    ) -> bool:
         """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
 
         Args:
             requests: submitted before this call.
             read_first: True to begin with a read, as another writer may have changed the queue.
             read_later: True if calls that wait for jobs, and find none in the known state, may be left without a read.
+            broker_came: returns True if a broker may do what is left; asked after each read. None: none may.
 
         Returns:
             True if some are left that need rows of a late segment.
         """
         backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
         fresh = late = False  # True if the state was read since the call
-        self.unread = False
+        self.unread = self.gave_way = False
         refusal: Exception | None = None
         self.draft.rollback()
         self.draft.check = None
@@ -306,6 +313,9 @@ class Engine:
                 if step is Step.READ:
                     seconds = await self._read_in_turn(pending)
                     fresh = True
+                    if not self.open_writes and broker_came is not None and broker_came():
+                        self.gave_way = True
+                        return late
                     if seconds is not None:
                         await sleep_while_awaited(pending, seconds)
                     else:
@@ -339,7 +349,6 @@ class Engine:
                             return late
             except CASConflictError as error:
                 conflicts += 1
-                self.pacing.line.lost()
                 if self.max_conflicts is not None and conflicts > self.max_conflicts:
                     refusal = error
                 step = Step.READ
@@ -355,7 +364,6 @@ class Engine:
 
         Any other failure fails the requests.
         """
-        self.pacing.line.leave()  # a pause may follow
         failure = as_storage_error(error)
         if isinstance(error, TRANSIENT) and not isinstance(error, StorageFatalError):
             for request in pending:
@@ -370,10 +378,9 @@ class Engine:
 
     async def _read_in_turn(self, pending: Sequence[Request]) -> float | None:
         """Read the queue. Return the seconds to wait before it is read again; None if it is our turn to write."""
-        if all(request.waits_for_jobs for request in pending):  # a mere look needs no turn
+        if all(request.waits_for_jobs for request in pending):  # a mere look
             await self.observers.look(self.refresh, pending[0])
         else:
-            await self.pacing.line.join()
             await self.refresh()
         header = self.draft.header
         return self.pacing.wait_after_read(header.version, header.commits)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from datetime import timedelta
 from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
+from jqueue.ports.sharing import SupportsSharing
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 
@@ -34,6 +36,14 @@ class GroupCommitLoop(BlobQueue):
     ) -> None:
         super().__init__(storage, QueueOptions(stale_timeout=stale_timeout, **options), batch_limit=BATCH_LIMIT)
         self._writer.closed = f"this {type(self).__name__} is not started: {self._how_to_start}"
+        if isinstance(storage, SupportsSharing):
+            own = weakref.ref(self)
+
+            def volunteer() -> None:
+                if (queue := own()) is not None:
+                    queue._offer_seat(lasting=False)
+
+            self._writer.volunteer = volunteer
 
     _how_to_start = "call start() first"
 

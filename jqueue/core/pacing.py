@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 
 from jqueue.domain.header import CommitRecord
 from jqueue.ports.clock import Clock, Entropy
@@ -163,92 +161,6 @@ class Turns:
             16 if count % 32 == 0 else 4 if count % 4 == 2 or (self._others and count % 2) else 1
             for count in range((first - 1) // step + 1, last // step + 1)
         )
-
-
-IN_LINE = 32
-"""Turns without a sign of another writer after which a writer no longer waits in line."""
-
-TURN = 0.05
-"""Seconds in which a writer makes further commits in one turn, while calls wait. It reads only before the first."""
-
-AFTER_TURN = 0.002
-"""Seconds that a writer leaves to the others after its turn: longer than they take to look whether it has ended."""
-
-LONGEST_WAIT = 1.0
-"""Seconds after which a writer goes on without a turn. A process that hangs in its turn slows the others, and stops
-none."""
-
-EndTurn = Callable[[], None]
-TakeTurn = Callable[[], Awaitable[EndTurn]]
-
-
-class Line:
-    """The line of the writers of one file. Each waits for its turn before it reads, so that few writes are refused.
-
-    A writer that sees no other one neither waits nor reads.
-
-    Args:
-        clock: measures times.
-        take_turn: see `SupportsTurns`; None if there is no line.
-    """
-
-    def __init__(self, clock: Clock, take_turn: TakeTurn | None) -> None:
-        self._clock = clock
-        self._take_turn = take_turn
-        self._end: EndTurn | None = None  # ends the turn, while it lasts
-        self._left = 0  # turns until this writer counts as the only one
-        self._due = self._ends = -math.inf
-        self._has_read = False
-
-    async def join(self) -> None:
-        """Wait for a turn if there are other writers, and it has not begun."""
-        if self._take_turn is not None and self.begin():
-            end: EndTurn = _nothing
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_WAIT):
-                    end = await self._take_turn()
-            self._end, self._ends = end, self._clock.monotonic() + TURN
-
-    def leave(self, *, over: bool = True) -> None:
-        """End the turn.
-
-        Args:
-            over: False to end it only if its time has passed.
-        """
-        if self._end is not None and (over or self._clock.monotonic() >= self._ends):
-            end, self._end, self._due = self._end, None, self._clock.monotonic() + AFTER_TURN
-            end()
-
-    def lost(self) -> None:
-        """Note that another writer was quicker."""
-        self._left = IN_LINE
-
-    def pause(self) -> float:
-        """Return the seconds that are left to the other writers; 0 or less if there are none."""
-        return self._due - self._clock.monotonic() if self.begin() else 0.0
-
-    def begin(self) -> bool:
-        """Return True if a commit should begin with a read."""
-        return self._left > 0 and self._end is None
-
-    def read(self, version: int, *, moved: bool) -> None:
-        """Note that the object was read, and whether another writer had changed it."""
-        if moved and self._has_read:
-            self._left = IN_LINE
-        elif self._left and self._end is not None:
-            self._left -= 1
-        self._has_read = True
-
-    def wait_after_read(self, version: int, commits: Mapping[str, CommitRecord]) -> float | None:
-        """Return None: whoever has the turn may write."""
-        return None
-
-    def landed(self, own: str, commits: Mapping[str, CommitRecord], cycle: float) -> None:
-        """Do nothing: a writer sees others when its turn begins."""
-
-
-def _nothing() -> None:
-    """End a turn that has not come."""
 
 
 FIRST_INTERVAL, LEAST_INTERVAL, LONGEST_INTERVAL = 1.0, 0.001, 10.0
@@ -465,20 +377,20 @@ class Pacing:
     Args:
         clock: measures the time between reads and writes.
         entropy: randomises the moments of tries.
-        take_turn: see `SupportsTurns`; None if the store has no turns.
 
     Attributes:
         cycle: time that one read and one write take.
         pace: the pace of the store; it has no interval while the store takes all writes.
-        line: the line in which writers wait, if the store has one.
         turns: the turns of the writers, used only while the pace has no interval.
+        has_neighbours: True if another writer has committed between the last two commits of this one.
     """
 
-    def __init__(self, clock: Clock, entropy: Entropy, take_turn: TakeTurn | None = None) -> None:
+    def __init__(self, clock: Clock, entropy: Entropy) -> None:
         self.cycle: CycleTime = CycleTime()
         self.pace: WritePace = WritePace(clock, entropy)
-        self.line: Line = Line(clock, take_turn)
-        self.turns: Turns | Line = Turns(clock) if take_turn is None else self.line
+        self.turns: Turns = Turns(clock)
+        self.has_neighbours = False
+        self._own_version = 0
 
     def pause(self) -> float:
         """Return the seconds until our turn to begin; 0 or less if it is our turn."""
@@ -519,6 +431,9 @@ class Pacing:
             writer: the id of this writer.
             commits: the commit table that it wrote.
         """
+        version = commits[writer].version
+        self.has_neighbours = 0 < self._own_version < version - 1
+        self._own_version = version
         self.pace.landed(writer, commits)
         self.turns.landed(writer, commits, self.cycle.seconds)
 

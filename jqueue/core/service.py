@@ -36,7 +36,6 @@ from jqueue.domain.errors import (
     InvalidJobError,
     JQueueError,
     QueueClosedError,
-    StorageError,
     StorageFatalError,
     UnknownOutcomeError,
 )
@@ -59,7 +58,7 @@ from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
 from jqueue.domain.stats import crowd_warning
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.sharing import DialURL, LinkError, Seat, SupportsSharing
+from jqueue.ports.sharing import DialURL, LinkError
 
 logger: Logger = logger_of("jqueue")
 
@@ -69,14 +68,11 @@ PATIENCE = 10.0
 SHUNNED = 30.0
 """Seconds for which clients better commit their calls themselves, if a broker is cut off from the store."""
 
-RETRY = 0.25
-"""Seconds between two looks for a free seat."""
-
 AGAIN = 5.0
 """Seconds for a batch that is sent again, at least: its client must learn if it was done, although no caller waits."""
 
 LOOK = 2.0
-"""Seconds between two looks of a broker at its seat. In the header they double with each seat that was lost."""
+"""Seconds between two looks of a broker at its seat in the header. They double with each seat that was lost."""
 
 STILL = 2.0
 """Seconds that a process must have stood still for its clients to have given it up."""
@@ -305,45 +301,6 @@ def _claims(operation: Operation) -> bool:
     looks = isinstance(operation, lookups.TRAVELLING)  # these come last, as operations that claim
     claims = (operation.claims_jobs and not looks) or isinstance(operation, Carried)
     return claims or any(map(_claims, held_by(operation)))
-
-
-class Offer:
-    """Serves a queue for other processes from the moment that no other process does, until the queue is closed.
-
-    Args:
-        storage: has the seat.
-        writer: commits the calls.
-        service: answers the messages.
-    """
-
-    def __init__(self, storage: SupportsSharing, writer: Writer, service: Service) -> None:
-        self._storage, self._writer, self._service = storage, writer, service
-        self._seat: Seat | None = None
-        self._task = asyncio.get_running_loop().create_task(self._take(), name="jqueue-offer")
-
-    async def _take(self) -> None:
-        courier = self._writer.courier
-        assert courier is not None
-        while True:
-            while self._seat is None:
-                with suppress(StorageError):
-                    self._seat = await self._storage.take_seat(self._service.handle)
-                if self._seat is None:
-                    await asyncio.sleep(RETRY)
-            courier.serving = True
-            while self._seat.renew(back=await self._service.rest(LOOK)):
-                pass
-            await self._seat.leave()
-            self._seat, courier.serving = None, False
-
-    def leave(self) -> None:
-        """Stop looking for a free seat, or after the seat."""
-        self._task.cancel()
-
-    async def left(self) -> None:
-        """Free the seat."""
-        if self._seat is not None:
-            await self._seat.leave()
 
 
 class HeaderOffer:

@@ -6,6 +6,7 @@ Direct and broker queues share it; they differ only in the number of requests in
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from jqueue.core.calls import POLL_GROWTH, SHORTEST_POLL, Calls
@@ -36,9 +37,11 @@ class Writer(Calls):
 
     Attributes:
         collector: removes objects that no job names; None if the queue keeps no objects.
+        volunteer: offers to serve other processes, which have been seen; None: this queue object does so only if told.
     """
 
     collector: Collector | None = None
+    volunteer: Callable[[], None] | None = None
     _is_dropped = False
 
     def __init__(
@@ -62,9 +65,7 @@ class Writer(Calls):
         if self.courier is not None:
             self.courier.reset()
 
-    def _reset(self, *, loop_stopped: bool = False) -> None:
-        if loop_stopped:
-            self.engine.pacing.line.leave()  # nothing else ends the turn of a loop that has stopped in it
+    def _reset(self) -> None:
         self.engine.reset()
 
     async def close(self, reason: str, deadline: float) -> None:
@@ -77,7 +78,7 @@ class Writer(Calls):
         await self.engine.finish(until - asyncio.get_running_loop().time())
 
     def drop(self) -> None:
-        """End the connection to a broker after the calls under way, as the queue object is gone.
+        """End the connection to a broker, or to clients, after the calls under way, as the queue object is gone.
 
         Never waits, as the garbage collector may call this, in any thread.
         """
@@ -92,6 +93,8 @@ class Writer(Calls):
         self._is_dropped = True
         if self._task is None and self.courier is not None:
             self.courier.close()
+            if self.courier.offer is not None:
+                self.courier.offer.drop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         super()._ended(task)
@@ -117,9 +120,12 @@ class Writer(Calls):
 
     def _has_workers_at_a_broker(self) -> bool:
         """Return True if no commit of this process shows its workers, so that a busy one must report itself."""
+        return self._has_broker() and self.closed is None and bool(self.engine.workers.present)
+
+    def _has_broker(self) -> bool:
+        """Return True if another process serves this one."""
         courier = self.courier
-        is_client = courier is not None and courier.shares and not courier.serving
-        return is_client and self.closed is None and bool(self.engine.workers.present)
+        return courier is not None and not courier.serving and (courier.shares or courier.broker_came())
 
     def wake(self) -> None:
         """Let the task look at its calls again."""
@@ -128,38 +134,37 @@ class Writer(Calls):
 
     async def _run(self) -> None:
         engine, fenced = self.engine, False
-        try:
-            while True:
-                # Calls gather while the store would refuse a commit, or while it is another writer's turn
-                while self.pending and self.closed is None and (pause := engine.pacing.pause()) > 0:
-                    await self._wait_for_call(pause)
-                batch = self._next_batch()
-                if batch:
-                    batch[:0] = self.waiting  # the call that has waited longest is served first
-                    activity = engine.activity
-                    await self._commit(batch, read_first=engine.pacing.begin(), read_later=self._is_recent())
-                    if not engine.unread:
-                        self._has_read(activity)
-                    fenced = False
-                elif self.pending:
-                    continue  # they were in line
-                elif self.waiting:
-                    await self._poll_for_jobs()
-                elif self._owes_claims() and not fenced:
-                    await self._commit([self._own_request(Fence(), self.deadline)])
-                    fenced = True
-                elif self._has_workers_at_a_broker():
-                    if not await self._wait_for_call(engine.workers.until_due(asyncio.get_running_loop().time())):
-                        await self._commit([])  # it shows the workers, if no other call did
-                else:
-                    return
-        finally:
-            engine.pacing.line.leave()
+        while True:
+            # Calls gather while the store would refuse a commit, or while it is another writer's turn
+            while self.pending and self.closed is None and (pause := engine.pacing.pause()) > 0:
+                if self._has_broker():
+                    break
+                await self._wait_for_call(pause)
+            batch = self._next_batch()
+            if batch:
+                batch[:0] = self.waiting  # the call that has waited longest is served first
+                activity = engine.activity
+                await self._commit(batch, read_first=engine.pacing.begin(), read_later=self._is_recent())
+                if not engine.unread:
+                    self._has_read(activity)
+                fenced = False
+            elif self.pending:
+                continue  # they were in line
+            elif self.waiting:
+                await self._poll_for_jobs()
+            elif self._owes_claims() and not fenced:
+                await self._commit([self._own_request(Fence(), self.deadline)])
+                fenced = True
+            elif self._has_workers_at_a_broker():
+                if not await self._wait_for_call(engine.workers.until_due(asyncio.get_running_loop().time())):
+                    await self._commit([])  # it shows the workers, if no other call did
+            else:
+                return
 
     def _next_batch(self) -> list[Request]:
-        """Take the calls for the next commit. While the store takes few commits, those of a direct queue share them."""
-        limit = self._batch_limit
-        if self.engine.pacing.pace.interval or (self.courier is not None and self.courier.shares):
+        """Take the calls for the next commit. Those of a direct queue share one while its commits must be few."""
+        limit, pacing = self._batch_limit, self.engine.pacing
+        if pacing.pace.interval or pacing.has_neighbours or (self.courier is not None and self.courier.shares):
             limit = max(limit, BATCH_WHILE_PACED)
         return self._take_batch(limit)
 
@@ -172,15 +177,22 @@ class Writer(Calls):
             engine.check_generation(generation)
             self._carried = [*requests, *own]
         if own:
-            self._rows_are_late = await engine.commit(own, read_first=read_first, read_later=read_later)
+            came = None if self.courier is None else self.courier.broker_came
+            self._rows_are_late = await engine.commit(
+                own, read_first=read_first, read_later=read_later, broker_came=came
+            )
             engine.check_generation(generation)
+            if engine.gave_way:
+                await self._commit(requests)
+                return
+            if self.volunteer is not None and engine.pacing.has_neighbours and self.closed is None:
+                self.volunteer()
         self._collect_after(requests)
         self.waiting: list[Request] = [request for request in requests if request.awaited]
         self._carried = []
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
         engine.check_generation(generation)
-        engine.pacing.line.leave(over=not self.pending)
 
     def _collect_after(self, requests: list[Request]) -> None:
         """Let the collector look for objects that the jobs of ended claims named."""

@@ -89,7 +89,7 @@ class StoreCalls(Calls):
         _users[id(store)] = self
         self._reset()
 
-    def _reset(self, *, loop_stopped: bool = False) -> None:
+    def _reset(self) -> None:
         self._one_at_a_time = threading.Lock()
         self._draft = Draft()
         self._draft.blob_bytes = self._blob_bytes

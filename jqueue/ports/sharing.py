@@ -92,15 +92,14 @@ class Link(Protocol):
 class Seat(Protocol):
     """The place of a queue's broker, while this process has it."""
 
-    def renew(self, *, back: bool) -> bool:
-        """Return False if the place is lost: then it must be left, and may be taken anew.
-
-        Args:
-            back: True to change the epoch, as clients that have given this broker up may come back.
-        """
+    def is_held(self) -> bool:
+        """Return False if the place is lost: then it must be left, and may be taken anew."""
 
     async def leave(self) -> None:
         """Free the place for another process, once the answers under way are sent. Clients' connections end."""
+
+    def abandon(self) -> None:
+        """Free the place at once, as the event loop ends. A forked child leaves the place to its parent."""
 
 
 DialURL = Callable[[str], Awaitable[Link | None]]

@@ -6,7 +6,7 @@ method. They make the queue cheaper or its timing better, never more correct.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Sequence
+from collections.abc import AsyncIterable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -63,20 +63,6 @@ class SupportsWatching(Protocol):
         """Return the absolute paths of the folders where a file is added, removed or renamed when jobs change.
 
         They need not exist yet. This is called again after one of them appears or vanishes.
-        """
-
-
-@runtime_checkable
-class SupportsTurns(Protocol):
-    """A store whose writers can wait for each other in line, so that few of them write in vain.
-
-    Turns are a courtesy: the etag alone decides whether a write lands.
-    """
-
-    async def take_turn(self) -> Callable[[], None]:
-        """Wait until no other writer has the turn, take it, and return the function that ends it.
-
-        A writer that cannot wait in line gets a turn at once. If the wait is cancelled, there is no turn to end.
         """
 
 

@@ -15,7 +15,6 @@ cut.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import stat
@@ -39,15 +38,12 @@ Lock = TypeVar("Lock")
 _MARK = b"jqueue lock, keep while in use: "
 _WIDTH = 64  # maximum length of a token; shorter ones are padded, so that each overwrites the last one completely
 
-TURN_PAUSE = 0.0005
-"""Seconds between two looks whether the turn is free. Looks that take longer, as on NFS, are rarer."""
-
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.005  # a writer needs milliseconds: longer pauses would miss the moments between two writers
 
 
 _open: dict[object, int] = {}
-"""The open file of each lock and turn of this process."""
+"""The open file of each lock of this process."""
 
 
 def _close_in_child() -> None:
@@ -199,60 +195,6 @@ class FileLock:
             raise
         _unlock(held)
         return None
-
-
-class Turn:
-    """The turn of one writer, in line with the others: the lock of a file of its own, which nothing else depends on.
-
-    Args:
-        path: of that file; created when it is needed.
-    """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._joined = self._ended = False
-
-    def join(self, like: os.stat_result) -> None:
-        """Open the file.
-
-        Args:
-            like: status of the data file: all its users may wait in line.
-
-        Raises:
-            OSError: the system refused.
-            StorageError: something else is there.
-        """
-        process_id()  # a fork closes the files of its parent first
-        descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
-        _open[self] = descriptor
-        try:
-            share_alike(like, descriptor, status)
-        finally:
-            self._joined = True
-            if self._ended:
-                _unlock(self)
-
-    async def wait(self) -> None:
-        """Wait until no other writer has the turn. A writer that could not join goes on.
-
-        No thread waits: those of storages are few, and the writer that has the turn needs one.
-        """
-        clock = SystemClock()
-        begun = clock.monotonic()
-        with suppress(OSError):  # the commit will tell
-            while self in _open and not _is_locked(_open[self]):
-                await asyncio.sleep(max(TURN_PAUSE, 8 * (clock.monotonic() - begun)))
-                begun = clock.monotonic()
-
-    def end(self) -> None:
-        """End the turn, or the wait for it. This may be called from another thread, and costs no time.
-
-        While `join` still uses the file, it is `join` that closes it: another file could have its number by then.
-        """
-        self._ended = True
-        if self._joined:
-            with suppress(OSError):
-                _unlock(self)
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -157,11 +157,13 @@ class SimulatedSeat:
         if any(link.handled for link in self.links):
             self.beat()
 
-    def renew(self, *, back: bool) -> bool:
-        """Say that the broker is back."""
-        self._roads.epoch += back
-        self._roads.fired["seat renewed"] += back
+    def is_held(self) -> bool:
+        """Return True: nobody takes it away."""
         return True
+
+    def abandon(self) -> None:
+        """Take no more clients."""
+        self.listens = False
 
     async def leave(self) -> None:
         """Take no more clients, send the answers under way, and free the place."""

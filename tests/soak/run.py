@@ -240,7 +240,7 @@ class Soak:
 
     def _check_folder(self, file: Path) -> None:
         """Check that killed processes have left nothing beside the file for ever."""
-        expected = {file.name, f"{file.name}.lock", f"{file.name}.lock.lock", f"{file.name}.segments"}
+        expected = {file.name, f"{file.name}.lock", f"{file.name}.segments"}
         expected |= {f"{file.name}.broker", f"{file.name}.broker.lock"}  # the next broker takes them away
         if left := {path.name for path in file.parent.iterdir()} - expected:
             self.violations.append(f"something was left beside the file: {', '.join(sorted(left))}")

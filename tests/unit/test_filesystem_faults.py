@@ -9,6 +9,9 @@ import errno
 import fcntl
 import logging
 import os
+import signal
+import subprocess
+import sys
 import threading
 from contextlib import contextmanager
 from datetime import timedelta
@@ -285,3 +288,36 @@ async def test_the_error_for_a_folder_without_locks_asks_for_a_local_disk(storag
     with pytest.raises(StorageFatalError, match="no locks; keep it on a local disk"):
         await storage.write(b"first")
     assert not path.exists()
+
+
+KILLED_WITH_A_CHILD = """
+import asyncio, os, signal, sys
+from jqueue import LocalFileSystemStorage
+
+def be_killed(*_):
+    if os.fork() == 0:
+        os.close(1)
+        os.read(0, 1)  # until the test closes its end
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+async def main(path):
+    storage = LocalFileSystemStorage(path)
+    content, etag = await storage.read()
+    os.fsync = be_killed
+    await storage.write(b"{1}", etag)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_a_child_does_not_keep_the_lock_of_a_parent_that_was_killed(tmp_path):
+    storage = LocalFileSystemStorage(tmp_path / "queue.json", lock_timeout=20)
+    etag = await storage.write(b"{}")
+    command = [sys.executable, "-c", KILLED_WITH_A_CHILD, str(storage.path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert b"" == parent.stdout.read()  # until both have closed it: the child lives on
+        assert -signal.SIGKILL == parent.wait()
+        async with asyncio.timeout(60):
+            await storage.write(b"{2}", etag)

@@ -18,7 +18,8 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect
 from jqueue.adapters.storage import _unix_socket
 from jqueue.adapters.storage._unix_socket import HEAD, OWN_BYTES, SILENCE
-from jqueue.core.service import LOOK, STILL
+from jqueue.core.offer import WATCH
+from jqueue.core.service import STILL
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE
@@ -461,7 +462,7 @@ async def test_a_client_that_reads_no_answers_is_read_no_further(tmp_path):
         with socket.socket(socket.AF_UNIX) as raw:
             raw.connect(f"{path}.broker")
             raw.setblocking(False)
-            frames, sent, taken = (HEAD.pack(2, 1) + b"{}") * 4096, 0, True
+            frames, sent, taken = (HEAD.pack(200, 1) + b"{}".ljust(200)) * 256, 0, True
             while taken:
                 taken = False
                 with suppress(BlockingIOError):
@@ -600,7 +601,108 @@ async def test_a_client_that_stood_still_itself_does_not_give_its_broker_up(tmp_
         broker.join()
 
 
-async def test_a_broker_that_stood_still_shows_that_it_is_back(tmp_path):
+async def meet(*queues):
+    """Let queues commit in turns, so that each sees the others."""
+    for _ in range(3):
+        for queue in queues:
+            await queue.enqueue("work", b"")
+
+
+async def test_a_broker_queue_that_sees_others_serves_them_until_it_is_closed(tmp_path):
+    path = tmp_path / "queue.json"
+    async with opened(path) as (second, its_commits), opened(path, DirectQueue) as (third, commits):
+        async with opened(path) as (first, first_commits):
+            await meet(first, third)
+            await until(Path(f"{path}.broker").exists)
+            its_commits.count = commits.count = first_commits.count = 0
+            await meet(second, third, first)
+            assert (9, 0, 0) == (first_commits.count, its_commits.count, commits.count)
+        assert not Path(f"{path}.broker").exists()
+        await meet(second, third)
+        await until(Path(f"{path}.broker").exists)
+        its_commits.count = commits.count = 0
+        await meet(third)
+        assert (3, 0) == (its_commits.count, commits.count)
+    assert not Path(f"{path}.broker").exists()
+
+
+@pytest.mark.parametrize(("kind", "options"), [(DirectQueue, {}), (BrokerQueue, {"share": False})])
+async def test_other_queues_do_not_offer_by_themselves(tmp_path, kind, options):
+    path = tmp_path / "queue.json"
+    async with (
+        opened(path, kind, **options) as (first, commits),
+        opened(path, kind, **options) as (second, its_commits),
+    ):
+        for _ in range(3):
+            await meet(first, second)
+        assert (9, 9) == (commits.count, its_commits.count)
+    assert {"queue.json", "queue.json.lock"} == set(os.listdir(tmp_path))
+
+
+async def test_waiting_calls_of_a_direct_queue_share_a_commit_while_others_commit(tmp_path):
+    path = tmp_path / "queue.json"
+    async with opened(path, DirectQueue) as (first, commits), opened(path, DirectQueue) as (second, _):
+        await meet(first)
+        commits.count = 0
+        await asyncio.gather(*(first.enqueue("work", b"") for _ in range(10)))
+        assert 10 == commits.count
+        await meet(second, first)
+        commits.count = 0
+        await asyncio.gather(*(first.enqueue("work", b"") for _ in range(10)))
+        assert 1 == commits.count
+
+
+async def test_a_program_of_one_call_never_offers_nor_does_a_lone_one(tmp_path):
+    path, taken = tmp_path / "queue.json", []
+
+    class Watched(LocalFileSystemStorage):
+        async def take_seat(self, handle):
+            taken.append(self)
+            return await super().take_seat(handle)
+
+    async with BrokerQueue(Watched(path)) as lone:
+        await meet(lone, lone)
+    for _ in range(3):
+        async with BrokerQueue(Watched(path)) as queue, DirectQueue(Watched(path)) as other:
+            await asyncio.gather(queue.enqueue("work", b""), other.enqueue("work", b""))  # one of them loses a race
+    assert [] == taken
+
+
+async def test_calls_that_lose_a_race_go_to_a_broker_that_has_come_meanwhile(tmp_path):
+    path, tries = tmp_path / "queue.json", list[str | None]()
+
+    class Late(LocalFileSystemStorage):
+        async def write(self, content, if_match=None):
+            if not tries:
+                await broker.enqueue("work", b"first")
+                broker.offer()
+                await until(Path(f"{path}.broker").exists)
+            tries.append(if_match)
+            return await super().write(content, if_match)
+
+    async with opened(path, share=True) as (broker, _), BrokerQueue(Late(path)) as client:
+        await broker.enqueue("other", b"")
+        await asyncio.gather(client.enqueue("work", b"second"), client.enqueue("work", b"third"))
+        assert 1 == len(tries), "it lost one race, and did not try again"
+        assert [b"", b"first", b"second", b"third"] == await payloads(client)
+
+
+async def test_a_broker_that_stood_still_leaves_the_seat_to_another(tmp_path):
+    path = tmp_path / "queue.json"
+    async with opened(path) as (first, commits), opened(path) as (second, its_commits):
+        await meet(first, second)
+        await until(Path(f"{path}.broker").exists)
+        seat = LocalFileSystemStorage(path).broker_epoch()
+        time.sleep(WATCH + STILL + 0.3)
+        await until(lambda: LocalFileSystemStorage(path).broker_epoch() != seat)
+        while not Path(f"{path}.broker").exists():
+            await meet(first, second)
+        commits.count = its_commits.count = 0
+        await meet(first, second)
+        assert (0, 6) == (commits.count, its_commits.count)
+
+
+async def test_the_only_broker_that_stood_still_shows_that_it_is_back(tmp_path):
     path = tmp_path / "queue.json"
     async with opened(path) as (broker, _):
         broker.offer()
@@ -608,5 +710,48 @@ async def test_a_broker_that_stood_still_shows_that_it_is_back(tmp_path):
         await until(lambda: storage.broker_epoch() is not None)
         await broker.enqueue("work", b"")
         before = storage.broker_epoch()
-        time.sleep(LOOK + STILL + 0.5)
-        await until(lambda: storage.broker_epoch() != before)
+        time.sleep(WATCH + STILL + 0.3)
+        await until(lambda: storage.broker_epoch() not in (None, before))
+
+
+def test_a_broker_whose_event_loop_has_ended_frees_the_seat(tmp_path):
+    """Its connections would be accepted by the system, and never answered."""
+    path = tmp_path / "queue.json"
+    queue = BrokerQueue(LocalFileSystemStorage(path))
+
+    async def serve():
+        await queue.start()
+        async with opened(path, DirectQueue) as (other, _):
+            await meet(queue, other)
+            await until(Path(f"{path}.broker").exists)
+
+    for _ in range(2):
+        asyncio.run(serve())
+        assert not Path(f"{path}.broker").exists()
+
+    async def stop():
+        async with BrokerQueue(LocalFileSystemStorage(path)) as third:
+            third.offer()
+            await until(Path(f"{path}.broker").exists)
+        await queue.start()
+        await queue.stop()
+
+    asyncio.run(stop())
+
+
+async def test_a_queue_object_that_is_dropped_serves_no_longer(tmp_path):
+    path = tmp_path / "queue.json"
+    async with opened(path, DirectQueue) as (client, commits):
+        queue = BrokerQueue(LocalFileSystemStorage(path))
+        await queue.start()
+        await meet(queue, client)
+        await until(Path(f"{path}.broker").exists)
+        gc.disable()
+        try:
+            del queue
+            await until(lambda: not Path(f"{path}.broker").exists())
+        finally:
+            gc.enable()
+        commits.count = 0
+        await client.enqueue("work", b"")
+        assert 1 == commits.count

@@ -182,7 +182,7 @@ class SocketLink:
 
     async def exchange(self, message: bytes) -> bytes:
         """Send a message and return the answer: see `Link`."""
-        if self.closed:
+        if self.closed or self._writer.is_closing():
             raise LinkError("the connection to the broker has ended", sent=False)
         number, future = next(self._numbers), self._loop.create_future()
         if not self._exchanges:
@@ -375,17 +375,14 @@ class SocketSeat:
         made = {self._path: self._made, f"{self._path}.lock": os.fstat(self._lock)}
         return [path for path, status in made.items() if _is_there(status, path)]
 
-    def renew(self, *, back: bool) -> bool:
-        """Return False if the socket or its lock was removed. With `back`, change the epoch: see `Seat`."""
-        if len(self._own()) < 2:
-            return False
-        if back:
-            with suppress(OSError):
-                os.utime(self._path)
-        return True
+    def is_held(self) -> bool:
+        """Return False if the socket or its lock was removed: see `Seat`."""
+        return self in _seats and len(self._own()) == 2
 
     async def leave(self) -> None:
         """Stop to listen, send the answers under way, and free the place: see `Seat`."""
+        if self not in _seats:
+            return
         if self._beat is not None:
             self._beat.cancel()
         self._accepting.cancel()
@@ -398,11 +395,16 @@ class SocketSeat:
             task.cancel()
         if self._connections:
             await asyncio.wait(list(self._connections))
-        for path in self._own():
-            with suppress(OSError):
-                os.unlink(path)
-        _seats.discard(self)
-        os.close(self._lock)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Free the place at once: see `Seat`."""
+        if self in _seats:
+            for path in self._own():
+                with suppress(OSError):
+                    os.unlink(path)
+            _seats.discard(self)
+            self.leave_to_parent()
 
     def leave_to_parent(self) -> None:
         """Close what a forked child got of the seat. Otherwise the child would hold it when the parent is killed."""

@@ -17,7 +17,6 @@ import errno
 import os
 import pathlib
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
 
@@ -27,7 +26,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError
 from jqueue.ports.clock import Entropy
 from jqueue.ports.sharing import Handle
-from jqueue.runtime.file_lock import FileLock, HeldLock, Turn, need_posix_files
+from jqueue.runtime.file_lock import FileLock, HeldLock, need_posix_files
 from jqueue.runtime.posix_files import (
     PRIVATE,
     closing,
@@ -103,7 +102,6 @@ class LocalFileSystemStorage(ObjectFiles):
         super().__init__(str(self._path.absolute()), mode, SystemEntropy() if entropy is None else entropy)
         self._lock_timeout = to_seconds("lock_timeout", lock_timeout)
         self._sidecar = f"{self._file}.lock"
-        self._line = f"{self._sidecar}.lock"
         self._socket = f"{self._file}.broker"
         self._lock = FileLock(self._sidecar, self._lock_timeout, self._entropy)
 
@@ -157,25 +155,6 @@ class LocalFileSystemStorage(ObjectFiles):
     def store_time(self) -> datetime:
         """Return the time of the machine's clock, UTC: all users of the file share it."""
         return SystemClock().now()
-
-    async def take_turn(self) -> Callable[[], None]:
-        """Wait until no other process that writes this file has the turn, as in `SupportsTurns`.
-
-        The turn is the lock of the file `<name>.lock.lock`. While there is no queue file, there are no turns.
-        """
-        turn = Turn(self._line)
-        try:
-            await in_a_thread(self._join, turn)
-            await turn.wait()
-        except BaseException:
-            turn.end()
-            raise
-        return turn.end
-
-    def _join(self, turn: Turn) -> None:
-        with suppress(OSError, StorageError):  # the commit will tell
-            if (status := file_status(self._file)) is not None:
-                turn.join(status)
 
     def watched(self) -> list[pathlib.Path]:
         """Return the folder of the file: see `SupportsWatching`."""
@@ -358,10 +337,6 @@ class LocalFileSystemStorage(ObjectFiles):
                             os.unlink(self._file)
                         if lock.is_in_place():  # the last step under this lock: the next writer makes a new sidecar
                             os.unlink(self._sidecar)
-                        with suppress(OSError, StorageError):
-                            line = file_status(self._line)
-                            if line is not None and not line.st_size:  # another program's file is not empty
-                                os.unlink(self._line)
                 flush_folder(folder)
 
     def _replace(
