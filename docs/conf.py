@@ -4,6 +4,7 @@ import inspect
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urljoin
 
 import typer
 from pydantic import BaseModel
@@ -26,7 +27,9 @@ COLON = "\ue000"
 """Stands for a colon and a space while Napoleon reads a docstring."""
 
 PAGE = re.compile(r"^\| \[([^]]+)\]\(([^)#]+)\.md\) \| (.+) \|$", re.MULTILINE)
-"""A page in the tables of index.md: its title, its name, and what is in it."""
+"""A page in the tables of `LISTS`: its title, its name, and what is in it."""
+
+LISTS = ("index.md", "reference/README.md")
 
 MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
 """The modules before a name, in a type."""
@@ -210,8 +213,11 @@ def announce_unpublished(app: Sphinx, page: str, template: str, context: dict[st
 def list_for_programs(app: Sphinx, error: Exception | None) -> None:
     """Write llms.txt: what each page is about, and where its Markdown is."""
     if error is None and app.builder.name == "html":
-        pages = PAGE.findall((DOCS / "index.md").read_text(encoding="utf-8"))
-        lines = [f"- [{title}]({html_baseurl}_sources/{name}.md.txt): {what}\n" for title, name, what in pages]
+        lines = [
+            f"- [{title}]({urljoin(f'{html_baseurl}_sources/{page}', name)}.md.txt): {what}\n"
+            for page in LISTS
+            for title, name, what in PAGE.findall((DOCS / page).read_text(encoding="utf-8"))
+        ]
         Path(app.outdir, "llms.txt").write_text(f"# jqueue\n\n> {SUMMARY}\n\n{''.join(lines)}", encoding="utf-8")
 
 

@@ -2,7 +2,7 @@
 const PLACES = [
   [/^(guide\/migrating|operations)\//, 13],
   [/^guide\/|^questions$|^project\/platforms$/, 15],
-  [/^decisions\/|^project\/changelog$|^reference\/(files|testing|architecture)$/, -20],
+  [/^decisions\/|^project\/changelog$|^reference\/(README|testing|architecture)$/, -20],
 ];
 
 var Scorer = {
