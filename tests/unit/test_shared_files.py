@@ -230,7 +230,8 @@ def used(path, caplog, *, offers=True):
                     await queue.enqueue("work", b"%d" % number)
                     await asyncio.sleep(0.3)  # each enqueue looks for a broker again
                 jobs = (await queue.read_state()).jobs
-        return [job.payload for job in jobs], [record.getMessage() for record in caplog.records]
+        ours = [record for record in caplog.records if record.name.startswith("jqueue")]
+        return [job.payload for job in jobs], [record.getMessage() for record in ours]
 
     return use
 
