@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from jqueue.cli.columns import in_chunks
 from jqueue.cli.help import RefusedError
 from jqueue.cli.jobs import one_job
-from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
+from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
 from jqueue.cli.options import FILTERS, duration, expanding, seconds_apart, selection_of, time
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, show, show_json, tell
@@ -40,6 +40,7 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.ends import RequeueStale
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.selection import QUEUED, Phase, Selection, phase_of
@@ -279,7 +280,7 @@ async def _change_all(opened: OpenedQueue, tally: Tally, selection: Selection, c
                     Guarded(change.operation(job, before), job_id=job.id, selection=selection)
                     for before, job in enumerate(chunk, seen)
                 ]
-                for job, result in zip(chunk, await certain(opened.queue.apply_each(*guarded)), strict=True):
+                for job, result in zip(chunk, await opened.apply_each(*guarded), strict=True):
                     tally.count(job, result)
                 seen += len(chunk)
     except UnknownOutcomeError:
@@ -463,7 +464,7 @@ def _requeue_stale(url: str, choice: Choice, seconds: float) -> None:
 
     async def requeue(opened: OpenedQueue) -> int:
         if not choice.dry_run:
-            return await certain(opened.queue.requeue_stale(seconds))
+            return int(await opened.apply(RequeueStale(seconds)))
         now, running = opened.now(), Selection(frozenset({Phase.IN_PROGRESS}))
         beats = [job.heartbeat_at async for job in opened.view.jobs(now, running)]
         return sum(beat is None or (now - beat).total_seconds() >= seconds for beat in beats)
@@ -565,7 +566,7 @@ def _purge_waiting(url: str, choice: Choice, change: JobChange) -> None:
 
     async def remove(opened: OpenedQueue) -> int:
         wanted: list[str | None] = [*sorted(names)] or [None]
-        return sum([await certain(opened.queue.purge(status=JobStatus.QUEUED, entrypoint=name)) for name in wanted])
+        return sum([await opened.apply(Purge(JobStatus.QUEUED, name)) for name in wanted])
 
     tally = Tally(on_queue(url, count))
 

@@ -35,7 +35,10 @@ def outcome(event: HistoryEvent) -> str:
         error = " ".join(event.error.split())
         parts = [f"{parts[0]}: {error}" if parts else error]
     if event.holder:
-        parts.append(f"by {event.holder}")
+        is_order = event.verb in (Verb.CANCEL, Verb.REVOKE)  # not the holder's
+        parts.append(f"claimed by {event.holder}" if is_order else f"by {event.holder}")
+    if event.asked_by:
+        parts.append(f"asked for by {event.asked_by}")
     if event.wait_seconds is not None:
         parts.append(f"waited {brief(event.wait_seconds)}")
     if event.run_seconds is not None:

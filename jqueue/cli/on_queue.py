@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import getpass
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -30,8 +31,10 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.codec import asked_by
 from jqueue.domain.stats import QueueStats
 from jqueue.ports.storage import ObjectStoragePort, SupportsStoreTime, describe
+from jqueue.runtime.system import process_name
 
 if TYPE_CHECKING:
     from jqueue.formats.port import JobStorePort
@@ -89,16 +92,33 @@ class OpenedQueue:
         Raises:
             JQueueError: it was refused, or its outcome is not known.
         """
-        [result] = await certain(self.queue.apply_each(operation))
+        [result] = await self.apply_each(operation)
         if isinstance(result, JQueueError):
             raise result
         return result
+
+    async def apply_each(self, *operations: Operation) -> list[Any]:
+        """Carry out operations, each by itself. The history names the user of the command as the one who asked.
+
+        Raises:
+            JQueueError: their outcome is not known.
+        """
+        return await certain(self.queue.apply_each(*(asked_by(user(), each) for each in operations)))
 
     def now(self) -> datetime:
         """Return the time by the store's clock, or by ours if it has none. Jobs are dated by the same clock."""
         storage = place_of(self.queue)
         told = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
         return told or self.queue.options.clock.now()
+
+
+def user() -> str:
+    """Return the name of the user of the command: `user@host`."""
+    try:
+        name = getpass.getuser()
+    except (ImportError, KeyError, OSError):  # a container may have no name for its user
+        name = "unknown"
+    return f"{name}@{process_name().rpartition(':')[0]}"
 
 
 def on_queue(

@@ -137,7 +137,7 @@ class Observers:
         """Return the jobs for `LandedCommit.dead` among the transitions of a commit, if there is an observer."""
         if not self._present:
             return []
-        return [job for verb, _, job in moves if verb is Verb.REVOKE and job is not None and job.status is DEAD]
+        return [job for verb, _, job, _ in moves if verb is Verb.REVOKE and job is not None and job.status is DEAD]
 
     def landed(
         self,

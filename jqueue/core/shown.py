@@ -140,6 +140,7 @@ class ShownEvent(msgspec.Struct):
     created_at: Instant | None
     error: str | None
     jobs: int
+    asked_by: str | None
 
 
 def event_values(event: HistoryEvent) -> dict[str, Any]:

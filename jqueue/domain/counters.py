@@ -211,7 +211,7 @@ def with_moves(
         bulk: its transitions of many jobs at once.
     """
     changed: dict[str, _Sums] = {}
-    for verb, before, after in moves:
+    for verb, before, after, _ in moves:
         if verb is HEARTBEAT:
             continue
         job = before or after

@@ -239,11 +239,13 @@ class Draft:
             the writers' commits do not count, because no call could make room there.
         uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
         blob_bytes: size limit of the blob in the process that commits, for a queue that has no limit of its own.
+        asked_by: person or program that asked for the operation that is carried out now; None if it is not known.
         check: called with the new values that an operation has brought, and refuses it by its error; None: none is.
     """
 
     blob_bytes: int = Limits().blob_bytes
     check: Callable[[Any], object] | None = None
+    asked_by: str | None = None
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
@@ -352,7 +354,7 @@ class Draft:
         if status not in TRANSITIONS.get((before, verb), ()):
             raise AssertionError(f"illegal transition: {before} --{verb}--> {status}")
         self.changed = True
-        self.moves.append((verb, job, after))
+        self.moves.append((verb, job, after, self.asked_by))
         if job is not None and self.jobs.rows.of:
             self.jobs.rows.take(job.id, self._changes)
         if after is not None:
@@ -400,7 +402,7 @@ class Draft:
         if move.jobs:
             floor = self.header.segments[move.rows[0][0]].floor
             self.changed = True
-            self.bulk_moves.append(move._replace(attempt=move.attempt + floor) if floor else move)
+            self.bulk_moves.append(move._replace(attempt=move.attempt + floor, asked_by=self.asked_by))
 
     def admit(self, job: JobRecord) -> None:
         """Put a job that is in progress in a range into the blob, before it is moved by itself."""
@@ -422,7 +424,7 @@ class Draft:
         assert range_id is not None
         claim = self.header.ranges[range_id]
         self.set_range(range_id, claim.evolve(cancelled=(*claim.cancelled, job.id)))
-        self.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True)))
+        self.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True), self.asked_by))
 
     def give_back(self, range_id: str, name: str, rows: range) -> None:
         """Make rows of a range wait again: see `SegmentRows.give_back`."""

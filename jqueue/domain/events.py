@@ -62,6 +62,7 @@ class HistoryEvent(msgspec.Struct, frozen=True):
         jobs: number of jobs; more than 1 only for a bulk enqueue and for ranges.
         rows: of a bulk enqueue and of ranges, the rows of the jobs: names of segments, each with spans of row numbers.
             Not shown by `repr`.
+        asked_by: person or program that ordered it, such as a token's name or `user@host`; None if it is not known.
     """
 
     number: int
@@ -80,6 +81,7 @@ class HistoryEvent(msgspec.Struct, frozen=True):
     payload: bytes | None = None
     jobs: int = 1
     rows: Places = ()
+    asked_by: str | None = None
 
     def __repr__(self) -> str:
         shown = (name for name in self.__struct_fields__ if name not in ("payload", "rows"))
@@ -94,6 +96,7 @@ class Kind(NamedTuple):
     before: JobStatus | None = None
     after: JobStatus | None = None
     holder: str | None = None
+    asked_by: str | None = None
 
 
 class EventRow(NamedTuple):
@@ -175,11 +178,11 @@ def events_in(text: Raw) -> list[HistoryEvent]:
     at, kinds, events = batch.at, batch.kinds, list[HistoryEvent]()
     for number, row in enumerate(batch.events, batch.first):
         kind, job_id, attempt, seconds, age, error, payload, jobs, rows = row
-        entrypoint, verb, before, after, holder = kinds[kind]
+        entrypoint, verb, before, after, holder, asked_by = kinds[kind]
         waited, ran = (seconds, None) if verb == Verb.CLAIM else (None, seconds)
         created_at = None if age is None else at - timedelta(seconds=age)
         shared = number, at, verb, job_id, entrypoint, before, after, attempt, holder
-        events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, rows))
+        events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, rows, asked_by))
     return events
 
 
@@ -210,7 +213,7 @@ def batches_of(
     return batches
 
 
-Kinds: TypeAlias = dict[tuple[str, Verb, JobStatus | None, JobStatus | None, str | None], int]
+Kinds: TypeAlias = dict[tuple[str | None, ...], int]
 """The kinds of the events of a batch, each with its place: all claims of a worker are of one kind."""
 
 
@@ -220,7 +223,8 @@ def _bulk_batch(bulk: Iterable[BulkMove], number: int, now: datetime) -> Raw:
     rows = []
     for move in bulk:
         after = None if move.after is JobStatus.COMPLETED else move.after
-        kind = kinds.setdefault((move.entrypoint, move.verb, move.before, after, move.holder), len(kinds))
+        asked = (move.asked_by,) if move.asked_by else ()
+        kind = kinds.setdefault((move.entrypoint, move.verb, move.before, after, move.holder, *asked), len(kinds))
         seconds = round(sum(each * jobs for each, jobs in move.seconds) / move.jobs, 3) if move.seconds else None
         age = None if move.created_at is None else _seconds(move.created_at, now, 6)
         are_named = sum(len(spans) for _, spans in move.rows) <= MOST_SPANS
@@ -232,7 +236,7 @@ def _bulk_batch(bulk: Iterable[BulkMove], number: int, now: datetime) -> Raw:
 def _rows(moves: Iterable[Move], kinds: Kinds, now: datetime, *, payloads: bool) -> Iterator[tuple[Any, ...]]:
     """Yield an `EventRow` for each transition. Values at its end that it lacks are left out."""
     rest: tuple[Any, ...]
-    for verb, before, after in moves:
+    for verb, before, after, asked_by in moves:
         job = after or before
         assert job is not None
         new = None if after is None else after.status
@@ -243,7 +247,8 @@ def _rows(moves: Iterable[Move], kinds: Kinds, now: datetime, *, payloads: bool)
             old, holder, rest = before.status, job.holder, (_seconds(ready_since(before), now),)
         else:
             old, holder, rest = before.status, before.holder, _rest(verb, before, after, now)
-        kind = kinds.setdefault((job.entrypoint, verb, old, new, holder), len(kinds))
+        asked = (asked_by,) if asked_by else ()
+        kind = kinds.setdefault((job.entrypoint, verb, old, new, holder, *asked), len(kinds))
         yield kind, job.id, job.attempt, *rest
 
 

@@ -41,13 +41,13 @@ ACK, NACK = Verb.ACK, Verb.NACK
 RowsOf = tuple[str, Sequence[Span]]
 """The name of a segment, and rows of it."""
 
-Move = tuple[Verb, JobRecord | None, JobRecord | None]
-"""A transition of one job: the verb, and the job before and after; None if it is not in the queue."""
+Move = tuple[Verb, JobRecord | None, JobRecord | None, str | None]
+"""A transition of one job: the verb, the job before and after (None: it is not in the queue), and who asked for it."""
 
 
 def claims_of(moves: Iterable[Move]) -> Counter[str]:
     """Return the number of claims of each entrypoint among transitions."""
-    return Counter(job.entrypoint for verb, job, _ in moves if verb is Verb.CLAIM and job is not None)
+    return Counter(job.entrypoint for verb, job, *_ in moves if verb is Verb.CLAIM and job is not None)
 
 
 class BulkMove(NamedTuple):
@@ -70,6 +70,8 @@ class BulkMove(NamedTuple):
     """The rows of the jobs."""
     cancelled: int = 0
     """Of a revoked range, the number of jobs that leave at once, as they were cancelled."""
+    asked_by: str | None = None
+    """Person or program that asked for it. The draft sets it."""
 
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {

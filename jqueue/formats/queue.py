@@ -271,7 +271,7 @@ class StoreCalls(Calls):
     def _changes(self, operation: Operation, moves: Iterable[Move]) -> dict[str, Change]:
         """Return the change of each job that an operation has moved."""
         states: dict[str, tuple[JobRecord | None, JobRecord | None]] = {}
-        for _, before, after in moves:
+        for _, before, after, _ in moves:
             job_id = (before or after).id  # type: ignore[union-attr]
             states[job_id] = (states[job_id][0] if job_id in states else before), after
         if isinstance(operation, Sweep) and self.store.claims_expire_by_clock:  # the jobs keep their places

@@ -305,12 +305,21 @@ class Tokens:
         """Return the role of the user who has sent a request."""
         return self._role(request.cookies.get(self.cookie, ""))
 
+    def name(self, request: Request) -> str | None:
+        """Return the name of the token of the user who has sent a request."""
+        caller = self._caller(request.cookies.get(self.cookie, ""))
+        return None if caller is None else caller.name
+
     def _role(self, value: str) -> Role | None:
+        caller = self._caller(value)
+        return None if caller is None else caller.role
+
+    def _caller(self, value: str) -> Caller | None:
         found = None
         for caller in self._known.callers():  # all, so that time tells nothing
             same = hmac.compare_digest(self._value(caller.token_hash).encode(), value.encode())
             if same and caller.role in OF_THE_PAGE:
-                found = caller.role
+                found = caller
         return found
 
     def _value(self, known: str) -> str:

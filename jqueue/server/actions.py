@@ -32,7 +32,7 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import Guarded
+from jqueue.domain.operations.codec import Guarded, asked_by
 from jqueue.domain.operations.ends import RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule, StopWorker
@@ -352,6 +352,7 @@ class Request:
         view: the queue as it was read last.
         body: the arguments, as JSON.
         clock: tells how long the request has taken.
+        asked_by: name of the user's token, for the history; None if it is not known.
     """
 
     name: str
@@ -359,6 +360,7 @@ class Request:
     view: View
     body: Mapping[str, Any] = field(repr=False)
     clock: Clock
+    asked_by: str | None = None
 
     async def done(self) -> dict[str, Any]:
         """Carry out the action. Return the number of changed things, the name of a new one, and how to undo it.
@@ -411,7 +413,7 @@ class Request:
         async def change(jobs: list[Job]) -> None:
             before = values["before"] + answer["done"] + answer["changed"] + answer["refused"]
             operations = (
-                Guarded(action.make(job.id, {**values, "before": place}), job=job)
+                asked_by(self.asked_by, Guarded(action.make(job.id, {**values, "before": place}), job=job))
                 for place, job in enumerate(sorted(jobs, key=ORDERS["served"]), before)
             )
             try:
@@ -494,7 +496,7 @@ class Request:
         Raises:
             JQueueError: it was refused, or its outcome is not known.
         """
-        [result] = await certain(self.queue.apply_each(operation), SECOND_THOUGHT)
+        [result] = await certain(self.queue.apply_each(asked_by(self.asked_by, operation)), SECOND_THOUGHT)
         if isinstance(result, JQueueError):
             raise result
         return result

@@ -25,6 +25,7 @@ import json
 from collections.abc import Awaitable, MutableMapping
 from typing import Any, NoReturn
 
+import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -36,7 +37,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import OBJECTS
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
-from jqueue.domain.operations.codec import held_by
+from jqueue.domain.operations.codec import asked_by, held_by
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.enqueue import Enqueue
@@ -111,6 +112,9 @@ class Calls:
             if isinstance(message, Stop):
                 _check(caller, Dequeue(call=message.call), self._queue.options.limits)
             else:
+                if isinstance(message, Batch):
+                    operations = tuple(asked_by(caller.name, each) for each in message.operations)
+                    message = msgspec.structs.replace(message, operations=operations)
                 for operation in message.operations if isinstance(message, Batch) else (message.operation,):
                     _check(caller, operation, self._queue.options.limits)
             work = asyncio.ensure_future(self._service.answer(message, hidden=bool(HIDDEN[caller.role])))

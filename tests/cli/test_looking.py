@@ -19,6 +19,7 @@ import pytest
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.operator import Attend
 from jqueue.operations import Enqueue
+from jqueue.runtime.system import process_name
 from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, values
 from tests.cli.hostile import HOSTILE, fill
 
@@ -266,3 +267,15 @@ def test_a_live_screen_follows_the_queue_and_a_signal_ends_it_with_a_clean_termi
     assert b"\x1b[?1049l" in seen
     assert b"Traceback" not in seen
     assert b"\x1b[2J\x1b]0;" not in seen
+
+
+def test_the_history_names_the_user_of_a_command_and_not_the_worker_as_the_one_who_asked(path, queue):
+    queue.configure(history=3600)
+    queue.enqueue("mail", b"", job_id="job")
+    queue.dequeue("mail", holder="worker-1")
+    run("cancel", path, "job", "--running", "--yes", LOGNAME="alice")
+    [event] = rows("history", path, "--event", "cancel")
+    host = process_name().rpartition(":")[0]
+    assert ("worker-1", f"alice@{host}") == (event["holder"], event["asked_by"])
+    shown = run("history", path, "--event", "cancel", COLUMNS="300").stdout
+    assert f"in progress, claimed by worker-1, asked for by alice@{host}" in shown

@@ -10,6 +10,7 @@ from jqueue.domain.errors import StorageFatalError
 from jqueue.domain.header import WorkerRecord
 from jqueue.operations import Enqueue, Nack
 from jqueue.server import dashboard
+from jqueue.server.access import Role, TokenFile, Tokens
 from jqueue.testing import FakeClock
 from tests.server.asgi import act, get
 
@@ -420,3 +421,16 @@ async def test_a_worker_is_told_to_stop_unless_it_has_left(queue, app):
     await queue.enqueue("mail", b"")
     gone = await act(app, "stop-worker", body)
     assert (409, "changed") == (gone.status, gone.values["kind"])
+
+
+async def test_the_history_names_the_token_of_the_user_who_asked(queue, tmp_path):
+    await queue.configure(history=60)
+    jobs = [await queue.enqueue("mail", b"") for _ in range(3)]
+    TokenFile.add(tmp_path / "tokens", Role.OPERATOR, "alice", "hunter2")
+    app = dashboard(queue, authorize=(tokens := Tokens(TokenFile(tmp_path / "tokens"), "cookie", "secret")))
+    headers = {"cookie": f"cookie={tokens.session('hunter2')}"}
+    first, *rest = (await get(app, "/api/jobs", headers=headers)).values["jobs"]
+    await act(app, "cancel", {"id": first["id"], "seen": first["seen"]}, headers=headers)
+    await act(app, "cancel", {"jobs": [[job["id"], job["seen"]] for job in rest]}, headers=headers)
+    asked = {event.job_id: event.asked_by async for event in queue.history() if event.verb == "cancel"}
+    assert dict.fromkeys((job.id for job in jobs), "alice") == asked

@@ -270,3 +270,13 @@ async def test_a_small_answer_is_sent_at_once(broker):
         await broker.call(encode(Stop(client="c1", call="c1/1")), Role.WORKER)
         seconds.append(time.perf_counter() - begun)
     assert sorted(seconds)[10] < 0.03
+
+
+async def test_the_history_names_the_token_of_a_client_whatever_the_client_says(broker, other):
+    await other.configure(history=60)
+    for name in ("one", "two"):
+        await other.enqueue("mail", b"", job_id=name)
+    lies = Cancel("one", asked_by="root@elsewhere"), Guarded(Cancel("two", asked_by="root@elsewhere"))
+    await results(broker, batch(*lies), *lies, role=Role.OPERATOR)
+    asked = {event.job_id: event.asked_by async for event in other.history() if event.verb == "cancel"}
+    assert {"one": "operator", "two": "operator"} == asked

@@ -38,7 +38,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 def counted(counters, seconds, entrypoint="work"):
     """Return the counters after one more job was enqueued, `seconds` after the beginning."""
-    move = (Verb.ENQUEUE, None, record_of(Job(entrypoint=entrypoint, payload=b"", created_at=NOW)))
+    move = (Verb.ENQUEUE, None, record_of(Job(entrypoint=entrypoint, payload=b"", created_at=NOW)), None)
     return with_moves(counters, [move], NOW + timedelta(seconds=seconds))
 
 

@@ -7,11 +7,13 @@ from contextlib import aclosing
 import pytest
 from msgspec import Raw
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, Limits
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.events import events_in
 from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
-from jqueue.operations import Enqueue
+from jqueue.domain.operations.base import ASKED_BYTES
+from jqueue.domain.operations.codec import AllOrNothing, Guarded
+from jqueue.operations import Cancel, Enqueue, Nack, Purge, Reschedule
 from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
@@ -222,3 +224,24 @@ async def test_the_oldest_objects_are_removed_and_no_other_files(settings):
 def test_a_batch_whose_events_cannot_be_true_is_refused(text):
     with pytest.raises(ValueError, match=r"should have 2|not a batch of events|age that is out of range"):
         events_in(Raw(text))
+
+
+@in_virtual_time
+async def test_events_name_who_asked_for_them_and_the_others_of_the_commit_do_not():
+    queue = queue_on(faulty())
+    await queue.configure(history=3600)
+    for name in "abcdef":
+        await queue.enqueue("t", b"", job_id=name)
+    [claimed] = await queue.dequeue("t")
+    liar = "\x1b[31m" + "é" * 200
+    both = AllOrNothing((Cancel("b", asked_by="eve"), Enqueue("t", b"", job_id="g")))
+    orders = Cancel("a", running=True, asked_by=liar), Guarded(both), Reschedule("c", delay=9, asked_by="bob")
+    await queue.apply_each(
+        *orders, Nack(claimed, dead=True, error="no"), Cancel("d"), Purge(JobStatus.QUEUED, "t", asked_by="eve")
+    )
+    asked = {(event.job_id, event.verb): event.asked_by async for event in queue.history() if event.asked_by}
+    cut = asked.pop(("a", "cancel"))
+    assert cut.startswith("\\x1b[31mé")
+    assert len(cut.encode()) <= ASKED_BYTES
+    purged = {(each, "purge"): "eve" for each in "cefg"}
+    assert {("b", "cancel"): "eve", ("c", "reschedule"): "bob", **purged} == asked

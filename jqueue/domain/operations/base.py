@@ -13,8 +13,9 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim, JobRecord, StoredObject
 from jqueue.domain.large_values import LargeValue, PayloadSource
-from jqueue.domain.limits import Limits, check_name
+from jqueue.domain.limits import Limits, check_name, cut_error
 from jqueue.domain.models import AnyJob, Job, QueueState, for_callers
+from jqueue.domain.printable import printable
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 
 JobReference = Job | Claim | str
@@ -29,6 +30,15 @@ if TYPE_CHECKING:  # a field as callers give it; when the operation is prepared,
 else:
     GivenClaim, GivenError, GivenJob, GivenPayload = Claim, str, JobRecord, bytes
     GivenNames = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+
+
+ASKED_BYTES = 100
+"""Size of the longest `asked_by`: the name, for the history, of a person or program that orders an operation."""
+
+
+def asker(name: str) -> str:
+    """Return the name of a person or program as the history keeps it: printable, and cut."""
+    return cut_error(printable(str(name)), ASKED_BYTES)
 
 
 class Preparation(msgspec.Struct, frozen=True):
@@ -95,6 +105,8 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
             ClaimLostError: it names a claim that the queue object cannot know.
         """
         names = {}
+        if (asked_by := getattr(self, "asked_by", None)) is not None:
+            names["asked_by"] = asker(asked_by)
         for name in (*self.checked_names, *self.optional_names):
             value = getattr(self, name)
             if value is not None or name in self.checked_names:
@@ -211,6 +223,12 @@ def _id_of(reference: JobReference) -> str:
     return reference.id if isinstance(reference, Job) else reference.job_id
 
 
+def carry_out(operation: Operation, draft: Draft, now: datetime) -> Any:
+    """Apply an operation to a draft, and return its result. Its transitions name who asked for it."""
+    draft.asked_by = getattr(operation, "asked_by", None)
+    return operation.change(draft, now)
+
+
 def perform(
     operations: Sequence[Operation], draft: Draft, now: datetime, *, atomic: bool = False
 ) -> list[Any] | JQueueError:
@@ -232,7 +250,7 @@ def perform(
         if results:
             savepoint = draft.savepoint()
         try:
-            result = operation.change(draft, now)
+            result = carry_out(operation, draft, now)
             if draft.check is not None:
                 draft.check(draft.changed_since(savepoint))
             results.append(result)

@@ -33,7 +33,16 @@ from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import NotLoaded, record_of
 from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
-from jqueue.domain.operations.base import GivenJob, JobReference, Operation, Preparation, perform, result_type
+from jqueue.domain.operations.base import (
+    GivenJob,
+    JobReference,
+    Operation,
+    Preparation,
+    asker,
+    carry_out,
+    perform,
+    result_type,
+)
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Redriven
@@ -83,7 +92,7 @@ class Guarded(Operation, frozen=True):
         """
         if (changed := self._changed(draft, now)) is not None:
             raise ChangedMeanwhileError(f"{changed} meanwhile")
-        return self.operation.change(draft, now)
+        return carry_out(self.operation, draft, now)
 
     def _changed(self, draft: Draft, now: datetime) -> str | None:
         """Return the part of an error that names what has changed; None if nothing has."""
@@ -153,7 +162,7 @@ class AllOrNothing(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> list[Any]:
         """Do the operations in order. The first refusal is the error of all, and the caller takes all of them back."""
-        return [operation.change(draft, now) for operation in self.operations]
+        return [carry_out(operation, draft, now) for operation in self.operations]
 
     def recovered(self, draft: Draft, at: datetime) -> Any:
         """Return the results, or the first error among them."""
@@ -169,6 +178,17 @@ def held_by(operation: Operation) -> Sequence[Operation]:
     """Return the operations that an operation holds."""
     inner = (operation.operation,) if isinstance(operation, Guarded) else ()
     return operation.operations if isinstance(operation, AllOrNothing) else inner
+
+
+def asked_by(who: str | None, operation: Operation) -> Operation:
+    """Return an operation that names a person or program as the one who asked for it, and for those that it holds."""
+    if isinstance(operation, Guarded):
+        return replace(operation, operation=asked_by(who, operation.operation))
+    if isinstance(operation, AllOrNothing):
+        return AllOrNothing(tuple(asked_by(who, each) for each in operation.operations))
+    if not hasattr(operation, "asked_by"):
+        return operation
+    return replace(operation, asked_by=who and asker(who))
 
 
 def count_of(operations: Iterable[Operation]) -> int:

@@ -472,13 +472,15 @@ class RequeueStale(Operation, frozen=True):
 
     Attributes:
         timeout: time since the last heartbeat; see `requeue_stale` for its smallest safe value.
+        asked_by: person or program that asks, for the history; cut at 100 bytes.
     """
 
     timeout: Duration
+    asked_by: str | None = None
 
     def prepared(self, preparation: Preparation) -> RequeueStale:
         """Return the operation with the timeout in seconds."""
-        return RequeueStale(to_seconds("timeout", self.timeout))
+        return replace(super().prepared(preparation), timeout=to_seconds("timeout", self.timeout))
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead. It ignores the timeouts of the claims: fencing keeps that safe."""

@@ -30,9 +30,11 @@ class Cancel(OnJob, frozen=True):
         job_id: the id of the job.
         running: True if a job in progress is to be stopped too. Its holder is told at its next heartbeat, and the job
             leaves when that claim ends. An ack still finishes it. The result is then the job in progress.
+        asked_by: person or program that asks, for the history; cut at 100 bytes.
     """
 
     running: bool = False
+    asked_by: str | None = None
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield `cancel_running` if a job in progress is to be stopped too."""
@@ -116,6 +118,7 @@ class Redrive(Operation, frozen=True):
         entrypoint: redrive the jobs of this entrypoint only.
         delay: time from now before which no job is claimed; 0 means at once.
         every: time from one job to the next, so that a service which has just come back is not hit by all at once.
+        asked_by: see `Cancel`.
     """
 
     optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint")
@@ -124,6 +127,7 @@ class Redrive(Operation, frozen=True):
     entrypoint: str | None = None
     delay: Duration = 0
     every: Duration = 0
+    asked_by: str | None = None
 
     def prepared(self, preparation: Preparation) -> Redrive:
         """Return the operation, checked, with the times in seconds."""
@@ -194,6 +198,7 @@ class Purge(Operation, frozen=True):
         older_than: remove only jobs that died or finished longer ago (if queued, that were created longer ago).
         job_id: remove this job only, whatever its entrypoint and its age.
         before: the same as `older_than`, as a moment of the queue's clock. A commit that comes later removes no more.
+        asked_by: see `Cancel`.
     """
 
     optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint")
@@ -203,6 +208,7 @@ class Purge(Operation, frozen=True):
     older_than: Duration | None = None
     job_id: str | None = None
     before: datetime | None = None
+    asked_by: str | None = None
 
     def prepared(self, preparation: Preparation) -> Purge:
         """Return the operation, checked, with the age in seconds."""
@@ -434,12 +440,14 @@ class Reschedule(OnJob, frozen=True):
         job_id: the id of the job.
         delay: time from now before which the job is not claimed; 0 means at once.
         run_at: time before which the job is not claimed.
+        asked_by: see `Cancel`.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
 
     delay: Duration | None = None
     run_at: Moment | None = None
+    asked_by: str | None = None
 
     def prepared(self, preparation: Preparation) -> Reschedule:
         """Return the operation, checked, with the delay in seconds and the time in UTC."""
@@ -474,12 +482,13 @@ class Reschedule(OnJob, frozen=True):
 class Reprioritise(OnJob, frozen=True):
     """Give a queued job another priority. Its sequence number gives its place among jobs of that priority.
 
-    Its result is the job.
+    Its result is the job. For `asked_by`, see `Cancel`.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("reschedule",)
 
     priority: Priority
+    asked_by: str | None = None
 
     def prepared(self, preparation: Preparation) -> Reprioritise:
         """Check the arguments."""

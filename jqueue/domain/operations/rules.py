@@ -296,6 +296,7 @@ class RunSchedule(Operation, frozen=True):
     Attributes:
         name: the name of the entry.
         job_id: id of the new job; drawn when the operation is prepared.
+        asked_by: person or program that asks, for the history; cut at 100 bytes.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
@@ -303,6 +304,7 @@ class RunSchedule(Operation, frozen=True):
 
     name: str
     job_id: str = ""
+    asked_by: str | None = None
 
     def prepared(self, preparation: Preparation) -> RunSchedule:
         """Check the name, and draw the id."""

@@ -215,7 +215,7 @@ function life(events) {
     String(event.attempt),
     event.wait_seconds !== null ? `waited ${duration(event.wait_seconds)}`
       : event.run_seconds !== null ? `ran ${duration(event.run_seconds)}` : "",
-    excerpt(event.error || event.holder || ""),
+    excerpt([event.error || event.holder, event.asked_by && `asked for by ${event.asked_by}`].filter(Boolean).join(", ")),
   ] }));
   return [table("Events", columns, rows, ""), events.more && h("p", {}, "Earlier events are not shown."),
     events.missing && h("p", { class: "warning" }, foreign(events.missing))];

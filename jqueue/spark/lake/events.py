@@ -22,6 +22,7 @@ _TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("wait_seconds", "run_seconds"), pa.float64()),
     **{"created_at": pa.timestamp("us", tz="UTC"), "error": pa.string(), "payload": pa.binary()},
     "rows": pa.list_(pa.struct([("segment", pa.string()), ("spans", pa.list_(_SPAN))])),
+    "asked_by": pa.string(),
 }
 ROWS = pa.schema(_TYPES)
 """The columns of a file: the name and id of a queue, and the fields of a `HistoryEvent`."""
@@ -31,7 +32,7 @@ LAKE = ROWS.append(pa.field("day", pa.date32())).append(pa.field("entrypoint", p
 
 _TYPES |= {"place": pa.int64(), "kind": pa.int64(), "seconds": pa.float64(), "age": pa.float64()}
 
-_OF_KINDS = ("place", "queue", "queue_id", "at", "verb", "before", "after", "holder")
+_OF_KINDS = ("place", "queue", "queue_id", "at", "verb", "before", "after", "holder", "asked_by")
 """Values that all events of a kind in a batch share. The first is the number of their day, entrypoint and tail."""
 
 NO_ENTRYPOINT = "__HIVE_DEFAULT_PARTITION__"
@@ -83,7 +84,7 @@ class Columns:
         day, events = batch.at.date().isoformat(), batch.events[first - batch.first : high - batch.first + 1]
         for kind in batch.kinds:
             place = self._places.setdefault((day, kind.entrypoint, tail), len(self._places))
-            self._kinds.append((place, name, queue, batch.at, kind.verb, kind.before, kind.after, kind.holder))
+            self._kinds.append((place, name, queue, batch.at, *kind[1:]))
         self._cells["number"] += range(first, first + len(events))
         for field, cells in zip(EventRow._fields, zip(*events, strict=True), strict=False):
             if field == "kind":
