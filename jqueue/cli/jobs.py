@@ -8,7 +8,7 @@ from base64 import b64encode
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, closing, suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from os.path import commonprefix
 from typing import Annotated, Any
@@ -26,6 +26,7 @@ from jqueue.cli.printing import age, ago, length, moment, show_json, size
 from jqueue.cli.progress import DEEP, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import ShownLife, event_values, job_values
+from jqueue.core.verbs.operator import BEFORE
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobNotFoundError, JobsUnreadableError
 from jqueue.domain.events import HistoryEvent
@@ -323,9 +324,6 @@ def ls(
         return live(url, draw, interval, instead="jqueue ls", as_json=as_json)
     on_queue(url, write)
 
-
-BEFORE = timedelta(minutes=1)
-"""Time before the creation of a job from which on its events are looked for: clocks may disagree."""
 
 TEXT_BYTES = 64 << 10
 """Largest payload that is shown in full."""

@@ -25,7 +25,7 @@ from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
 from jqueue.server.access import ACCESS, OF_THE_PAGE, Authorize, Role, Tokens, without_hidden
 from jqueue.server.jobs import dead_groups, job_details, job_page, query_of
-from jqueue.server.past import events_of, timeline
+from jqueue.server.past import Lives, timeline
 from jqueue.server.payloads import payload_of, result_of
 from jqueue.server.shield import Shield
 from jqueue.server.view import Viewers, overview
@@ -65,6 +65,7 @@ class _Dashboard:
         self._authorize = authorize
         self._clock = clock
         self._viewers = Viewers(queue, clock)
+        self._lives = Lives(queue, clock)
         self._reading_past = asyncio.Lock()  # an hour of a busy queue is much to read: one viewer at a time
 
     def application(self) -> Starlette:
@@ -158,7 +159,7 @@ class _Dashboard:
         return await result_of(self._queue, await self._found(request))
 
     async def _events(self, request: Request) -> dict[str, Any]:
-        return await events_of(self._queue, job_id=request.query_params.get("id", ""))
+        return await self._lives.look(await self._viewers.look(), request.query_params.get("id", ""))
 
     async def _timeline(self, request: Request) -> dict[str, Any]:
         view = await self._viewers.look()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, cast
 
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import event_values
-from jqueue.domain.errors import HistoryDamagedError
+from jqueue.core.verbs.operator import BEFORE
+from jqueue.core.view import QueueView
+from jqueue.domain.errors import HistoryDamagedError, JobsUnreadableError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
 from jqueue.domain.stats import EntrypointStats
+from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.server.view import View
 
@@ -26,25 +30,32 @@ MINUTES = 60
 EVENTS_READ = 200_000
 """Maximum number of events that are read for the drawing. A busier queue is drawn for a shorter time."""
 
+KEPT = 60.0
+"""Seconds for which the events of a job are kept after a page has looked at it."""
+
 SECONDS = 30.0
 """Seconds within which a history must be read."""
 
 _KIND = {"enqueue": "enqueued", "dequeue": "claimed", "ack": "done", "nack": "failed", "stale": "failed"}
 
 
-async def events_of(queue: JobQueue, most: int = EVENTS_SHOWN, **choice: Any) -> dict[str, Any]:
+async def events_of(
+    queue: JobQueue, most: int = EVENTS_SHOWN, view: QueueView | None = None, **choice: Any
+) -> dict[str, Any]:
     """Return events, the newest first; if there may be `more`; and the reason if some are `missing`.
 
     Args:
         queue: the queue. Without a history it has no events.
         most: number of events.
-        choice: the arguments of its `history`.
+        view: the queue as it was read; None to read it.
+        choice: the arguments of its `history`, or of `history_of`.
     """
     shown: list[dict[str, Any]] = []
-    answer = {"events": shown, "more": False, "missing": None}
+    answer: dict[str, Any] = {"events": shown, "more": False, "missing": None}
     if not queue.capabilities.history:
         return answer
-    history = cast(SupportsHistory, queue).history(**choice, deadline=SECONDS)
+    own = cast(BlobQueue, queue)
+    history = own.history(**choice, deadline=SECONDS) if view is None else own.history_of(view, **choice)
     try:
         async with asyncio.timeout(SECONDS), aclosing(cast(Any, history)) as events:
             async for event in events:
@@ -56,6 +67,65 @@ async def events_of(queue: JobQueue, most: int = EVENTS_SHOWN, **choice: Any) ->
     except TimeoutError:
         return answer | {"more": True}
     return answer
+
+
+@dataclass
+class _Life:
+    """The events of a job.
+
+    Attributes:
+        looked_at: time of the last look at them.
+        last: number of the last event of the queue that was read.
+        answer: what the page shows.
+    """
+
+    looked_at: float
+    last: int = 0
+    answer: dict[str, Any] = field(default_factory=dict)
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class Lives:
+    """The events of jobs, kept while pages look at them. No event is read twice, and none after the end of a job.
+
+    Args:
+        queue: the queue.
+        clock: tells when a page has last looked.
+    """
+
+    def __init__(self, queue: JobQueue, clock: Clock) -> None:
+        self._queue, self._clock = queue, clock
+        self._lives: dict[str, _Life] = {}
+
+    async def look(self, view: View, job_id: str) -> dict[str, Any]:
+        """Return the newest events of the last life of a job: see `events_of`."""
+        history, now = view.header.history, self._clock.monotonic()
+        if history is None:
+            return await events_of(self._queue, job_id=job_id)
+        self._lives = {name: each for name, each in self._lives.items() if each.looked_at > now - KEPT}
+        life = self._lives.setdefault(job_id, _Life(now))
+        life.looked_at = now
+        async with life.reading:
+            known = life.answer if life.last <= history.last else {}  # or else a backup of the queue was restored
+            events = known.get("events", [])
+            is_over = bool(events) and events[0]["after"] is None and job_id not in view.queue.records
+            if known and (is_over or life.last == history.last):
+                return known
+            created_at = None
+            if not known:
+                with suppress(JobsUnreadableError):  # it is not known when the job was enqueued
+                    job = await view.queue.find(job_id)
+                    created_at = None if job is None else job.created_at - BEFORE
+            after = life.last if known else 0
+            new = await events_of(
+                self._queue, view=view.queue, job_id=job_id, since=created_at, after=after, last_life=True
+            )
+            every = new["events"] + events
+            more = new["more"] or known.get("more", False) or len(every) > EVENTS_SHOWN
+            missing = new["missing"] or known.get("missing")
+            life.answer = {"events": every[:EVENTS_SHOWN], "more": more, "missing": missing}
+            life.last = history.last
+            return life.answer
 
 
 @dataclass

@@ -1,13 +1,18 @@
 """The figures and the jobs that the dashboard sends to its page."""
 
+import asyncio
 import json
 
-from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue import DirectQueue, InMemoryStorage, Limits, LocalFileSystemStorage
+from jqueue.domain.history import EVENTS_PER_OBJECT
 from jqueue.operations import Enqueue
 from jqueue.server import dashboard
 from jqueue.server.jobs import SEARCHED
-from jqueue.testing.faults import FaultyStorage
+from jqueue.server.past import KEPT
+from jqueue.testing.faults import FaultyObjects, FaultyStorage
+from jqueue.testing.virtual_time import VirtualClock
 from tests.server.asgi import act, get, post
+from tests.virtual_world import in_virtual_time
 
 SECRET = b"hunter2"
 
@@ -175,3 +180,43 @@ async def test_viewers_share_the_reads_of_an_unchanged_queue_and_get_304_for_it(
         await act(app, "enqueue", {"entrypoint": "mail"})
         later = await get(app, "/api/overview", headers={"If-None-Match": first.headers["etag"]})
         assert 2 == later.values["ready"]
+
+
+@in_virtual_time
+async def test_pages_of_a_job_read_each_object_of_the_history_since_its_enqueue_once_and_none_after_its_end():
+    storage = FaultyObjects(InMemoryStorage(clock=VirtualClock()))
+    limits = Limits(hot_bytes=None, batch_size=30_000)
+
+    async def fill_objects(number):
+        for _ in range(number):
+            await queue.enqueue_many([Enqueue("other", b"") for _ in range(EVENTS_PER_OBJECT + 1)])
+            await asyncio.sleep(10)
+        await queue.pause("other")  # the move lands with the next commit
+        storage.object_calls.clear()
+
+    async def look(job_id, times=20):
+        """What two pages show that look each second, and the number of objects that were read meanwhile."""
+        for _ in range(times):
+            shown, _ = await asyncio.gather(*(get(app, f"/api/job/events?id={job_id}") for _ in range(2)))
+            await asyncio.sleep(1)
+        reads = [name for name, _ in storage.object_calls].count("read_object")
+        storage.object_calls.clear()
+        return [event["event"] for event in shown.values["events"]], reads
+
+    async with DirectQueue(storage, clock=VirtualClock(), limits=limits) as queue:
+        app = dashboard(queue, authorize=lambda request: "viewer", clock=VirtualClock())
+        await queue.configure(history=3600 * 24)
+        await fill_objects(6)
+        job = await queue.enqueue("mail", b"", priority=-1)
+        await fill_objects(3)
+        assert (["enqueue"], 2) == await look(job.id)
+        await queue.resume("other")
+        [claimed] = await queue.dequeue("mail")
+        assert (["dequeue", "enqueue"], 0) == await look(job.id)
+        await queue.ack(claimed)
+        assert (["ack", "dequeue", "enqueue"], 0) == await look(job.id)
+        await fill_objects(2)
+        assert (["ack", "dequeue", "enqueue"], 0) == await look(job.id)
+        await asyncio.sleep(KEPT)
+        story, reads = await look(job.id)  # a page that is opened later reads back to the enqueue
+        assert (["ack", "dequeue", "enqueue"], 5) == (story, reads)

@@ -351,6 +351,7 @@ class HistoryReader(msgspec.Struct):
         call_timeout: maximum seconds for one try.
         present: reads the present header of the queue, to learn which events were removed meanwhile.
         since: events before this time are not needed; None: all are.
+        after: events up to this number are not needed.
         wanted: a text that the batch of every wanted event contains, so that the others need not be read; b"" if there
             is none.
         damaged: objects that are missing or cannot be read, each with its events and the reason.
@@ -363,6 +364,7 @@ class HistoryReader(msgspec.Struct):
     call_timeout: float
     present: Callable[[], Awaitable[Header]]
     since: datetime | None = None
+    after: int = 0
     wanted: bytes = b""
     damaged: list[str] = msgspec.field(default_factory=list)
     gaps: list[tuple[int, int]] = msgspec.field(default_factory=list)
@@ -432,15 +434,16 @@ class HistoryReader(msgspec.Struct):
 
     @property
     def _is_over(self) -> bool:
-        """True if all earlier events are too old to be wanted."""
-        return self.since is not None and self._at + CLOCKS_DIFFER < self.since.timestamp()
+        """True if no earlier event is wanted: all are too old, or have been read before."""
+        is_old = self.since is not None and self._at + CLOCKS_DIFFER < self.since.timestamp()
+        return is_old or self._below <= self.after + 1
 
     def _taken(self, batches: Iterable[Raw], through: int) -> Iterator[HistoryEvent]:
         """Yield the wanted events among these, the newest first. Those that were there before are left out."""
         for batch in reversed(list(batches)):
             first, last, at = span_of(batch)
             above, last = self._below, min(last, self._below - 1, through)
-            if last < first:
+            if last < first or last <= self.after:
                 continue
             if last < above - 1:
                 self._holes.append((last + 1, above - 1))

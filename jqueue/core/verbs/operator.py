@@ -6,7 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import aclosing
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack
 
@@ -39,12 +39,16 @@ from jqueue.domain.operations.rules import (
 from jqueue.domain.rules import Schedule, as_shown
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.domain.stats import QueueStats
+from jqueue.domain.transitions import Verb
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Operator, SupportsHistory, SupportsPeek
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 
 logger: Logger = logger_of("jqueue")
 
+
+BEFORE = timedelta(minutes=1)
+"""Time by which the clock of the program that enqueued a job may be ahead of that of the commit."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -253,6 +257,8 @@ class HistoryVerbs(BlobBase, SupportsHistory):
         job_id: str | None = None,
         since: datetime | None = None,
         until: datetime | None = None,
+        after: int = 0,
+        last_life: bool = False,
     ) -> AsyncIterator[HistoryEvent]:
         """Iterate over the events up to a version of the queue that was read before, as `history` does.
 
@@ -261,9 +267,11 @@ class HistoryVerbs(BlobBase, SupportsHistory):
             job_id: events of this job only.
             since: events from this time on only.
             until: events before this time only.
+            after: events with a higher number only.
+            last_life: True to end with the enqueue of the job, so that objects from before it need not be read.
         """
         self.capabilities.require("history")
-        return self._history(view.header, job_id, None, since, until, self._seconds(None))
+        return self._history(view.header, job_id, None, since, until, self._seconds(None), after, last_life)
 
     async def _history(
         self,
@@ -273,6 +281,8 @@ class HistoryVerbs(BlobBase, SupportsHistory):
         since: datetime | None,
         until: datetime | None,
         seconds: float,
+        after: int = 0,
+        last_life: bool = False,
     ) -> AsyncIterator[HistoryEvent]:
         if header is None:
             header = (await self._seen(seconds)).header
@@ -283,7 +293,7 @@ class HistoryVerbs(BlobBase, SupportsHistory):
             return (await self._view(seconds)).header
 
         reader = HistoryReader(objects, self.options.entropy, seconds, timeout, present)
-        reader.since = since
+        reader.since, reader.after = since, after
         reader.wanted = b"" if job_id is None else msgspec.json.encode(job_id)
         async with aclosing(reader.events(header)) as events:
             async for event in events:
@@ -293,3 +303,7 @@ class HistoryVerbs(BlobBase, SupportsHistory):
                     and (until is None or event.at < until)
                 ):
                     yield event
+                    if last_life and event.verb == Verb.ENQUEUE:
+                        return
+                    if last_life and event.after is None:
+                        reader.since = event.created_at and event.created_at - BEFORE
