@@ -347,6 +347,27 @@ def test_a_cron_entry_is_set_run_and_removed(path, queue):
     assert "'nightly'" in refused("schedule", path, "nightly", "--run-now")
 
 
+def test_one_field_of_a_cron_entry_is_changed_and_the_others_stay(path, queue):
+    queue.schedule("nightly", "30 2 * * *", "clean", b"all", timezone="Europe/Berlin", max_attempts=3, priority=-5)
+    [before] = queue.schedules()
+    changes = {
+        "priority": (["--priority", "7"], 7),
+        "cron": (["--cron", "0 4 * * *"], "0 4 * * *"),
+        "payload": (["some"], b"some"),
+        "timezone": (["--timezone", "UTC"], "UTC"),
+    }
+    for name, (options, value) in changes.items():
+        assert text("schedule", path, "nightly", *options).startswith(
+            "changed the entry of this name; the next job is "
+        )
+        [after] = queue.schedules()
+        expected = before.evolve(**{name: value}, next_at=after.next_at, fired=after.fired)
+        assert expected == after
+        before = after
+    assert "give what is to be changed" == refused("schedule", path, "nightly")
+    assert "give --cron" in refused("schedule", path, "daily", "--cron", "0 4 * * *")
+
+
 def test_all_entrypoints_are_paused_in_one_commit(path, jobs):
     before = jobs.read_state().version
     assert {"entrypoints": ["mail", "report"], "paused": True, "changed": 2} == values("pause", path, "--all")
