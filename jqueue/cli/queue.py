@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from msgspec import structs
 
 from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
-from jqueue.cli.options import duration, expanding
+from jqueue.cli.options import duration, expanding, past
 from jqueue.cli.options import size as size_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import (
     age,
     brief,
+    instant,
     length,
     moment,
     note,
@@ -25,15 +28,17 @@ from jqueue.cli.printing import (
     size,
     tell,
 )
+from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import stats_values
-from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError
+from jqueue.domain.counters import EventCounters, Totals
+from jqueue.domain.errors import ChangedMeanwhileError, HistoryDamagedError, InvalidJobError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
 from jqueue.domain.operations.rules import Pause, Resume, SetLimits
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings
-from jqueue.domain.stats import EntrypointStats
+from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
 
 LISTED = 20
 """Largest number of workers that are listed for people."""
@@ -43,6 +48,7 @@ WRITERS = 5
 
 COUNTS = ("ready", "scheduled", "in_progress", "dead", "completed")
 RATED = ("enqueued", "claimed", "done", "failed")
+ORDERS = (*COUNTS, *RATED)
 WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
 TEXTS = ("entrypoint", "entrypoints", "when")
 """The titles of columns that are not for numbers. Nor is the first of a table."""
@@ -55,12 +61,21 @@ def stats(
     url: URL,
     watch: Annotated[bool, typer.Option("--watch", help="Show the figures live, until Ctrl-C.")] = False,
     interval: Interval = 1.0,
+    since: Annotated[
+        str | None, option("TIME", "Count jobs and times since then: 1h, or 2026-11-23 in UTC. By default all.")
+    ] = None,
+    sort: Annotated[
+        str | None, option("COLUMN", f"Order of the entrypoints: {', '.join(ORDERS)}. By default their names.")
+    ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Show the figures of a queue: jobs by entrypoint, rates, times, workers, limits, cron entries.
+    """Show the figures of a queue: jobs by entrypoint, rates, times, workers, limits, cron entries, bytes.
 
     Jobs wait from the moment they are ready until they are claimed, and run until they are acked or nacked. The median
     and the 95% are rounded up to a power of two, in milliseconds.
+
+    With --since, claims, failures and times are those of that time. They come from the history, if the queue keeps one:
+    `jqueue configure URL --history 30d`. Without it, --since takes 1m, 1h or 1d, and there are no times.
 
     If ready jobs wait because of a pause, a limit or a missing worker, a line says so.
 
@@ -72,11 +87,22 @@ def stats(
 
     Exits with 2 if the queue does not exist or cannot be read.
     """
+    if sort is not None and sort not in ORDERS:
+        raise RefusedError(f"--sort takes {', '.join(ORDERS)}")
+    if since is not None and watch:
+        raise RefusedError("--since looks through the history: give it without --watch")
 
     async def read(opened: OpenedQueue) -> Figures:
         await opened.view.list_segments()
-        one_object = opened.queue.capabilities.size_limit
-        return stats_values(opened.name, opened.view, await opened.stats(), opened.now(), one_object=one_object)
+        one_object, now, figures = opened.queue.capabilities.size_limit, opened.now(), await opened.stats()
+        first = past("--since", since, now)
+        if first is not None:
+            figures = await _since(opened, figures, first, now)
+        values = stats_values(opened.name, opened.view, figures, now, one_object=one_object)
+        values |= {"since": instant(first), "bytes": opened.view.bytes_by_part(now) if one_object else {}}
+        if sort is not None:
+            values["entrypoints"] = dict(sorted(values["entrypoints"].items(), key=lambda row: _order(row[1], sort)))
+        return values
 
     async def draw(opened: OpenedQueue, terminal: Terminal, _: int) -> list[str]:
         return [f"{opened.now().astimezone(UTC):%H:%M:%S} UTC", *_page(await read(opened), opened.now(), terminal)]
@@ -94,17 +120,73 @@ def stats(
         on_queue(url, write)
 
 
+async def _since(opened: OpenedQueue, figures: QueueStats, first: datetime, now: datetime) -> QueueStats:
+    """Return figures whose totals and times are those since a time.
+
+    Raises:
+        RefusedError: the queue keeps no history, and its counters do not tell.
+    """
+    known = {name: each.totals or Totals() for name, each in (figures.entrypoints or {}).items()}
+    counted_since, history = EventCounters(), opened.view.header.history
+    if isinstance(opened.queue, BlobQueue) and history is not None:
+        last = None
+        try:
+            async for event in opened.queue.history_of(opened.view, since=first):
+                counted_since.add(event)
+                last = event
+        except HistoryDamagedError as error:
+            note(str(error))
+        if last is not None and last.number == history.removed + 1:
+            note(f"the history begins at {moment(last.at)} UTC: what happened before is not counted")
+        found = counted_since.totals(now)
+    else:
+        window = next(
+            (name for name, length in WINDOWS.items() if length == round((now - first).total_seconds())), None
+        )
+        if window is None:
+            raise RefusedError(
+                "--since takes 1m, 1h or 1d, as this queue keeps no history: `jqueue configure URL --history 30d`"
+            )
+        rates = {name: getattr(each, window.replace(" ", "_")) for name, each in known.items()}
+        found = {
+            name: Totals(**{kind: round(getattr(each, kind) * WINDOWS[window]) for kind in RATED})
+            for name, each in rates.items()
+        }
+
+    def within(name: str) -> Totals:
+        now_known = known.get(name, Totals())
+        kept = {key: getattr(now_known, key) for key in ("last_minute", "last_hour", "last_day")}
+        return structs.replace(found.get(name, Totals()), **kept)
+
+    entrypoints = {
+        name: replace((figures.entrypoints or {}).get(name, EntrypointStats()), totals=within(name))
+        for name in sorted({*known, *found})
+    }
+    whole = sum_of(EntrypointStats, [EntrypointStats(totals=each.totals) for each in entrypoints.values()])
+    return replace(figures, entrypoints=entrypoints, totals=whole.totals)
+
+
+def _order(figures: Figures, column: str) -> float:
+    """Return the place of an entrypoint: the largest number of a column is first."""
+    totals: Figures = figures["totals"] or {}
+    return -float(totals.get(column, 0) if column in RATED else figures[column])
+
+
 def _page(values: Figures, now: datetime, terminal: Terminal) -> Iterator[str]:
     """Yield the lines of the figures for people."""
     entrypoints: Mapping[str, Figures] = values["entrypoints"]
-    timed = {name: each for name, each in entrypoints.items() if each["wait_seconds"] and each["wait_seconds"]["count"]}
+    claimed = {name: each for name, each in entrypoints.items() if (each["totals"] or {}).get("claimed")}
     tables: Sequence[tuple[Sequence[str], Iterable[Row]]] = (
         (("jobs", *RATED), _rates(values)),
-        (("entrypoint", "median wait", "95% wait", "median run", "95% run"), _with_all(timed, values, _times)),
+        (
+            ("entrypoint", "claimed", "failed", "median wait", "95% wait", "median run", "95% run"),
+            _with_all(claimed, values, _times),
+        ),
         (("worker", "jobs", "oldest", "seen", "entrypoints"), _workers(values["workers_seen"], now)),
         (("writer", "commits", "last", "cycle"), _writers(values["writers"], now)),
         (("limits", "in progress", "claims"), _limits(entrypoints)),
         (("cron entry", "entrypoint", "when", "next (UTC)", "in"), _schedules(values["schedules"], now)),
+        (("the object", "bytes"), ([part, size(each)] for part, each in values["bytes"].items())),
     )
     waits = [
         f"{printable(name)}: {counted(each['ready'], 'ready job waits', 'ready jobs wait')}: {each['why_waiting']}"
@@ -193,12 +275,14 @@ def _rates(values: Figures) -> Iterator[Row]:
         known = values["rates"][name.replace(" ", "_")]
         numbers = {kind: round(known[kind] * seconds) for kind in RATED}
         yield [name, *(_red(numbers[kind]) if kind == "failed" else numbers[kind] for kind in RATED)]
-    yield [Cell("in all", "bold"), *(_red(totals[kind]) if kind == "failed" else totals[kind] for kind in RATED)]
+    name = "in all" if values["since"] is None else f"since {moment(datetime.fromisoformat(values['since']))}"
+    yield [Cell(name, "bold"), *(_red(totals[kind]) if kind == "failed" else totals[kind] for kind in RATED)]
 
 
 def _times(figures: Figures) -> Row:
     times = [figures[kind][share] for kind in ("wait_seconds", "run_seconds") for share in ("median", "p95")]
-    return ["" if each is None else brief(each) for each in times]
+    totals = figures["totals"]
+    return [totals["claimed"], _red(totals["failed"]), *("" if each is None else brief(each) for each in times)]
 
 
 def _workers(workers: Sequence[Figures], now: datetime) -> Iterator[Row]:

@@ -10,6 +10,7 @@ import asyncio
 import math
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace as replace_fields
 
+from jqueue.core.blob.lines import encode_job, encode_json
 from jqueue.core.blob.segment_reader import CUT_OFF, DAMAGED, MISSING, pieces_of, reason_of
 from jqueue.core.blob.segments import SegmentParts
 from jqueue.core.tasks import retried, some_at_once
@@ -42,6 +44,17 @@ MOST_AHEAD = 8
 
 WARNING = f"segment {FOLDER}"
 """The beginning of the warnings of `stats()` about segments."""
+
+PARTS_OF_HEADER: Mapping[str, Sequence[str]] = {
+    "unique keys of done jobs": ("holds",),
+    "ids of done jobs": ("finished", "finished_minutes"),
+    "writers and workers": ("commits", "clients", "workers"),
+    "manifest of segments": ("segments", "ranges", "retired"),
+    "latest history": ("history",),
+    "cron entries": ("schedules",),
+    "limits and counters": ("entrypoints", "recent", "counters", "transactions"),
+}
+"""The parts of a header whose sizes are told, each with its fields."""
 
 LIST_DEADLINE = 10.0
 """Seconds for a listing of the segments."""
@@ -244,6 +257,16 @@ class QueueView:
             await some_at_once(count, sorted({each.entrypoint for each in segments.values()}))
             census.warnings += self.damage()
         return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
+
+    def bytes_by_part(self, now: datetime) -> dict[str, int]:
+        """Return the bytes of the object by part, the largest first: of jobs by state, and of tables of the header."""
+        parts = Counter[str]()
+        for job in self.records.values():
+            parts[f"{phase_of(job, now).replace('_', ' ')} jobs"] += len(encode_job(job)) + 2
+        for part, names in PARTS_OF_HEADER.items():
+            parts[part] += sum(len(encode_json(value)) for name in names if (value := getattr(self.header, name)))
+        parts["the rest"] = max(0, self.size - parts.total())
+        return {part: size for part, size in parts.most_common() if size}
 
     async def why_waits(self, job: Job, now: datetime) -> list[str]:
         """Return all reasons why a job of this version is not claimed; none if it does not wait.

@@ -1,5 +1,6 @@
 """The commands that look: `ls`, `show`, `stats` and `history`."""
 
+import asyncio
 import fcntl
 import json
 import os
@@ -16,10 +17,13 @@ from base64 import b64decode
 
 import pytest
 
+from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.operator import Attend
 from jqueue.operations import Enqueue
 from jqueue.runtime.system import process_name
+from jqueue.testing import FakeClock
+from jqueue.testing.faults import FaultyObjects
 from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, values
 from tests.cli.hostile import HOSTILE, fill
 
@@ -279,3 +283,54 @@ def test_the_history_names_the_user_of_a_command_and_not_the_worker_as_the_one_w
     assert ("worker-1", f"alice@{host}") == (event["holder"], event["asked_by"])
     shown = run("history", path, "--event", "cancel", COLUMNS="300").stdout
     assert f"in progress, claimed by worker-1, asked for by alice@{host}" in shown
+
+
+def test_stats_since_a_time_count_the_failures_and_times_of_that_time_by_entrypoint(url_of):
+    clock = FakeClock()
+    storage = FaultyObjects(InMemoryStorage(clock=clock))
+
+    async def fail(queue, entrypoint, times, ran):
+        for _ in range(times):
+            await queue.enqueue(entrypoint, b"")
+            [job] = await queue.dequeue(entrypoint)
+            clock.advance(ran)
+            await queue.nack(job, error="no", dead=True)
+
+    async def work():
+        async with DirectQueue(storage, clock=clock) as queue:
+            await queue.configure(history=86400)
+            await fail(queue, "mail", 5, 100)
+            await fail(queue, "sum", 1, 100)
+            clock.advance(7200)
+            await fail(queue, "mail", 1, 0.01)
+            await fail(queue, "sum", 3, 0.01)
+
+    asyncio.run(work())
+    url = url_of(storage)
+    assert ["mail", "sum"] == list(values("stats", url, "--sort", "failed")["entrypoints"])
+    figures = values("stats", url, "--since", "1h", "--sort", "failed")
+    parts = figures["entrypoints"].items()
+    found = [(name, each["totals"]["failed"], each["run_seconds"]["p95"]) for name, each in parts]
+    assert [("sum", 3, 0.016), ("mail", 1, 0.016)] == found
+    assert (4, 4, 4) == tuple(figures["totals"][kind] for kind in ("enqueued", "claimed", "failed"))
+    assert re.search(r"(?m)^sum +3 +3 ", run("stats", url, "--since", "1h").stdout)
+    assert "the history begins at" in run("stats", url, "--since", "2d").stderr
+
+
+def test_stats_since_a_time_without_a_history_come_from_the_counters_of_an_hour(path, queue):
+    queue.kill("a", "b", entrypoint="mail")
+    figures = values("stats", path, "--since", "1h")
+    assert (2, 0) == (figures["totals"]["failed"], figures["run_seconds"]["count"])
+    assert "1m, 1h or 1d" in refused("stats", path, "--since", "2h")
+
+
+def test_stats_say_what_the_object_is_made_of(path, queue):
+    queue.enqueue("mail", b"x" * 30_000)
+    queue.kill("done")
+    queue.ack(queue.dequeue("mail")[0])
+    queue.enqueue("mail", b"y" * 20_000, unique_key="k" * 300)
+    figures = values("stats", path)
+    assert path.stat().st_size == figures["size"] == sum(figures["bytes"].values())
+    assert ["dead jobs", "ready jobs"] == list(figures["bytes"])[:2]
+    assert {"the rest", "ids of done jobs", "writers and workers", "limits and counters"} <= figures["bytes"].keys()
+    assert re.search(r"(?m)^ready jobs +26\.\d KiB", run("stats", path).stdout)
