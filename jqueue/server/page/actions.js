@@ -1,7 +1,7 @@
 // Actions: the server's table says which there are. A question first, one request, a word on how it went, and a way back.
 
 import { foreign, h } from "./dom.js";
-import { count } from "./format.js";
+import { count, duration } from "./format.js";
 
 const NOTE_SECONDS = 12;
 
@@ -41,9 +41,14 @@ function ask({ title, text, fields, values, confirm, danger }, send) {
   };
   form.onsubmit = async (event) => {
     event.preventDefault();
+    const since = Date.now(), wait = () => yes.replaceChildren(`Waiting ${duration(Math.floor((Date.now() - since) / 1000))} …`);
+    const waiting = setInterval(wait, 1000);
     yes.disabled = true;
+    wait();
     const refused = await send(Object.fromEntries(inputs.map((input) => [input.name, valueOf(input)])), say);
+    clearInterval(waiting);
     yes.disabled = false;
+    yes.replaceChildren(confirm);
     if (!refused) dialog.close();
     else if (!say(refused)) note(foreign(refused), { error: true });
   };

@@ -31,7 +31,9 @@ export class App {
     this.round = 0;
   }
 
-  start() {
+  // `wrong` is the reason why the token of the link was refused, if it was.
+  start(wrong = null) {
+    this.wrong = wrong;
     const theme = h("button", { type: "button", class: "quiet", id: "theme", onclick: () => this.turnTheme(true) }, "Theme");
     document.body.append(
       h("a", { class: "skip", href: "#main", onclick: (event) => {
@@ -93,7 +95,8 @@ export class App {
   async poll(now = false) {
     clearTimeout(this.timer);
     clearTimeout(this.late);
-    this.late = setTimeout(() => this.trouble(new Error(`There has been no answer for ${LATE / 1000} s.`)), LATE);
+    const late = () => this.failures || this.trouble(new Error(`There has been no answer for ${LATE / 1000} s`)); // else we know why
+    this.late = setTimeout(late, LATE);
     const round = ++this.round, asked = performance.now();
     try {
       const values = await this.source.overview();
@@ -182,27 +185,29 @@ export class App {
     live.className = error ? "live lost" : state?.still ? "live still" : "live";
     live.textContent = error ? "not up to date" : state ? `${fresh}, version ${count(state.version)}` : "connecting…";
     const kind = error?.message ?? "";
+    document.body.classList.toggle("signed-out", error?.kind === "token");
     if (place.dataset.kind === kind) return;
     place.dataset.kind = kind;
-    const since = this.heard ? ` The figures are from ${moment(this.heard / 1000)}.` : "";
+    const since = this.heard ? `. The figures are from ${moment(this.heard / 1000)}.` : "";
     place.replaceChildren(...(error ? [h("div", { class: "warning" }, h("p", {}, foreign(kind), since),
       error.kind === "token" && this.question())] : []));
   }
 
   // Ask for a token, without which the source does not go on.
   question() {
+    const said = h("p", { role: "alert" }, this.wrong && foreign(this.wrong));
     const submit = async (event) => {
       event.preventDefault();
       try {
         await this.source.signIn(event.target.elements.token.value.trim());
         this.poll(true);
       } catch (error) {
-        note(foreign(error.message), { error: true });
+        said.replaceChildren(foreign(error.message));
       }
     };
     return h("form", { class: "question", onsubmit: submit },
       h("label", {}, "Token", h("input", { type: "password", name: "token", autocomplete: "off", required: true })),
-      h("button", { type: "submit" }, "Sign in"));
+      h("button", { type: "submit", class: "primary" }, "Sign in"), said);
   }
 
   render() {

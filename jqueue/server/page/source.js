@@ -1,7 +1,6 @@
 // The queue as the server beside this page tells it, and the start of the page. snapshot.js does both without a server.
 
 import { App } from "./app.js";
-import { note } from "./actions.js";
 
 const PATIENCE = 90; // seconds for an answer: longer than the server waits for the store
 
@@ -69,5 +68,4 @@ const source = new ServerSource(), app = new App(source);
 const token = location.hash.startsWith("#token=") ? decodeURIComponent(location.hash.slice(7)) : null;
 if (token !== null) history.replaceState(null, "", location.pathname + location.search);
 const wrong = token !== null && await source.signIn(token).then(() => null, (error) => error);
-app.start();
-if (wrong) note(wrong.message, { error: true });
+app.start(wrong?.message);

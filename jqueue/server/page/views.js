@@ -15,7 +15,7 @@ export function table(caption, labels, rows, empty) {
       : column.sort ? h("button", { type: "button", onclick: column.sort }, column.label) : column.label)));
   const body = rows.map(({ key, cells }) => h("tr", { "data-key": key }, cells.map((cell, number) =>
     h("td", { "data-label": columns[number].hidden ? null : columns[number].label,
-      class: columns[number].number ? "number" : columns[number].hidden ? "actions" : null }, cell))));
+      class: columns[number].number ? "number" : columns[number].hidden ? "actions" : null }, Array.isArray(cell) ? h("span", {}, cell) : cell))));
   return h("div", { class: "scroll", role: "region", tabindex: "0", "aria-label": caption },
     h("table", {}, h("caption", { class: "unseen" }, caption), h("thead", {}, head), h("tbody", {}, body)));
 }
@@ -147,9 +147,9 @@ function entrypoints(state, samples, actions, view, redraw) {
 export function workers({ state, actions }) {
   const columns = ["Worker", "Host", figure("Busy"), "Entrypoints", "Started", "Seen", "Version", hidden("Actions")];
   const rows = state.workers_seen.filter((each) => each.worker).map((worker) => ({ key: `w:${worker.holder}`, cells: [
-    foreign(worker.name), [foreign(worker.host), `:${worker.pid}`],
+    foreign(worker.name), h("span", { class: "whole" }, foreign(worker.host), `:${worker.pid}`),
     link({ holder: worker.holder }, `${worker.jobs} of ${worker.slots}`),
-    h("span", { class: "list" }, worker.entrypoints.map((name, number) => [number ? ", " : "", foreign(name)])),
+    h("span", { class: "list", title: visible(worker.entrypoints.join(", ")) }, worker.entrypoints.map((name, number, all) => [h("span", {}, foreign(name), number < all.length - 1 && ","), " "])),
     when(state.now - worker.runs_seconds, state.now), [worker.lost && "lost, ", when(worker.last_commit_at, state.now)],
     foreign(worker.version),
     worker.stopping ? h("span", { class: "badge paused" }, "told to stop")
@@ -167,7 +167,7 @@ export function workers({ state, actions }) {
 export function schedules({ state, actions }) {
   const columns = ["Name", "Cron", "Time zone", "Entrypoint", "Next", hidden("Actions")];
   const rows = state.schedules.map((entry) => ({ key: `s:${entry.name}`, cells: [
-    foreign(entry.name), h("code", {}, foreign(entry.cron)), foreign(entry.timezone),
+    foreign(entry.name), h("code", { class: "whole", title: visible(entry.cron) }, visible(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
     [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)],
     actions.row(actions.of("entry"), { name: entry.name, of: entry.entrypoint, values: entry,
