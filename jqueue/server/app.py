@@ -25,7 +25,7 @@ from jqueue.runtime.system import SystemClock
 from jqueue.server import actions, page
 from jqueue.server.access import ACCESS, OF_THE_PAGE, Authorize, Role, Tokens, without_hidden
 from jqueue.server.jobs import dead_groups, job_details, job_page, query_of
-from jqueue.server.past import Lives, timeline
+from jqueue.server.past import SPANS, Lives, timeline
 from jqueue.server.payloads import payload_of, result_of
 from jqueue.server.shield import Shield
 from jqueue.server.view import Viewers, overview
@@ -164,7 +164,8 @@ class _Dashboard:
     async def _timeline(self, request: Request) -> dict[str, Any]:
         view = await self._viewers.look()
         async with self._reading_past:
-            return await timeline(self._queue, view, request.query_params.get("entrypoint") or None)
+            asked = request.query_params
+            return await timeline(self._queue, view, asked.get("entrypoint") or None, asked.get("span", SPANS[0]))
 
     async def _found(self, request: Request) -> Job:
         job_id = request.query_params.get("id", "")

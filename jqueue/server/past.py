@@ -13,7 +13,8 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import event_values
 from jqueue.core.verbs.operator import BEFORE
 from jqueue.core.view import QueueView
-from jqueue.domain.errors import HistoryDamagedError, JobsUnreadableError
+from jqueue.domain.counters import Histogram, bucket_of
+from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobsUnreadableError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.job import JobStatus
 from jqueue.domain.stats import EntrypointStats
@@ -24,8 +25,11 @@ from jqueue.server.view import View
 EVENTS_SHOWN = 200
 """Maximum number of events of one job in the page, the newest first."""
 
-MINUTES = 60
-"""Length of the time that the page draws."""
+STEPS = 60
+"""Number of points that the page draws."""
+
+SPANS = ("3600", "900", "86400", "604800")
+"""Seconds of the times that the page draws, the first by default."""
 
 EVENTS_READ = 200_000
 """Maximum number of events that are read for the drawing. A busier queue is drawn for a shorter time."""
@@ -129,74 +133,74 @@ class Lives:
 
 
 @dataclass
-class _Minute:
-    """The events of one minute: numbers of jobs by kind, changes of depths, and how long jobs have waited and run."""
+class _Step:
+    """The events of one step: numbers of jobs by kind, changes of depths, and of times of waits and runs by bound."""
 
     jobs: Counter[str] = field(default_factory=Counter)
-    waits: list[float] = field(default_factory=list)
-    runs: list[float] = field(default_factory=list)
+    waits: Counter[float] = field(default_factory=Counter)
+    runs: Counter[float] = field(default_factory=Counter)
 
     def add(self, event: HistoryEvent) -> None:
         self.jobs[_KIND.get(event.verb, "")] += event.jobs
         for name, status in (("queued", JobStatus.QUEUED), ("dead", JobStatus.DEAD)):
             self.jobs[name] += event.jobs * ((event.after is status) - (event.before is status))
-        if event.wait_seconds is not None:
-            self.waits.append(event.wait_seconds)
-        if event.run_seconds is not None:
-            self.runs.append(event.run_seconds)
+        for times, seconds in ((self.waits, event.wait_seconds), (self.runs, event.run_seconds)):
+            if seconds is not None:
+                times[2.0 ** bucket_of(seconds) / 1000] += 1  # rounded as the counters do, which the page draws on
 
 
-async def timeline(queue: JobQueue, view: View, entrypoint: str | None = None) -> dict[str, Any]:
-    """Return the last hour of a queue, minute by minute, the oldest first; no points if it keeps no history.
+async def timeline(queue: JobQueue, view: View, entrypoint: str | None = None, span: str = SPANS[0]) -> dict[str, Any]:
+    """Return the last time of a queue, step by step, the oldest first; no points if it keeps no history.
 
     Args:
         queue: the queue.
         view: its present state.
         entrypoint: of the events; None for all.
+        span: one of `SPANS`.
+
+    Raises:
+        InvalidJobError: it is not.
     """
+    if span not in SPANS:
+        raise InvalidJobError(f"there is no such time: choose {', '.join(SPANS)} seconds")
     if view.header.settings.history is None or not queue.capabilities.history:
         return {"points": []}
-    end = int(view.now.timestamp() // 60) + 1
-    minutes: dict[int, _Minute] = {}
-    first = end - MINUTES
-    since = view.now - timedelta(minutes=MINUTES)
+    length = int(span) // STEPS
+    end = int(view.now.timestamp() // length) + 1
+    steps: dict[int, _Step] = {}
+    first = end - STEPS
+    since = view.now - timedelta(seconds=int(span))
     number = 0
     try:
         history = cast(SupportsHistory, queue).history(entrypoint=entrypoint, since=since, deadline=SECONDS)
         async with asyncio.timeout(SECONDS), aclosing(cast(Any, history)) as events:
             async for event in events:
                 number += 1
-                minute = int(event.at.timestamp() // 60)
+                step = int(event.at.timestamp() // length)
                 if number > EVENTS_READ:
-                    first = max(first, minute + 1)  # a minute of which only a part was read is left out
+                    first = max(first, step + 1)  # a step of which only a part was read is left out
                     break
-                minutes.setdefault(minute, _Minute()).add(event)
+                steps.setdefault(step, _Step()).add(event)
                 if number % 1024 == 0:
                     await asyncio.sleep(0)
     except (HistoryDamagedError, TimeoutError):
-        first = max(first, min(minutes, default=end))
+        first = max(first, min(steps, default=end))
     figures = view.stats if entrypoint is None else (view.stats.entrypoints or {}).get(entrypoint, EntrypointStats())
-    return {"points": _points(minutes, first, end, figures, view.now.timestamp())}
+    return {"points": _points(steps, length, range(end - 1, first - 1, -1), figures, view.now.timestamp())}
 
 
 def _points(
-    minutes: dict[int, _Minute], first: int, end: int, figures: EntrypointStats, now: float
+    steps: dict[int, _Step], length: int, numbers: range, figures: EntrypointStats, now: float
 ) -> list[dict[str, Any]]:
-    """Return a point for each minute. Depths are counted back from the figures of now."""
+    """Return a point for each step. Depths are counted back from the figures of now."""
     queued, dead = figures.ready + figures.scheduled, figures.dead
     points = []
-    for number in range(end - 1, first - 1, -1):
-        minute = minutes.get(number, _Minute())
-        point: dict[str, Any] = {"at": min((number + 1) * 60.0, now), "queued": max(0, queued), "dead": max(0, dead)}
-        point |= {name: minute.jobs[name] / 60 for name in ("enqueued", "claimed", "done", "failed")}
-        for name, values in (("wait", minute.waits), ("run", minute.runs)):
-            point |= {f"{name}50": _quantile(values, 0.5), f"{name}95": _quantile(values, 0.95)}
+    for number in numbers:
+        step, at = steps.get(number, _Step()), min((number + 1.0) * length, now)
+        point: dict[str, Any] = {"at": at, "queued": max(0, queued), "dead": max(0, dead)}
+        point |= {name: step.jobs[name] / length for name in ("enqueued", "claimed", "done", "failed")}
+        for name, times in (("wait", Histogram(step.waits)), ("run", Histogram(step.runs))):
+            point |= {f"{name}50": times.quantile(0.5), f"{name}95": times.quantile(0.95)}
         points.append(point)
-        queued, dead = queued - minute.jobs["queued"], dead - minute.jobs["dead"]
+        queued, dead = queued - step.jobs["queued"], dead - step.jobs["dead"]
     return points[::-1]
-
-
-def _quantile(values: list[float], share: float) -> float | None:
-    if not values:
-        return None
-    return sorted(values)[min(len(values) - 1, int(share * len(values)))]

@@ -430,6 +430,22 @@ def test_charts_are_read_and_a_range_is_chosen_with_keys_and_with_the_mouse(brow
         assert [] == browser.log()
 
 
+def test_charts_have_a_time_axis_a_choice_of_times_and_no_figure_where_there_is_none(browser, path):
+    on(path, "configure", history=3600)
+    on(path, "enqueue", "mail", b"")
+    with opened(browser, path):
+        browser.until(lambda: len(browser.all(".charts .scale time")) == 16, "four times below each chart")
+        browser.see("Run time none yet", ".charts")
+        assert "1 ms" not in browser.text(".charts")
+        for label, span in (("last week", "604800"), ("last hour", None)):
+            browser.all(f"main select option[value='{span or 3600}']")[0].click()
+            browser.until(
+                lambda span=span: browser.driver.current_url.endswith(f"span={span}" if span else "#/?"), label
+            )
+            browser.see("highest 1", ".charts")
+        assert [] == browser.log()
+
+
 def test_what_is_said_in_the_corner_covers_no_button_and_a_late_refusal_is_said_too(browser, path):
     for number in range(12):
         on(path, "enqueue", f"mail{number}", b"")

@@ -163,6 +163,12 @@ async def test_the_last_hour_comes_from_the_history(queue, app):
     assert (5, 3, 1, 1) == tuple(
         round(sum(point[kind] for point in points) * 60) for kind in ("enqueued", "claimed", "done", "failed")
     )
+    bounds = {2.0**bucket / 1000 for bucket in range(42)}  # those of the counters, so that the two are one line
+    assert {point[kind] for point in points for kind in ("wait50", "run95")} - {None} <= bounds
+    for span in (900, 86400, 604800):
+        points = (await get(app, f"/api/timeline?span={span}")).values["points"]
+        assert (60, 5) == (len(points), round(sum(point["enqueued"] for point in points) * span / 60))
+    assert 400 == (await get(app, "/api/timeline?span=7")).status
 
 
 async def test_viewers_share_the_reads_of_an_unchanged_queue_and_get_304_for_it(path):

@@ -1,6 +1,7 @@
 // The frame of the page: which view is shown, what it needs from the source, and when it is asked for again.
 
 import { Actions, note } from "./actions.js";
+import { SPANS } from "./charts.js";
 import { foreign, h, patch } from "./dom.js";
 import { count, moment } from "./format.js";
 import { list, one, payloadText } from "./jobs.js";
@@ -132,7 +133,7 @@ export class App {
     const held = view.page?.jobs.some(({ id }) => view.chosen.has(id)) || document.querySelector("main tbody:hover");
     view.behind = path === "/jobs" && view.page && !now && held; // rows do not move under the pointer
     try {
-      if (path === "/") this.loadTimeline(query.get("entrypoint") || "");
+      if (path === "/") this.loadTimeline(query.get("entrypoint") || "", query.get("span") || SPANS[0][0]);
       if (path === "/jobs" && !view.behind) view.page = await source.get("jobs", Object.fromEntries(query));
       if (path === "/dead") view.groups = await source.get("dead");
       if (path === "/job") await this.loadJob(view, query.get("id") || "");
@@ -156,12 +157,13 @@ export class App {
     Object.assign(view, { seen, job: value, missing: reason && `Not here any longer: ${reason.message}.` });
   }
 
-  // The last hour from the history, once for each entrypoint.
-  async loadTimeline(entrypoint) {
-    if (this.samples.earlier.has(entrypoint)) return;
-    this.samples.earlier.set(entrypoint, []);
+  // A part of the past from the history, once for each entrypoint.
+  async loadTimeline(entrypoint, span) {
+    const key = span + entrypoint;
+    if (this.samples.earlier.has(key)) return;
+    this.samples.earlier.set(key, []);
     try {
-      this.samples.earlier.set(entrypoint, (await this.source.get("timeline", { entrypoint })).points);
+      this.samples.earlier.set(key, (await this.source.get("timeline", { entrypoint, span })).points);
       this.render();
     } catch (error) {
       note(["The past could not be read: ", foreign(error.message)], { error: true });

@@ -2,7 +2,9 @@
 // A range is chosen by dragging, or by Shift and the arrow keys and then Enter; Escape shows the whole time again.
 
 import { h, patch, svg } from "./dom.js";
-import { absent, ago } from "./format.js";
+import { absent, ago, local, moment } from "./format.js";
+
+export const SPANS = [["3600", "last hour"], ["900", "last 15 minutes"], ["86400", "last day"], ["604800", "last week"]];
 
 const WIDTH = 600, HEIGHT = 120;
 const RECENT = 120; // seconds for which a value stands beside the drawing as the last one
@@ -21,6 +23,12 @@ function paths(points, name, x, most) {
     if (alone && absent(points[number + 1]?.[name])) dots += `M${place}h0`;
   });
   return [lines, dots];
+}
+
+// A time on the axis, as long as it must be to tell it from the others.
+function tick(at, span) {
+  const [day, time] = local(at).split(" ");
+  return span > 2 * 86400 ? day.slice(5) : span > 86400 / 2 ? `${day.slice(5)} ${time.slice(0, 5)}` : span > 300 ? time.slice(0, 5) : time;
 }
 
 function show(chosen, redraw) {
@@ -46,7 +54,7 @@ export function chart(title, all, series, format, redraw) {
   const shown = series.map(([name, label]) => [label, said(here ? here[name] : last(name))]);
   const at = here ? ago(here.at, now) : end === now ? "now" : ago(end, now);
   const from = here && !absent(looked.from) ? nearest(looked.from).at : null;
-  const text = `${shown.map(([label, value]) => `${label} ${value}`).join(", ")}; highest: ${format(top)}`;
+  const text = `${shown.map(([label, value]) => `${label} ${value}`).join(", ")}; highest: ${top > 0 ? format(top) : "none yet"}`;
   const zoom = (a, b) => show(a !== null && a !== b ? [Math.min(a, b), Math.max(a, b)] : range, redraw);
   const look = ({ currentTarget }, found) => {
     pointed = found;
@@ -68,7 +76,7 @@ export function chart(title, all, series, format, redraw) {
     event.preventDefault();
   };
   return h("figure", { class: "chart" },
-    h("figcaption", {}, h("h3", {}, title),
+    h("figcaption", {}, h("h3", {}, title, h("small", {}, here ? ` ${at}` : top > 0 ? ` highest ${format(top)}` : " none yet")),
       h("ul", { class: "legend" }, shown.map(([label, value], number) =>
         h("li", {}, h("span", { class: `key key-${number}`, "aria-hidden": "true" }), `${label} `, h("b", {}, value))))),
     svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", tabindex: "0", role: "slider", "aria-label": title,
@@ -85,14 +93,13 @@ export function chart(title, all, series, format, redraw) {
         onblur: (event) => look(event, null),
       }) },
     svg("path", { d: `M0 ${HEIGHT - 1}H${WIDTH}`, class: "axis" }),
-    svg("path", { d: `M0 4H${WIDTH}`, class: "axis faint" }),
+    svg("path", { d: `M0 4H${WIDTH}M${WIDTH / 3} 0V${HEIGHT}M${(2 * WIDTH) / 3} 0V${HEIGHT}`, class: "axis faint" }),
     from !== null && svg("path", { d: `M${x(from)} 0H${x(here.at)}V${HEIGHT}H${x(from)}Z`, class: "range" }),
     here && svg("path", { d: `M${x(here.at)} 0V${HEIGHT}`, class: "axis" }),
     series.flatMap(([name], number) => paths(points, name, x, top || 1).map((d, lone) =>
       svg("path", { d, class: `line line-${number} ${lone ? "dot" : ""}` }))),
     ),
-    h("p", { class: "scale", "aria-hidden": "true" },
-      h("span", {}, end - start < 1 ? "collecting…" : ago(start, now)),
-      h("span", {}, here ? at : `highest ${format(top)}`), h("span", {}, end === now ? "now" : ago(end, now))),
+    h("p", { class: "scale", "aria-hidden": "true" }, end - start < 1 ? h("span", {}, "collecting…")
+      : [0, 1, 2, 3].map((third) => h("time", { title: moment(start + (third * span) / 3) }, tick(start + (third * span) / 3, span)))),
   );
 }

@@ -44,6 +44,12 @@ export function moment(time) {
   return Number.isNaN(date.getTime()) ? "–" : `${date.toISOString().slice(0, 19).replace("T", " ")} UTC`;
 }
 
+// The same by the clock of the browser.
+export function local(time) {
+  const date = new Date(secondsOf(time ?? NaN) * 1000);
+  return Number.isNaN(date.getTime()) ? "–" : date.toLocaleString("sv");
+}
+
 export function bytes(number) {
   if (number < 1024) return counted(number, "byte");
   return number < 1 << 20 ? `${(number / 1024).toFixed(1)} KiB` : `${(number / (1 << 20)).toFixed(1)} MiB`;

@@ -1,8 +1,8 @@
 // The views of jobs: a list with filters, and one job with its whole life.
 
 import { excerpt, foreign, h, patch, svg, visible } from "./dom.js";
-import { STATES, absent, ago, bytes, count, counted, duration, exactly, moment, secondsIn, secondsOf, words } from "./format.js";
-import { figure, heading, hidden, link, pending, table, when } from "./views.js";
+import { STATES, absent, ago, bytes, count, counted, duration, exactly, secondsIn, secondsOf, words } from "./format.js";
+import { clock, figure, heading, hidden, link, pending, table, when } from "./views.js";
 
 const ORDERS = [
   ["served", "next to be served"], ["newest", "newest first"], ["oldest", "oldest first"], ["attempts", "most attempts"],
@@ -193,7 +193,7 @@ function facts(job) {
     row("Holder", job.holder && link({ holder: job.holder }, foreign(job.holder))),
     row("Runs for", running),
     row("Waits because", job.why_waiting?.length ? h("ul", {}, job.why_waiting.map((why) => h("li", {}, foreign(why)))) : null),
-    TIMES.map(([name, label]) => job[name] && row(label, [moment(job[name]), h("small", {}, ` ${ago(job[name], job.now)}`)])),
+    TIMES.map(([name, label]) => job[name] && row(label, [clock(job[name]), h("small", {}, ` ${ago(job[name], job.now)}`)])),
     row("Attempts", attempts(job) + (job.max_attempts ? `; dead after ${counted(job.max_attempts, "failure")}` : "")),
     row("Priority", job.priority),
     row("Claim timeout", job.claim_timeout && duration(job.claim_timeout)),
@@ -211,7 +211,7 @@ function life(events) {
   }
   const columns = ["Time", "Event", "State after", figure("Attempt"), figure("Took"), "Holder or error"];
   const rows = events.events.map((event, number) => ({ key: `${events.events.length - number}`, cells: [
-    moment(event.at), foreign(event.event), event.after ? foreign(words(event.after)) : "left the queue",
+    clock(event.at), foreign(event.event), event.after ? foreign(words(event.after)) : "left the queue",
     String(event.attempt),
     event.wait_seconds !== null ? `waited ${duration(event.wait_seconds)}`
       : event.run_seconds !== null ? `ran ${duration(event.run_seconds)}` : "",
@@ -259,14 +259,14 @@ function timeline(job, events) {
     svg("svg", { viewBox: `0 0 ${at} 10`, preserveAspectRatio: "none", "aria-hidden": "true" }, boxes),
     h("ol", {}, shown.map(({ kind, from, to, end, error, open }) => h("li", {},
       h("span", { class: `key part-${kind}`, "aria-hidden": "true" }), `${DID[kind]?.[open ? 1 : 0] ?? kind} `, h("b", {}, duration(Math.max(to - from, 0))),
-      end && [": ", end], h("small", {}, ` from ${moment(from)}`), error && excerpt(error)))))];
+      end && [": ", end], h("small", {}, " from ", clock(from)), error && excerpt(error)))))];
 }
 
 function errors(job) {
   if (!job.error && !job.errors.length) return null;
   const columns = [figure("Attempt"), "Time", "Error"];
   const rows = [...job.errors].reverse().map((error) => ({ key: `${error.attempt}-${error.at}`, cells: [
-    String(error.attempt), moment(error.at), excerpt(error.error)] }));
+    String(error.attempt), clock(error.at), excerpt(error.error)] }));
   return [h("h2", {}, "Errors"),
     job.error && h("pre", { class: "block", tabindex: "0", "aria-label": "Last error" }, visible(job.error)),
     job.error_bytes_dropped ? h("p", { class: "hint" }, `Not kept of it: ${counted(job.error_bytes_dropped, "byte")}.`) : null,

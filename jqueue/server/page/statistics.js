@@ -13,7 +13,7 @@ function quantile(later, earlier, share) {
 export class Samples {
   constructor() {
     this.samples = [];
-    this.earlier = new Map(); // points from the history, by entrypoint; "" is the whole queue
+    this.earlier = new Map(); // points from the history, by the seconds and the entrypoint; "" is the whole queue
   }
 
   add({ now, rows, durations, ...whole }) {
@@ -38,10 +38,11 @@ export class Samples {
     return this.samples.at(-1)?.points.get(name) ?? {};
   }
 
-  // All points in time: those of the history, and then our own.
-  points(name) {
-    const own = this.samples.map(({ at, points }) => points.get(name) ?? { at }), first = own[0]?.at ?? Infinity;
-    const earlier = (this.earlier.get(name) ?? []).filter((point) => point.at < first);
+  // The points of some seconds until now: those of the history, and then our own.
+  points(name, span) {
+    const since = this.samples.at(-1)?.at - span;
+    const own = this.samples.filter(({ at }) => at >= since).map(({ at, points }) => points.get(name) ?? { at });
+    const first = own[0]?.at ?? Infinity, earlier = (this.earlier.get(span + name) ?? []).filter(({ at }) => at >= since && at < first);
     const begin = earlier.findIndex((point) => point.queued || point.dead || point.enqueued || point.claimed);
     return [...(begin < 0 ? [] : earlier.slice(Math.max(0, begin - 1))), ...own]; // without the time before the first job
   }

@@ -1,8 +1,8 @@
 // The views of figures: overview, workers, cron entries, limits, dead letters, the store. Each returns elements.
 
-import { chart, wholeTime } from "./charts.js";
+import { SPANS, chart, wholeTime } from "./charts.js";
 import { excerpt, foreign, h, visible } from "./dom.js";
-import { absent, ago, bytes, count, counted, duration, moment, rate } from "./format.js";
+import { absent, ago, bytes, count, counted, duration, local, moment, rate } from "./format.js";
 
 export const figure = (label) => ({ label, number: true });
 export const hidden = (label) => ({ label, hidden: true });
@@ -32,6 +32,7 @@ export function pending(wrong) {
 
 export const link = (query, ...parts) => h("a", { href: `#/jobs?${new URLSearchParams(query)}` }, ...parts);
 export const when = (at, now) => h("time", { title: moment(at) }, ago(at, now));
+export const clock = (at) => h("time", { title: moment(at) }, local(at));
 
 function card(label, value, { href = null, tone = "", hint = null } = {}) {
   const body = [h("span", { class: "label" }, label), h("span", { class: "value" }, value), hint && h("small", {}, hint)];
@@ -70,14 +71,18 @@ export function overview({ state, samples, query, actions, view, redraw }) {
   const name = query.get("entrypoint") || "";
   const row = state.rows.find((each) => each.name === name), chosen = row ? name : "";
   const held = state.rows.reduce((sum, each) => sum + (each.why_waiting ? each.ready : 0), 0);
-  const choices = state.rows.slice(0, 200), points = samples.points(chosen);
-  const go = (event) => {
-    location.hash = event.target.value ? `#/?${new URLSearchParams({ entrypoint: event.target.value })}` : "#/";
+  const choices = state.rows.slice(0, 200), span = query.get("span") || SPANS[0][0], points = samples.points(chosen, span);
+  const go = (asked) => {
+    const values = Object.entries({ entrypoint: chosen, span, ...asked }).filter(([, value]) => value && value !== SPANS[0][0]);
+    location.hash = `#/?${new URLSearchParams(values)}`;
   };
   return [
     h("div", { class: "title" }, h("h1", { tabindex: "-1" }, "Overview"),
-      choices.length > 1 && h("label", { class: "choice" }, "Show ",
-        h("select", { onchange: go, value: chosen },
+      !state.still && h("label", { class: "choice" }, h("span", { class: "unseen" }, "Time "),
+        h("select", { onchange: (event) => go({ span: event.target.value }), value: span },
+          SPANS.map(([value, label]) => h("option", { value, selected: value === span }, label)))),
+      choices.length > 1 && h("label", { class: "choice" }, h("span", { class: "unseen" }, "Entrypoint "),
+        h("select", { onchange: (event) => go({ entrypoint: event.target.value }), value: chosen },
           h("option", { value: "", selected: !chosen }, "all entrypoints"),
           choices.map((each) => h("option", { value: each.name, selected: each.name === chosen }, visible(each.name)))))),
     cards(row ?? state, row ? row.why_waiting : held ? `${count(held)} held up` : null),
@@ -169,7 +174,7 @@ export function schedules({ state, actions }) {
   const rows = state.schedules.map((entry) => ({ key: `s:${entry.name}`, cells: [
     foreign(entry.name), h("code", { class: "whole", title: visible(entry.cron) }, visible(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
-    [when(entry.next_at, state.now), h("small", {}, ` ${moment(entry.next_at)}`)],
+    [when(entry.next_at, state.now), " ", h("small", {}, clock(entry.next_at))],
     actions.row(actions.of("entry"), { name: entry.name, of: entry.entrypoint, values: entry,
       body: { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint, entry.priority] } }),
   ] }));
