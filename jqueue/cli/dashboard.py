@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, OpenedQueue, on_queue, waiting_for
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, MustExist, OpenedQueue, on_queue, waiting_for
 from jqueue.cli.parameters import option
 from jqueue.cli.printing import note
 from jqueue.connect import connect_queue
@@ -156,6 +156,7 @@ def serve(
     ] = None,
     public_url: PublicURL = None,
     create: Create = False,
+    must_exist: MustExist = False,
 ) -> None:
     """Serve a queue to programs on other machines, and to programs in any language by HTTP.
 
@@ -192,7 +193,7 @@ def serve(
         elif not insecure:
             token = random_text()
             fragment, tokens = f"#token={token}", KnownTokens({token: Role.OPERATOR})
-        queue = connect_queue(url, create=create, insecure=insecure)
+        queue = connect_queue(url, create=create, insecure=insecure, must_exist=must_exist)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise RefusedError(str(error)) from None
     if not isinstance(queue, BrokerQueue):

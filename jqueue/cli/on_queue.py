@@ -64,6 +64,9 @@ URL = Annotated[
     ),
 ]
 Create = Annotated[bool, typer.Option("--create", help="Create the folder of the queue if it is missing.")]
+MustExist = Annotated[
+    bool, typer.Option("--must-exist", help="Never create the queue: if it does not exist, it is to be restored.")
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 OneALine = Annotated[bool, typer.Option("--json", help="Print one JSON object a line instead of text.")]
 

@@ -29,7 +29,7 @@ from rich.logging import RichHandler
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import URL, Create, place_of
+from jqueue.cli.on_queue import URL, Create, MustExist, place_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, note
 from jqueue.cli.supervisor import RENEW, Supervisor, changes_in
@@ -51,7 +51,7 @@ from jqueue.ports.storage import describe
 from jqueue.runtime.system import process_name
 from jqueue.worker import Worker
 from jqueue.worker.handler_options import WorkerSettings
-from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence, name_of
+from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence, name_of, raise_if_final
 from jqueue.worker.signals import handle_signals, leave_at_signals
 
 
@@ -244,6 +244,7 @@ def worker(
         bool, typer.Option("--reload", help="Start anew when a Python file below this folder changes; in development.")
     ] = False,
     create: Create = False,
+    must_exist: MustExist = False,
     log_level: Annotated[
         Literal["DEBUG", "INFO", "WARNING", "ERROR"],
         typer.Option(case_sensitive=False, help="Lowest level of messages to log."),
@@ -290,7 +291,7 @@ def find_program(options: Mapping[str, Any]) -> Program:
     with log_to_stderr(options["log_level"], options["target"], options["log_format"]) as formatter:
         worker = find_worker(options["target"])
     gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
-    queue = {name: options[name] for name in ("url", "create", "poll_interval")}
+    queue = {name: options[name] for name in ("url", "create", "must_exist", "poll_interval")}
     return Program(worker, {name: value for name, value in queue.items() if value not in (None, False)}, formatter)
 
 
@@ -422,12 +423,11 @@ async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> 
     silence = asyncio.get_running_loop().call_later(SILENCE_LIMIT, log_silence, name_of(queue))
     try:
         stats: QueueStats = await queue.stats(deadline=10)
-    except StorageFatalError:
-        raise
     except QueueMissingError:
         logger.info("%s", QueueMissingError(describe(place_of(queue))))
         return
     except JQueueError as error:
+        raise_if_final(error)
         logger.warning("%s cannot be reached yet, retrying: %s", name_of(queue), error)
         return
     finally:

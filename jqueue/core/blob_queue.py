@@ -64,6 +64,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
             call_timeout=to_seconds("call_timeout", options.call_timeout),
             max_conflicts=max_retries,
             limits=options.limits,
+            must_exist=options.must_exist,
         )
         objects = None
         if isinstance(storage, SupportsObjects):
@@ -84,6 +85,8 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 raise InvalidJobError("this queue can only be reached through its broker: leave share=False out")
             if not options.share:
                 courier = None
+            elif options.must_exist and courier.only:
+                raise InvalidJobError("this queue is only reached through its broker: start that one with --must-exist")
         super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
         if courier is not None:
             weakref.finalize(self, self._writer.drop).atexit = False

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from pathlib import Path
 from string import ascii_letters, digits
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
-from jqueue.core.blob.history import HistoryMover
+from jqueue.core.blob.history import HistoryMover, place_of
 from jqueue.core.blob.lines import ENCODING_ERRORS, encode_json
 from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
@@ -31,6 +31,7 @@ from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
 from jqueue.core.staleness import Presence, StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, retried
+from jqueue.core.values import OURS
 from jqueue.core.view import QueueView
 from jqueue.core.workers import Workers
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
@@ -49,12 +50,14 @@ from jqueue.domain.errors import (
     shown,
 )
 from jqueue.domain.header import Header
-from jqueue.domain.job import OBJECTS, QUEUED, JobRecord
+from jqueue.domain.job import OBJECTS, PAYLOADS, QUEUED, JobRecord
+from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.ends import Sweep
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
-from jqueue.domain.segments import RETENTION, SEGMENTS
+from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
+from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN
 from jqueue.domain.transitions import claims_of
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Logger, logger_of
@@ -77,6 +80,13 @@ SUFFIX_LETTERS = frozenset(f"{ascii_letters}{digits}-_")
 OPERATIONS_PER_SLICE = 256
 """Number of requests after which the event loop gets a turn."""
 
+
+STORED_FIRST = {
+    SEGMENT_FOLDER + STAGED: STAGED_NAMED_WITHIN,
+    SEGMENT_FOLDER: NAMED_WITHIN,
+    PAYLOADS: NAMED_WITHIN,
+}
+"""The objects that an enqueue stores before its commit, and the time within which it mostly commits."""
 
 OPEN_WRITES_KEPT = 256
 """Number of writes of unknown fate that are remembered for callers that have left."""
@@ -163,6 +173,7 @@ class Engine:
         call_timeout: seconds within which a call to the store must end.
         max_conflicts: maximum number of conflicts in one commit; the next one raises CASConflictError. None: no limit.
         limits: the size limits of the queue object.
+        must_exist: True if a missing object is one that is gone.
 
     Attributes:
         draft: the known state of the queue.
@@ -186,6 +197,7 @@ class Engine:
         call_timeout: float,
         max_conflicts: int | None = None,
         limits: Limits,
+        must_exist: bool = False,
     ) -> None:
         self.storage: ObjectStoragePort = storage
         self.place: ObjectStoragePort = storage
@@ -211,7 +223,7 @@ class Engine:
         self.observers: Observers = Observers(clock)
         self._spare = SpareTurns()
         self.queue_id: str = ""
-        self.existed: bool = False
+        self.existed: bool = must_exist
         self._first_id = ""
         self.history: HistoryMover = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
         self.segments: Segments | None = None
@@ -705,7 +717,47 @@ class Engine:
             )
         return parsed
 
+    async def _check_beside(self) -> None:
+        """Refuse to create the queue beside what is left of one whose object is gone.
+
+        Raises:
+            BlobMissingError: segments, payloads, results or a history are left.
+            StorageError: what is left is new, so that a first enqueue may be under way, and this commit is none itself.
+            CASConflictError: the objects are of a queue that was created just now.
+        """
+        if not isinstance(self.storage, SupportsObjects):
+            return
+        try:
+            listed = await self.observers.call("list", self.call_timeout, self.storage.list_beside, ".")
+        except StorageFatalError as error:
+            logger.warning("a queue is created, although it is unknown if one was here before: %s", error)
+            return
+        own = {f"{SEGMENT_FOLDER}{name}" for name in self.draft.header.segments}
+        # without a store time, that of the newest object: the own clock may be hours ahead
+        now = self.store_time() or max((each.modified for each in listed), default=None)
+        left: dict[str, bool] = {}  # by folder: True if an object in it is older than one of an enqueue under way
+        for suffix, modified, _ in listed:
+            if suffix not in own and (OURS.fullmatch(suffix) or place_of(suffix)):
+                limit = next((age for start, age in STORED_FIRST.items() if suffix.startswith(start)), timedelta())
+                folder = suffix[: suffix.find("/")]
+                left[folder] = left.get(folder, False) or now is None or now - modified >= limit
+        is_old = any(left.values())
+        if not (is_old or (left and not own and not self.draft.jobs)):
+            return
+        if await self._read(None) != (b"", None):
+            raise CASConflictError("another writer has created the queue")
+        name, folders = describe(self.place), ", ".join(sorted(left))
+        missing = f"the queue's object {name} is missing, and objects of a queue are beside it ({folders})"
+        if is_old:
+            raise BlobMissingError(f"{missing}: restore it. To start an empty queue instead, move {folders} away")
+        raise StorageError(f"{missing}: restore it, unless a first enqueue creates it now")
+
     def _gone(self) -> BlobMissingError:
+        if not self.queue_id:
+            return BlobMissingError(
+                f"the queue's object {describe(self.place)} does not exist, and must: restore it, correct the URL, or "
+                "create it with `jqueue init`"
+            )
         return BlobMissingError(
             f"the queue's object {describe(self.place)} has disappeared: restore it. To start an empty queue instead, "
             "restart the programs that use it, also its broker, or make new queue objects"
@@ -730,6 +782,9 @@ class Engine:
         dead = self.observers.died(draft.moves)
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         try:
+            if self.etag is None:
+                await self._check_beside()
+                self.check_generation(generation)
             header = next_header(
                 draft,
                 commit,

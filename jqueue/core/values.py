@@ -543,7 +543,7 @@ INTERVAL = 600.0
 LISTING_TIMEOUT = 60.0
 """Seconds within which a store must list the objects of a folder."""
 
-_OURS = re.compile(r"\.(payloads|results)/[0-9a-f]{32}|\.segments/[A-Za-z0-9_-]{1,200}")
+OURS = re.compile(r"\.(payloads|results)/[0-9a-f]{32}|\.segments/[A-Za-z0-9_-]{1,200}")
 """The suffixes of the objects that queues create. Other files in these folders are left alone."""
 
 _NAME = re.compile(rb"\.(payloads|results)\\?/([A-Za-z0-9_-]+)")
@@ -614,7 +614,7 @@ class Collector:
         """
         folders = (PAYLOADS, RESULTS, SEGMENTS_FOLDER)
         listed = await self._objects.older_than(self.kept_for, folders, LISTING_TIMEOUT)
-        ages = {suffix: age for suffix, age in listed.items() if _OURS.fullmatch(suffix)}
+        ages = {suffix: age for suffix, age in listed.items() if OURS.fullmatch(suffix)}
         if foreign := len(listed) - len(ages):
             logger.info("%s beside the queue, which no queue creates, were left alone", counted(foreign, "file"))
         old = set(ages)

@@ -27,7 +27,7 @@ from jqueue.core.view import QueueView
 from jqueue.domain.commits import Verdict
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import exact_time, to_seconds
-from jqueue.domain.errors import JQueueError, QueueMissingError, StorageError, StorageFatalError
+from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError, StorageError, StorageFatalError
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation, perform
@@ -440,6 +440,8 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         self._version = self._digest = 0
         settings = QueueOptions(**options)
         settings.check()
+        if settings.must_exist:
+            raise InvalidJobError("a queue of an older program has no must_exist: leave it out")
         super().__init__(StoreCalls(store, settings), settings)
 
     @property

@@ -33,6 +33,7 @@ class QueueOptions:
             until their deadline, and then raise QueueFullError. Acks, nacks and heartbeats need no room.
         limits: Largest sizes that the queue accepts: `Limits(...)`.
         holder: Name kept with claims: who works on the jobs. None: this process, as `host:pid`.
+        must_exist: True if a queue that does not exist is BlobMissingError, and is never created by this queue object.
         share: True if calls go to the broker of the queue when another process offers one. False: never.
         clock: Source of the time if the store does not tell it.
         entropy: Source of ids and jitter.
@@ -45,6 +46,7 @@ class QueueOptions:
     max_pending: int = field(default=10_000, repr=False)
     limits: Limits = field(default_factory=Limits, repr=False)
     holder: str | None = field(default=None, repr=False)
+    must_exist: bool = field(default=False, repr=False)
     share: bool = field(default=True, repr=False)
     clock: Clock = field(default_factory=SystemClock, repr=False)
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)

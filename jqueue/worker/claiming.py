@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from jqueue.domain.errors import CASConflictError, NotLoadedError, StorageFatalError
+from jqueue.domain.errors import CASConflictError, NotLoadedError
 from jqueue.domain.models import Job
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
@@ -22,7 +22,7 @@ from jqueue.ports.queue import Wait
 from jqueue.runtime.tasks import to_the_end
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claims import Claims
-from jqueue.worker.queue_health import RETRIED_ERRORS
+from jqueue.worker.queue_health import RETRIED_ERRORS, raise_if_final
 from jqueue.worker.run_state import RunState
 
 logger: Logger = logger_of("jqueue.worker")
@@ -84,8 +84,8 @@ class Claimer(Observer):
             except NotLoadedError:
                 continue  # the queue answered, and logged why it sets these jobs aside: there may be others
             except RETRIED_ERRORS as error:
-                if isinstance(error, StorageFatalError) and not answered:
-                    raise
+                if not answered:
+                    raise_if_final(error)
                 await asyncio.sleep(state.health.failed(CALLS, error))
                 self._poll = LONG_POLL  # one that is longer would show only after a while that the queue answers again
                 continue

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from jqueue.domain.errors import StorageFatalError
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Operator
 from jqueue.runtime.tasks import all_at_once
 from jqueue.worker.handlers import Handler
-from jqueue.worker.queue_health import RETRIED_ERRORS, QueueHealth
+from jqueue.worker.queue_health import RETRIED_ERRORS, QueueHealth, raise_if_final
 
 logger: Logger = logger_of("jqueue.worker")
 
@@ -84,9 +83,8 @@ async def _until_done(call: Callable[[], Awaitable[Any]], health: QueueHealth) -
     while True:
         try:
             await call()
-        except StorageFatalError:
-            raise
         except RETRIED_ERRORS as error:
+            raise_if_final(error)
             await asyncio.sleep(health.failed(CALLS, error))
         else:
             health.answered(CALLS)

@@ -14,7 +14,14 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from jqueue.domain.durations import exponential_bound
-from jqueue.domain.errors import CASConflictError, QueueClosedError, QueueFullError, StorageError, StorageFatalError
+from jqueue.domain.errors import (
+    BlobMissingError,
+    CASConflictError,
+    QueueClosedError,
+    QueueFullError,
+    StorageError,
+    StorageFatalError,
+)
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
@@ -165,6 +172,12 @@ def _fatal_in(error: BaseException | None) -> StorageFatalError | None:
     return error if isinstance(error, StorageFatalError) else None
 
 
+def raise_if_final(error: Exception) -> None:
+    """Raise an error of a start that no waiting mends. The object of a queue that is gone may be restored soon."""
+    if isinstance(error, StorageFatalError) and not isinstance(error, BlobMissingError):
+        raise error
+
+
 def log_silence(name: str) -> None:
     """Log that the first answer of a queue's store takes long."""
     logger.warning("%s has not answered within %g s, still trying", name, SILENCE_LIMIT)
@@ -192,10 +205,8 @@ async def open_queue(queue: Consumer, stack: AsyncExitStack, names: Sequence[str
         await queue.dequeue(names, batch_size=0, deadline=PROBE_DEADLINE)  # claims nothing
     except QueueClosedError:
         await stack.enter_async_context(manager)
-    except StorageFatalError:
-        raise
-    except RETRIED_ERRORS:
-        return
+    except RETRIED_ERRORS as error:
+        raise_if_final(error)
 
 
 def name_of(queue: object) -> str:
