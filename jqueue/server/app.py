@@ -95,7 +95,8 @@ class _Dashboard:
         return Starlette(
             routes=[
                 *(Route(f"/{name}", self._file, methods=["GET"]) for name in ("", *page.files())),
-                Route("/api/session", self._session, methods=["POST"]),
+                Route("/healthz", lambda _: Response("the dashboard's server is alive\n"), methods=["GET"]),
+                Route("/api/session", self._session, methods=["POST", "DELETE"]),
                 Route("/api/overview", self._overview, methods=["GET"]),
                 *(route(request, answer) for request, answer in values.items()),
             ],
@@ -109,7 +110,12 @@ class _Dashboard:
         return Response(page.read(name), media_type=page.media_type(name))
 
     async def _session(self, request: Request) -> Response:
-        """Exchange the token of the printed link for a cookie."""
+        """Exchange the token of the printed link for a cookie, or drop the cookie."""
+        path = request.scope.get("root_path", "") or "/"
+        if request.method == "DELETE" and isinstance(self._authorize, Tokens):
+            answer = JSONResponse({"done": 1})
+            answer.delete_cookie(self._authorize.cookie, path=path)
+            return answer
         body = await _body(request)
         if not isinstance(self._authorize, Tokens) or not isinstance(token := body.get("token"), str):
             raise HTTPException(403, "the token is wrong")
@@ -117,8 +123,7 @@ class _Dashboard:
         if value is None:
             raise HTTPException(403, "the token is wrong: use the link that `jqueue dashboard` has printed last")
         answer = JSONResponse({"done": 1})
-        secure = request.url.scheme == "https"
-        path = request.scope.get("root_path", "") or "/"
+        secure = "https" in (request.url.scheme, request.headers.get("origin", "").partition(":")[0])  # behind a proxy
         answer.set_cookie(self._authorize.cookie, value, httponly=True, samesite="strict", secure=secure, path=path)
         return answer
 
@@ -131,7 +136,8 @@ class _Dashboard:
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304)
         table = actions.actions_of(self._queue) if role is Role.OPERATOR else {}
-        return JSONResponse({"role": role, "actions": table, **overview(self._queue, view)}, headers={"ETag": etag})
+        values = {"role": role, "actions": table, "session": isinstance(self._authorize, Tokens)}
+        return JSONResponse({**values, **overview(self._queue, view)}, headers={"ETag": etag})
 
     async def _jobs(self, request: Request) -> dict[str, Any]:
         asked = dict(request.query_params) if request.method == "GET" else await _body(request)

@@ -178,6 +178,9 @@ def test_the_question_for_a_token_stands_alone_and_its_error_goes_after_signing_
         browser.press("Sign in", "#trouble")
         browser.see("Ready\n1", ".cards")
         assert "wrong" not in browser.text()
+        browser.press("Sign out", "header")
+        browser.see("you are not signed in", "#trouble")
+        assert [] == [each for each in browser.all("#views, main, #sign-out") if each.is_displayed()]
 
 
 def check_every_view(browser, job_id, *widths):

@@ -7,7 +7,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.server import dashboard
 from jqueue.server.access import Role, TokenFile, Tokens
 from jqueue.server.actions import ACTIONS
-from tests.server.asgi import act, get, post
+from tests.server.asgi import PROOF, act, get, post, request
 
 TOKEN, GUEST = "operator-token-000000", "viewer-token-00000000"
 
@@ -36,7 +36,18 @@ async def test_the_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_s
     assert {"httponly", "samesite=strict", "path=/"} <= {part.strip().lower() for part in cookie.split(";")}
     assert TOKEN not in cookie
     values = (await get(guarded, "/api/overview", headers={"cookie": cookie.partition(";")[0]})).values
-    assert "operator" == values["role"]
+    assert ("operator", True) == (values["role"], values["session"])
+    dropped = (await request(guarded, "DELETE", "/api/session", headers=PROOF)).headers["set-cookie"]
+    assert dropped.startswith('jqueue-8000=""')
+    assert "Max-Age=0" in dropped
+    assert 403 == (await request(guarded, "DELETE", "/api/session")).status  # another site could send it
+
+
+async def test_the_cookie_is_secure_behind_a_proxy_with_tls_and_a_probe_needs_no_token(guarded):
+    for origin, secure in (("https://queue.example.org", True), ("http://127.0.0.1:8000", False)):
+        answer = await post(guarded, "/api/session", {"token": TOKEN}, headers={"origin": origin})
+        assert secure == ("secure" in answer.headers["set-cookie"].lower())
+    assert 200 == (await get(guarded, "/healthz")).status
 
 
 async def test_a_wrong_token_gets_no_cookie_and_a_cookie_cannot_be_made_up(guarded):

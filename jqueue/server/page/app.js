@@ -43,7 +43,8 @@ export class App {
       } }, "Skip to the content"),
       h("header", {}, h("div", { class: "bar" },
         h("strong", { class: "brand" }, "jqueue"), h("span", { id: "name" }),
-        h("span", { id: "live", class: "live" }, "connecting…"), theme)),
+        h("span", { id: "live", class: "live" }, "connecting…"), theme,
+        h("button", { type: "button", class: "quiet", id: "sign-out", hidden: true, onclick: () => this.signOut() }, "Sign out"))),
       h("nav", { id: "views", "aria-label": "Views" }, h("ul", {})),
       h("div", { id: "trouble", role: "alert" }),
       h("main", { id: "main", tabindex: "-1" }),
@@ -195,6 +196,12 @@ export class App {
       error.kind === "token" && this.question())] : []));
   }
 
+  async signOut() {
+    await this.source.signOut().catch((error) => note(foreign(error.message), { error: true }));
+    this.wrong = null;
+    this.poll(true);
+  }
+
   // Ask for a token, without which the source does not go on.
   question() {
     const said = h("p", { role: "alert" }, this.wrong && foreign(this.wrong));
@@ -225,6 +232,7 @@ export class App {
       return;
     }
     const viewer = state.role === "viewer";
+    document.getElementById("sign-out").hidden = !state.session;
     document.getElementById("name").replaceChildren(foreign(state.queue), viewer ? h("span", { class: "badge" }, "read only") : "");
     const shown = render({ state, samples: this.samples, actions: this.actions, query, ...view, view,
       redraw: () => this.render(), reveal: viewer ? null : (kind) => this.reveal(kind) });

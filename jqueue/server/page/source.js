@@ -43,6 +43,11 @@ class ServerSource {
     this.etag = null;
   }
 
+  async signOut() {
+    await call("api/session", { method: "DELETE", headers: { "X-Jqueue-Dashboard": "1" } });
+    this.etag = null;
+  }
+
   // Everything but the jobs; null if nothing has changed since the last call.
   async overview() {
     const { values, etag } = await call("api/overview", this.etag ? { headers: { "If-None-Match": this.etag } } : {});
