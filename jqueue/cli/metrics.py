@@ -26,13 +26,13 @@ def metrics(
     """Print the metrics of a queue in the text format of Prometheus, or serve them.
 
     This command only reads. With --listen, Prometheus scrapes it, and the queue is read at each scrape. While it cannot
-    be read, `jqueue_up` is 0 and the other metrics are absent. SIGTERM or Ctrl-C stops it.
+    be read, `jqueue_up` is 0, and the other metrics are the last ones. SIGTERM or Ctrl-C stops it.
 
     Exits with 2 if the queue does not exist or cannot be read, or if the address cannot be listened on.
     """
     try:
-        from jqueue.telemetry.listener import Page, listening
-        from jqueue.telemetry.prometheus import PrometheusMetrics
+        from jqueue.telemetry.listener import listening
+        from jqueue.telemetry.prometheus import DEADLINE, PrometheusMetrics
     except ImportError as error:
         raise RefusedError(str(error)) from None
 
@@ -40,13 +40,10 @@ def metrics(
         exporter = PrometheusMetrics(every=None, commits=False)
         async with exporter.watch(opened.queue):
             if listen is None:
-                return await exporter.fresh_text()
+                return await exporter.fresh_text(DEADLINE)
             from jqueue.worker.signals import handle_signals
 
-            async def page() -> Page:
-                return Page(await exporter.fresh_text(), kind=exporter.content_type)
-
-            async with listening(listen, {"/metrics": page}) as address:
+            async with listening(listen, {"/metrics": exporter.page()}) as address:
                 typer.echo(f"serving http://{address}/metrics", err=True)
                 stopped = asyncio.Event()  # by SIGTERM or Ctrl-C
                 with handle_signals(stopped.set):

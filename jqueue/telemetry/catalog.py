@@ -72,6 +72,7 @@ QUEUE_METRICS = _metrics(
         },
         ("gauge", "queue"): {
             "up": "1 if the queue could be read at the last look, 0 if not.",
+            "figures_age_seconds": "Time since these figures were read; absent until they were.",
             "version": "Version of the queue: it grows by one with each commit.",
             "size_bytes": "Size of the queue's object.",
             "size_limit_bytes": "Size from which enqueue refuses jobs.",

@@ -43,8 +43,22 @@ class Page(NamedTuple):
     kind: str = "text/plain; charset=utf-8"
 
 
-Pages = Mapping[str, Callable[[], Coroutine[Any, Any, Page]]]
-"""A function for each path, which makes the page."""
+class PageMaker(NamedTuple):
+    """What makes the page at a path.
+
+    Attributes:
+        make: makes it on the event loop.
+        seconds: time for that.
+        late: makes it in any thread if the event loop took longer.
+    """
+
+    make: Callable[[], Coroutine[Any, Any, Page]]
+    seconds: float = LOOP_TIMEOUT
+    late: Callable[[], Page] = lambda: Page(b"the event loop does not answer\n", 503)
+
+
+Pages = Mapping[str, PageMaker]
+"""The makers of the pages, by path."""
 
 
 @asynccontextmanager
@@ -110,10 +124,14 @@ def _serve(server: ThreadingHTTPServer) -> None:
 def _page_at(pages: Pages, path: str, loop: asyncio.AbstractEventLoop) -> Page:
     if path not in pages:
         return Page(f"there is {', '.join(pages)}\n".encode(), 404)
+    maker = pages[path]
     try:
-        return asyncio.run_coroutine_threadsafe(pages[path](), loop).result(LOOP_TIMEOUT)
-    except LoopIsBlocked:
-        return Page(b"the event loop does not answer\n", 503)
+        page = asyncio.run_coroutine_threadsafe(maker.make(), loop)
+        try:
+            return page.result(maker.seconds)
+        except LoopIsBlocked:
+            page.cancel()
+            return maker.late()
     except Exception:
         logger.exception("the page %s failed", path)
         return Page(b"failed; see the log\n", 500)

@@ -28,15 +28,20 @@ from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import LandedCommit, Observer, SupportsObservers
 from jqueue.ports.queue import Operator
+from jqueue.runtime.system import SystemClock
 from jqueue.runtime.tasks import all_at_once
 from jqueue.runtime.threads import in_its_own_thread
 from jqueue.telemetry.catalog import METRICS
 from jqueue.telemetry.exporters import kind_of, observed, place_name
+from jqueue.telemetry.listener import Page, PageMaker
 
 logger: Logger = logger_of("jqueue.telemetry")
 
 DEADLINE = 10.0
 """Seconds for one look at a queue."""
+
+LOOK_TIME, PAGE_TIME = 1.0, 1.5
+"""Seconds for which a scrape waits for new figures, and after which it is answered without the event loop."""
 
 EVERY = 15.0
 """Seconds between two looks at a queue, by default."""
@@ -46,6 +51,8 @@ MOST = 100
 
 OTHERS = "(others)"
 """The label of what is added up."""
+
+MONOTONIC = SystemClock().monotonic
 
 SECONDS = tuple(2.0**power / 1000 for power in range(27))
 """Bounds of the histograms of seconds: 1 ms, doubled up to 18.6 hours. The blob counts durations in these buckets."""
@@ -77,6 +84,9 @@ class WatchedQueue(Observer):
         self._worker = worker
         self._labels: dict[str, dict[str, str]] = {"entrypoint": {}, "worker": {}}
         self._stats: QueueStats | None = None
+        self._up = False  # True if the last look has succeeded
+        self._read_at = 0.0
+        self._looking: asyncio.Task[None] | None = None
         self._counts: Samples = {}
 
     def start_counting(self) -> None:
@@ -108,14 +118,31 @@ class WatchedQueue(Observer):
         key = f"jqueue_{name}", (self._name, *labels)
         self._counts[key] = self._counts[key] + value if key in self._counts else value
 
-    async def look(self) -> None:
-        """Read the figures of the queue. If that fails, they are absent."""
+    async def look(self, seconds: float = DEADLINE) -> None:
+        """Wait for new figures of the queue, for some seconds at most. Until they come, the last ones stay."""
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(), name="jqueue-figures")
+        done, _ = await asyncio.wait([self._looking], timeout=seconds)
+        for look in done:
+            look.result()
+
+    async def _look(self) -> None:
+        began = MONOTONIC()
         try:
             self._stats = await self._queue.stats(deadline=DEADLINE)
+            self._read_at, self._up = began, True
         except (JQueueError, OSError) as error:
-            if self._stats is not None:
+            if self._up:
                 logger.warning("the figures of %s cannot be read: %s", self._name, error)
-            self._stats = None
+            self._up = False
+        finally:
+            self._looking = None
+
+    async def close(self) -> None:
+        """End the look that is under way."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
 
     async def look_each(self, seconds: float) -> None:
         """Read the figures of the queue again and again, until cancelled."""
@@ -126,7 +153,7 @@ class WatchedQueue(Observer):
     def samples(self) -> Samples:
         """Return the latest figures. Any thread may call this."""
         stats, worker, queue = self._stats, self._worker, (self._name,)
-        samples = {**self._counts, ("jqueue_up", queue): stats is not None, ("jqueue_build_info", (__version__,)): 1}
+        samples = {**self._counts, ("jqueue_up", queue): self._up, ("jqueue_build_info", (__version__,)): 1}
         if worker is not None:
             labels = self._name, printable(worker.name)
             samples["jqueue_worker_running", labels] = worker.running
@@ -134,6 +161,7 @@ class WatchedQueue(Observer):
                 samples["jqueue_worker_outcomes", (*labels, outcome)] = number
         if stats is None:
             return samples
+        samples["jqueue_figures_age_seconds", queue] = MONOTONIC() - self._read_at
         samples["jqueue_size_bytes", queue] = stats.size
         samples["jqueue_size_limit_bytes", queue] = stats.size_limit
         samples["jqueue_unreadable_lines", queue] = stats.unreadable
@@ -256,15 +284,28 @@ class PrometheusMetrics(Collector):
             if looking is not None:
                 looking.cancel()
                 await asyncio.wait([looking])
+            await watched.close()
 
     def text(self) -> bytes:
         """Return the metrics in the text format of Prometheus, with the latest figures of each queue."""
         return generate_latest(self.registry)
 
-    async def fresh_text(self) -> bytes:
-        """Read the figures of each queue, and return the metrics in the text format of Prometheus."""
-        await all_at_once(*(watched.look() for watched in self._present))
+    async def fresh_text(self, seconds: float = LOOK_TIME) -> bytes:
+        """Read the figures of each queue, and return the metrics in the text format of Prometheus.
+
+        Args:
+            seconds: longest time to wait for the figures. After it, the last ones are shown, with their age.
+        """
+        await all_at_once(*(watched.look(seconds) for watched in self._present))
         return await in_its_own_thread(self.text)
+
+    def page(self) -> PageMaker:
+        """Return what makes the page of a scrape, also while the event loop is blocked."""
+
+        async def fresh() -> Page:
+            return Page(await self.fresh_text(), kind=self.content_type)
+
+        return PageMaker(fresh, PAGE_TIME, lambda: Page(self.text(), kind=self.content_type))
 
     def collect(self) -> Iterator[Metric]:
         """Yield the latest samples, for the registry. If two have the same labels, the first counts.

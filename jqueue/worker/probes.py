@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from jqueue.domain.errors import CASConflictError
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer
 from jqueue.telemetry.exporters import kind_of, observed, place_name
-from jqueue.telemetry.listener import Page, listening
+from jqueue.telemetry.listener import Page, PageMaker, listening
 from jqueue.worker.run_state import RunState
 
 if TYPE_CHECKING:
@@ -95,13 +95,9 @@ async def open_probes(
             from jqueue.telemetry.prometheus import PrometheusMetrics
 
             exporter = PrometheusMetrics(every=None)
-    pages: dict[str, Callable[[], Coroutine[Any, Any, Page]]] = {"/healthz": probes.healthz, "/readyz": probes.readyz}
+    pages = {"/healthz": PageMaker(probes.healthz), "/readyz": PageMaker(probes.readyz)}
     if exporter is not None:
-
-        async def metrics() -> Page:
-            return Page(await exporter.fresh_text(), kind=exporter.content_type)
-
-        pages["/metrics"] = metrics
+        pages["/metrics"] = exporter.page()
     served = await stack.enter_async_context(listening(address, pages))
     logger.info("probes at http://%s: %s", served, ", ".join(pages))
     stack.enter_context(observed(state.queue, probes))

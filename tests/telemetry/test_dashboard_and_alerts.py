@@ -45,8 +45,14 @@ def test_each_alert_is_on_the_page_of_alerts_and_names_a_chapter_of_the_runbook(
     assert re.findall(r"alert: (\w+)", RULES) == re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
 
 
+def test_each_rule_has_a_scene_in_which_it_fires_and_one_in_which_it_does_not():
+    text = SCENES.read_text(encoding="utf-8")
+    named = re.findall(r"alertname: (\w+)(}|\n +exp_alerts)", text)
+    for name in re.findall(r"alert: (\w+)", RULES):
+        assert {"}", "e"} == {end.strip()[0] for each, end in named if each == name}, name
+
+
 @with_promtool
-@pytest.mark.wide
 def test_promtool_accepts_the_rules_and_they_fire_when_they_should(tmp_path):
     (tmp_path / "alerts.yaml").write_text(RULES)
     (tmp_path / "scenes.yaml").write_text(SCENES.read_text(encoding="utf-8"))

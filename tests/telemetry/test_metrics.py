@@ -110,19 +110,35 @@ async def test_hostile_names_are_escaped():
     assert {'a"b\\x1b[2J\\n#'} == names
 
 
-async def test_a_queue_that_cannot_be_read_is_down_and_comes_back():
+async def test_a_queue_that_cannot_be_read_is_down_with_its_last_figures_and_comes_back():
     storage = InMemoryStorage()
     queue = DirectQueue(storage)
     metrics = PrometheusMetrics(every=None)
     async with metrics.watch(queue):
+        assert ("jqueue_figures_age_seconds",) not in samples_of(metrics.text())
         await queue.enqueue("t", b"")
         assert 1 == samples_of(await metrics.fresh_text())["jqueue_version",]
         content, etag = await storage.read()
         broken = await storage.write(b"no queue", if_match=etag)
         down = samples_of(await metrics.fresh_text())
-        assert (0, False) == (down["jqueue_up",], ("jqueue_version",) in down)
+        assert (0, 1) == (down["jqueue_up",], down["jqueue_version",])
+        assert down["jqueue_figures_age_seconds",] < samples_of(metrics.text())["jqueue_figures_age_seconds",]
         await storage.write(content, if_match=broken)
         assert 1 == samples_of(await metrics.fresh_text())["jqueue_up",]
+
+
+async def test_a_scrape_does_not_wait_for_a_silent_store_and_asks_it_once_at_a_time():
+    storage, metrics = FaultyStorage(InMemoryStorage()), PrometheusMetrics(every=None)
+    queue = DirectQueue(storage)
+    async with metrics.watch(queue):
+        await queue.enqueue("t", b"")
+        await metrics.fresh_text()
+        storage.on_read(*[Fault.HANGS] * 3)
+        asked = storage.reads
+        for _ in range(3):
+            found = samples_of(await metrics.fresh_text(0))
+            assert (1, 1) == (found["jqueue_jobs", "t", "ready"], found["jqueue_version",])
+    assert 1 == storage.reads - asked
 
 
 async def test_a_queue_that_is_watched_twice_has_each_sample_once():

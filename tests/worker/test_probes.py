@@ -6,6 +6,7 @@ import logging
 import re
 import socket
 import sys
+import threading
 import urllib.error
 import urllib.request
 
@@ -111,6 +112,33 @@ async def test_a_store_that_fails_makes_a_worker_unready_and_not_dead(caplog):
         assert 200 == (await get(address, "/healthz"))[0]
         failing.clear()
         await until_status(address, "/readyz", 200)
+
+
+async def test_a_scrape_is_answered_while_a_handler_blocks_the_event_loop(caplog):
+    scraped = threading.Event()
+    answers: list[bytes] = []
+    worker = worker_at(ANY_PORT)
+
+    def scrape():
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=50) as answer:
+            answers.append(answer.read())
+        scraped.set()
+
+    @worker.handler("blocks")
+    async def blocks():
+        threading.Thread(target=scrape).start()
+        assert scraped.wait(60)
+
+    async with BrokerQueue(InMemoryStorage()) as queue:
+        await queue.enqueue("mail", b"")
+        async with working(worker, queue):
+            address = await probed(caplog)
+            await until_status(address, "/metrics", 200)
+            await queue.enqueue("blocks", b"")
+            async with asyncio.timeout(60):
+                while not answers:
+                    await asyncio.sleep(0.01)
+    assert {("jqueue_up",), ("jqueue_figures_age_seconds",)} <= samples_of(answers[0]).keys()
 
 
 async def test_a_worker_that_stops_is_not_ready_while_its_handlers_finish(caplog):
