@@ -6,6 +6,7 @@ The page shows the JSON of `jqueue.core.shown`, as the commands and the HTTP int
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,9 +15,12 @@ from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.shown import stats_values
 from jqueue.core.view import WARNING, QueueView
-from jqueue.domain.errors import JQueueError
+from jqueue.domain.cron import next_after
+from jqueue.domain.errors import InvalidJobError, JQueueError
 from jqueue.domain.header import Header
-from jqueue.domain.rules import EntrypointRules
+from jqueue.domain.operations.rules import id_of
+from jqueue.domain.rules import A_SECOND, EntrypointRules, Schedule
+from jqueue.domain.selection import phase_of
 from jqueue.domain.stats import EntrypointStats, QueueStats
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
@@ -144,6 +148,7 @@ def overview(queue: JobQueue, view: View) -> dict[str, Any]:
         **stats_values(name_of(queue), view.queue, stats, view.now),
         "warnings": [*damage, *(each for each in stats.warnings if not each.startswith(WARNING))],
         "now": view.now.timestamp(),
+        "last_runs": {name: _last_run(each, view) for name, each in header.schedules.items()},
         "durations": {name: _durations(each) for name, each in {**(stats.entrypoints or {}), "": stats}.items()},
         "store": {
             "id": header.queue,
@@ -155,6 +160,18 @@ def overview(queue: JobQueue, view: View) -> dict[str, Any]:
             "holds": len(header.holds),
         },
     }
+
+
+def _last_run(entry: Schedule, view: View) -> dict[str, Any] | None:
+    """Return the last job of a cron entry. Its state is null if it left long ago or is in a segment."""
+    at = entry.fired[-1].last if entry.fired else view.now
+    with suppress(InvalidJobError):  # this machine cannot read the expression
+        if next_after(entry.cron, entry.timezone, at - A_SECOND) == at:  # or else none is due since the entry was set
+            job_id = id_of(entry, at)
+            job = view.queue.records.get(job_id)
+            done = "done" if job_id in view.header.finished else None
+            return {"id": job_id, "at": at.timestamp(), "state": done if job is None else phase_of(job, view.now)}
+    return None
 
 
 def _durations(figures: EntrypointStats) -> dict[str, list[tuple[float, int]]]:

@@ -9,6 +9,7 @@ from jqueue.operations import Enqueue
 from jqueue.server import dashboard
 from jqueue.server.jobs import SEARCHED
 from jqueue.server.past import KEPT
+from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.server.asgi import act, get, post
@@ -50,6 +51,30 @@ async def test_the_overview_has_the_figures_of_the_queue(queue, app):
     assert ["nightly"] == [entry["name"] for entry in values["schedules"]]
     assert (await queue.stats()).size == values["size"]
     assert (await queue.stats()).version == values["version"]
+
+
+async def test_a_cron_entry_has_its_last_job_and_what_came_of_it():
+    clock = FakeClock()
+    clock.advance(7)
+    async with DirectQueue(InMemoryStorage(clock=clock), clock=clock) as queue:
+        app = dashboard(queue, authorize=lambda request: "viewer", clock=clock)
+        await queue.schedule("hourly", "0 * * * *", "report")
+        await queue.schedule("yearly", "0 0 1 1 *", "report")
+
+        async def last():
+            clock.advance(10)
+            runs = (await get(app, "/api/overview")).values["last_runs"]
+            assert runs["yearly"] is None
+            return runs["hourly"]
+
+        assert await last() is None
+        clock.advance(3600)
+        [job] = await queue.dequeue("report")
+        run = await last()
+        assert (job.id, "in_progress") == (run["id"], run["state"])
+        assert 0 == run["at"] % 3600
+        await queue.ack(job)
+        assert "done" == (await last())["state"]
 
 
 async def test_jobs_are_found_by_state_and_by_text_in_id_key_error_and_holder(queue, app):

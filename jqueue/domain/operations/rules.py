@@ -222,8 +222,13 @@ def _enqueue_of(schedule: Schedule, occurrence: datetime, new_id: str = "") -> E
     if new_id:
         options |= {"new_id": new_id, "on_conflict": "raise"}
     else:
-        options["job_id"] = f"cron:{schedule.name}:{moment}"
+        options["job_id"] = id_of(schedule, occurrence)
     return Enqueue(schedule.entrypoint, schedule.payload, **options)
+
+
+def id_of(schedule: Schedule, occurrence: datetime) -> str:
+    """Return the id of the job of an occurrence."""
+    return f"cron:{schedule.name}:{occurrence.isoformat()}"
 
 
 class SetSchedule(AddsJobs, frozen=True):

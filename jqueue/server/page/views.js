@@ -2,7 +2,7 @@
 
 import { SPANS, chart, wholeTime } from "./charts.js";
 import { excerpt, foreign, h, visible } from "./dom.js";
-import { absent, ago, bytes, count, counted, duration, local, moment, rate } from "./format.js";
+import { absent, ago, bytes, count, counted, duration, local, moment, rate, words } from "./format.js";
 
 export const figure = (label) => ({ label, number: true });
 export const hidden = (label) => ({ label, hidden: true });
@@ -170,11 +170,13 @@ export function workers({ state, actions }) {
 }
 
 export function schedules({ state, actions }) {
-  const columns = ["Name", "Cron", "Time zone", "Entrypoint", "Next", hidden("Actions")];
+  const columns = ["Name", "Cron", "Time zone", "Entrypoint", "Last", "Next", hidden("Actions")];
+  const last = (run) => run && h("span", {}, h("a", { href: `#/job?${new URLSearchParams({ id: run.id })}` }, when(run.at, state.now)),
+    run.state && [" ", h("span", { class: `badge ${run.state}` }, words(run.state))]);
   const rows = state.schedules.map((entry) => ({ key: `s:${entry.name}`, cells: [
     foreign(entry.name), h("code", { class: "whole", title: visible(entry.cron) }, visible(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
-    [when(entry.next_at, state.now), " ", h("small", {}, clock(entry.next_at))],
+    last(state.last_runs[entry.name]), [when(entry.next_at, state.now), " ", h("small", {}, clock(entry.next_at))],
     actions.row(actions.of("entry"), { name: entry.name, of: entry.entrypoint, values: entry,
       body: { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint, entry.priority] } }),
   ] }));
