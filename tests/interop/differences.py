@@ -66,7 +66,7 @@ def on_a_file():
 async def unclaimed_job():
     """Only a claimed job can be acked, nacked or kept alive
 
-    Why: an ack without a claim may come from a worker that has lost the claim
+    Why: such an ack may come from a worker that lost its claim
 
     1.0.0: done done done
     2.0.0: ClaimLostError, a JobNotFoundError: True
@@ -84,7 +84,7 @@ async def unclaimed_job():
 async def another_queue_object():
     """An id stands only for a claim that the same queue object handed out
 
-    Why: an id alone does not name a claim. `Job` does, and every verb accepts it
+    Why: an id alone does not name a claim. `Job` does
 
     1.0.0: by the id: done
     2.0.0: by the id: ClaimLostError
@@ -102,7 +102,7 @@ async def another_queue_object():
 async def late_ack():
     """A worker that lost its claim cannot end the claim of the next worker
 
-    Why: the next worker still runs the job, and its failure would go unnoticed
+    Why: the next worker still runs the job
 
     1.0.0: the late worker: done
     1.0.0: the worker that holds it: JobNotFoundError
@@ -120,9 +120,9 @@ async def late_ack():
 
 
 async def claimed_again():
-    """Once a queue object lost a claim and claimed the same job again, the bare id is refused
+    """After a lost claim and a new one of the same job, the bare id is refused
 
-    Why: it could mean either claim, and the first worker may still run. Pass the `Job`
+    Why: it could mean either claim. Pass the `Job`
 
     1.0.0: by the id: done
     2.0.0: by the id: ClaimLostError
@@ -141,7 +141,7 @@ async def claimed_again():
 async def lost_heartbeat():
     """A heartbeat that finds its claim lost cancels the block, which raises ClaimLostError
 
-    Why: otherwise two workers run one job, and the first does not know. With `on_lost="event"` the block goes on
+    Why: two workers would run one job. With `on_lost="event"` the block goes on
 
     1.0.0: done
     2.0.0: ClaimLostError
@@ -164,7 +164,7 @@ async def lost_heartbeat():
 async def heartbeat_in_trouble():
     """A heartbeat is retried through errors of the store until the timeout of the claim
 
-    Why: in 1.0.0, one failed heartbeat silently cost the claim
+    Why: in 1.0.0, one failed heartbeat cost the claim
 
     1.0.0: 1 beat
     2.0.0: 3 beats
@@ -187,7 +187,7 @@ async def heartbeat_in_trouble():
 async def timeout_of_the_claim():
     """The timeout of a claim is set by the queue that made it, and is stored with it
 
-    Why: the setting or the clock of another process must not take a job from a live worker
+    Why: another process must not take a job from a live worker
 
     1.0.0: taken over: 1
     2.0.0: taken over: 0
@@ -205,7 +205,7 @@ async def timeout_of_the_claim():
 async def direct_queue_sweeps():
     """DirectQueue recovers stale jobs when it dequeues, as BrokerQueue does
 
-    Why: the job of a dead worker must not wait for a call of `requeue_stale`
+    Why: jobs of dead workers must not wait for `requeue_stale`
 
     1.0.0: recovered: 0
     2.0.0: recovered: 1
@@ -225,7 +225,7 @@ async def direct_queue_sweeps():
 async def order_of_a_nack():
     """A nacked or recovered job goes behind jobs of equal priority
 
-    Why: a job that always fails must not delay the others. `nack(job, charge=False)` keeps its place
+    Why: it must not delay the others. `nack(job, charge=False)` keeps its place
 
     1.0.0: a b
     2.0.0: b a
@@ -258,7 +258,7 @@ async def order_of_commits():
 async def retries_of_conflicts():
     """Lost races are retried until a deadline (30 s, or `deadline=`), not 10 or 20 times; `max_retries=n` is a limit
 
-    Why: the number of lost races does not show whether the store works. 1.0.0 counted attempts, 2.0.0 counts retries
+    Why: lost races do not show that a store fails. 1.0.0 counted attempts
 
     1.0.0: 12 lost races: CASConflictError
     1.0.0: 3 lost races, max_retries=3: CASConflictError
@@ -288,9 +288,9 @@ async def retries_of_conflicts():
 
 
 async def store_in_trouble():
-    """A failing store is retried until the deadline; then the call raises a StorageError that says if it took effect
+    """A failing store is retried until the deadline; then a StorageError says if the call took effect
 
-    Why: "certainly not done" (DeadlineExceededError) and "perhaps done" (UnknownOutcomeError) need different reactions
+    Why: DeadlineExceededError (not done) and UnknownOutcomeError (perhaps) need different reactions
 
     1.0.0: two failures: StorageError
     1.0.0: down: StorageError
@@ -320,9 +320,9 @@ async def store_in_trouble():
 
 
 async def lost_answer():
-    """A write whose answer was lost is recognised: it is neither repeated nor reported as failed
+    """A write whose answer was lost is neither repeated nor reported as failed
 
-    Why: an operation takes effect at most once, and a call that succeeded returns normally
+    Why: an operation takes effect at most once
 
     1.0.0: answered by a conflict: done, and stored 2 times
     1.0.0: answered by a timeout: StorageError, and stored 1 times
@@ -351,7 +351,7 @@ async def lost_answer():
 async def what_is_no_queue():
     """An object that is not a queue raises InvalidBlobError, not pydantic's ValidationError, and stays unchanged
 
-    Why: the message names the fault and the remedy, and shows no payload
+    Why: the message names the remedy, and shows no payload
 
     1.0.0: ValidationError ValidationError ValidationError
     2.0.0: InvalidBlobError InvalidBlobError InvalidBlobError
@@ -386,7 +386,7 @@ async def damaged_job():
 async def empty_file():
     """An empty file is not an empty queue
 
-    Why: a write in place that was cut short leaves an empty file. Remove the file to start a new queue
+    Why: a write that was cut short leaves one. Remove it to start a new queue
 
     1.0.0: done
     2.0.0: InvalidBlobError
@@ -396,9 +396,9 @@ async def empty_file():
 
 
 async def vanished_file():
-    """A queue whose object has disappeared raises StorageError instead of looking empty
+    """A queue whose object has disappeared raises StorageError
 
-    Why: jobs were lost, and the program must notice. A new queue object starts a new queue
+    Why: jobs were lost. A new queue object starts a new queue
 
     1.0.0: read_state: done
     1.0.0: enqueue: done
@@ -416,9 +416,9 @@ async def vanished_file():
 
 
 async def broker_outside_its_block():
-    """A broker accepts calls only between entering and leaving, or raises QueueClosedError; it can be entered again
+    """A broker accepts calls between entering and leaving, else raises QueueClosedError
 
-    Why: outside its block a call would never be done: each call must end with its outcome
+    Why: outside its block a call would never end
 
     1.0.0: before: TimeoutError
     1.0.0: after: JQueueError
@@ -438,9 +438,9 @@ async def broker_outside_its_block():
 
 
 async def two_event_loops():
-    """A queue object is used by one running event loop at a time
+    """A queue object is used by one event loop at a time
 
-    Why: it caches the state of the last commit and its claims. Make one queue object per thread, on one storage
+    Why: it caches state and claims. Make one queue object per thread
 
     1.0.0: in another thread: done
     2.0.0: in another thread: JQueueError
@@ -462,7 +462,7 @@ async def two_event_loops():
 async def adapters_without_etags():
     """An adapter must give every content an etag, and a missing object none: `(b"", None)`
 
-    Why: compare-and-set needs an etag, and an empty object may be a queue that was cut short
+    Why: an empty object may be a queue that was cut short
 
     1.0.0: an etag for nothing: done
     1.0.0: content without an etag: done
@@ -506,7 +506,7 @@ async def text_payload():
 async def strict_arguments():
     """Arguments are checked before anything is sent: types, 32 bits for a priority, a printable name for an entrypoint
 
-    Why: all processes must be able to read what one process writes
+    Why: all processes must be able to read them
 
     1.0.0: done
     2.0.0: InvalidJobError
@@ -521,7 +521,7 @@ async def strict_arguments():
 async def sizes():
     """Sizes are limited: 1 MiB for a payload in the blob, 512 bytes for a name, 64 MiB for the blob, 10,000 jobs a call
 
-    Why: each commit writes the whole blob. `Limits` sets other limits, as in `DirectQueue(storage, limits=...)`
+    Why: each commit writes the whole blob. `DirectQueue(storage, limits=...)` sets others
 
     1.0.0: done done done
     2.0.0: InvalidJobError InvalidJobError InvalidJobError
@@ -552,7 +552,7 @@ async def times():
 async def statuses():
     """There is a fourth status, `JobStatus.COMPLETED`
 
-    Why: a job has it while its result is kept, and `enqueue(job_id=...)` returns it when that job was finished
+    Why: a job has it while its result is kept
 
     1.0.0: QUEUED IN_PROGRESS DEAD
     2.0.0: QUEUED IN_PROGRESS DEAD COMPLETED
@@ -561,9 +561,9 @@ async def statuses():
 
 
 async def fields_of_jobs_and_states():
-    """`Job` and `QueueState` have more fields: `model_dump` and equality show them; a state can no longer be hashed
+    """`Job` and `QueueState` have more fields; a state can no longer be hashed
 
-    Why: attempts, limits, schedules, results and commits are part of the state
+    Why: attempts, limits and commits are part of the state
 
     1.0.0: more fields: False False, hash: done
     2.0.0: more fields: True True, hash: TypeError
@@ -596,7 +596,7 @@ async def payloads_in_logs():
 async def version_of_the_state():
     """`QueueState.version` grows by one with each commit
 
-    Why: it is the number of the commit, which identifies it. In 1.0.0 it grew with every changed job
+    Why: it identifies the commit. In 1.0.0 it grew with every changed job
 
     1.0.0: 4
     2.0.0: 3
@@ -611,7 +611,7 @@ async def version_of_the_state():
 async def settings_are_fixed():
     """Queues and file stores are not dataclasses, and their settings cannot be changed
 
-    Why: claims, locks and commits under way depend on the settings. Make a new object instead
+    Why: claims and locks depend on them. Make a new object
 
     1.0.0: dataclasses, equal, can be set: True True True
     2.0.0: dataclasses, equal, can be set: False False False
@@ -633,7 +633,7 @@ async def settings_are_fixed():
 async def shape_of_the_blob():
     """The blob has another shape: `jobs` is an object keyed by id, one job per line
 
-    Why: 1.0.0 must refuse it, because it would drop claims and every unknown field
+    Why: 1.0.0 must refuse it: it would drop unknown fields
 
     1.0.0: list
     2.0.0: dict
@@ -645,7 +645,7 @@ async def shape_of_the_blob():
 async def polling():
     """A call that changes nothing writes nothing: an empty dequeue does not even create the file
 
-    Why: an unnecessary write is a race that another writer loses
+    Why: such a write is a race that another writer loses
 
     1.0.0: the file is there: True
     2.0.0: the file is there: False
@@ -657,7 +657,7 @@ async def polling():
 async def files():
     """The file of a queue is replaced at each write, is its owner's alone (0600), and has a `.lock` file beside it
 
-    Why: a write in place that is cut short loses the queue, and payloads are private
+    Why: a write that is cut short loses the queue; payloads are private
 
     1.0.0: queue.json
     1.0.0: 0644, the same file after the second write: True
@@ -678,7 +678,7 @@ async def files():
 async def etag_of_files():
     """The etag of a file is a token and the file's metadata, not a hash of its content
 
-    Why: restored content is a new version even if it is equal, and no content has to be hashed
+    Why: restored content is a new version, even if it is equal
 
     1.0.0: the same content, the same etag: True
     2.0.0: the same content, the same etag: False
@@ -691,7 +691,7 @@ async def etag_of_files():
 async def symbolic_links():
     """A symbolic link at the path of the queue is refused; links in the folders above are followed
 
-    Why: a write replaces the file and would replace the link. Give the path of the file itself
+    Why: a write would replace the link. Give the path of the file
 
     1.0.0: the file: done
     1.0.0: the folder: done

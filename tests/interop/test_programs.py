@@ -16,10 +16,9 @@ NAME_ROW = re.compile(r"^\| `(jqueue\.[^`]+)` \|[^|]*\|[^|]*\| (.*) \|$", re.MUL
 
 CHANGED_NAMES = {
     "jqueue.core.direct.DirectQueue(max_retries)": "the deadline ends a call, not a count of lost races",
-    "jqueue.core.heartbeat.HeartbeatManager(interval)": "a third of the claim's timeout, which 1.0.0 did not know, and "
-    "at most the 60 s that it was",
-    "jqueue.core.direct.MutationFn": "operations are values; it was the type of a private method's argument",
-    "jqueue.core.group_commit.MutationFn": "operations are values; it was the type of a private method's argument",
+    "jqueue.core.heartbeat.HeartbeatManager(interval)": "a third of the claim's timeout, at most the 60 s that it was",
+    "jqueue.core.direct.MutationFn": "operations are values",
+    "jqueue.core.group_commit.MutationFn": "operations are values",
 }
 """Intended changes of names, parameters and defaults, and their reasons."""
 
