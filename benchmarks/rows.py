@@ -379,6 +379,15 @@ def shared_rows(peers: Sequence[str] | None) -> list[Row]:
                 alone("errors", Target("<=", 0), "errors that reached a caller"),
             ),
         ),
+        *crowd_rows(),
+        *far_rows(start),
+        web_row(peers),
+    ]
+
+
+def crowd_rows() -> list[Row]:
+    """A thousand idle clients of one process."""
+    return [
         Row(
             "shared",
             "1,000 idle clients of a process that serves a file",
@@ -398,8 +407,6 @@ def shared_rows(peers: Sequence[str] | None) -> list[Row]:
                 alone("processor_percent", Target("<=", 2), "% of a processor"),
             ),
         ),
-        *far_rows(start),
-        web_row(peers),
     ]
 
 

@@ -49,7 +49,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
     shown,
 )
-from jqueue.domain.header import Header
+from jqueue.domain.header import Header, WorkerRecord
 from jqueue.domain.job import OBJECTS, PAYLOADS, QUEUED, JobRecord
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
@@ -310,13 +310,8 @@ class Engine:
         """
         backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
         fresh = late = False  # True if the state was read since the call
-        self.unread = self.gave_way = False
         refusal: Exception | None = None
-        self.draft.rollback()
-        self.draft.check = None
-        if self.segments is not None and self.draft.header.segments:
-            self.segments.loader.begin(self.draft)  # drops the rows that earlier commits have loaded, if they are many
-        self.pacing.cycle.rows_of_try = 0.0
+        self._begin()
         step = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
         while pending := [request for request in requests if request.awaited]:
             self.check_generation(generation)
@@ -325,8 +320,8 @@ class Engine:
                 if step is Step.READ:
                     seconds = await self._read_in_turn(pending)
                     fresh = True
-                    if not self.open_writes and broker_came is not None and broker_came():
-                        self.gave_way = True
+                    self.gave_way = not self.open_writes and broker_came is not None and broker_came()
+                    if self.gave_way:
                         return late
                     if seconds is not None:
                         await sleep_while_awaited(pending, seconds)
@@ -355,19 +350,27 @@ class Engine:
                         return late
                     else:
                         self._undo(applied.outcomes)
-                        waiting = all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
-                        if read_later and waiting:
-                            self.unread = True
+                        only_waiting = all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
+                        self.unread = read_later and only_waiting
+                        if self.unread:
                             return late
             except CASConflictError as error:
                 conflicts += 1
-                if self.max_conflicts is not None and conflicts > self.max_conflicts:
-                    refusal = error
-                step = Step.READ
+                is_last = self.max_conflicts is not None and conflicts > self.max_conflicts
+                refusal, step = error if is_last else refusal, Step.READ
             except Exception as error:
                 refusal = await self._failed(error, pending, backoff, reading=reading) or refusal
                 step = Step.READ
         return late
+
+    def _begin(self) -> None:
+        """Begin a commit with the draft as it was read, and without the rows of earlier commits, if they are many."""
+        self.unread = self.gave_way = False
+        self.draft.rollback()
+        self.draft.check = None
+        if self.segments is not None and self.draft.header.segments:
+            self.segments.loader.begin(self.draft)
+        self.pacing.cycle.rows_of_try = 0.0
 
     async def _failed(
         self, error: Exception, pending: Sequence[Request], backoff: Backoff, *, reading: bool
@@ -785,19 +788,7 @@ class Engine:
             if self.etag is None:
                 await self._check_beside()
                 self.check_generation(generation)
-            header = next_header(
-                draft,
-                commit,
-                queue,
-                now,
-                pacing.cycle.seconds,
-                self.versions_kept,
-                workers,
-                self.history.moved,
-                self._new_name,
-                self.retention,
-                before is not None and self.history.is_stuck,
-            )
+            header = self._next_header(commit, queue, now, workers)
             content = await in_turns(self.blob.encoding(header))
             self.check_generation(generation)
         except BaseException as error:  # it was not sent
@@ -836,6 +827,23 @@ class Engine:
         if self.segments is not None:
             self.segments.landed(draft, claimed, len(content))
         return True
+
+    def _next_header(
+        self, commit: CommitId, queue: str, now: datetime, workers: Mapping[str, WorkerRecord | None]
+    ) -> Header:
+        return next_header(
+            self.draft,
+            commit,
+            queue,
+            now,
+            self.pacing.cycle.seconds,
+            self.versions_kept,
+            workers,
+            self.history.moved,
+            self._new_name,
+            self.retention,
+            self.draft.header.history is not None and self.history.is_stuck,
+        )
 
     def _leave_open(self, sent: OpenWrite, error: BaseException, started: float) -> None:
         """Take a write without a clean answer back. It stays open, unless the store is certain that it is not done."""

@@ -39,7 +39,7 @@ def test_a_seed_replays_to_the_last_request():
 @pytest.mark.wide
 def test_every_fault_and_every_event_occurs():
     report = Report()
-    for seed in range(SEEDS, SEEDS + 60):
+    for seed in range(SEEDS, SEEDS + 120):
         report.add(run_seed(seed))
     assert {kind.name for kind in FaultKind} <= set(report.faults)
     events = {"crash", "pause", "clock jump", "edit by hand", "began with jqueue 1.0.0"}
