@@ -179,20 +179,13 @@ def serve(
         return
     if not url:
         raise RefusedError("give the URL of the queue")
-    from jqueue.server.access import KnownTokens, Role, TokenFile, random_text
     from jqueue.server.serving import Settings
     from jqueue.telemetry.exporters import address_of
 
-    fragment = ""
-    tokens: KnownTokens | None = None
     try:
         address, port = address_of(listen)
         _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
-        if token_file is not None:
-            tokens = TokenFile(token_file)
-        elif not insecure:
-            token = random_text()
-            fragment, tokens = f"#token={token}", KnownTokens({token: Role.OPERATOR})
+        tokens, fragment = _tokens(token_file, insecure=insecure)
         queue = connect_queue(url, create=create, insecure=insecure, must_exist=must_exist)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise RefusedError(str(error)) from None
@@ -205,6 +198,18 @@ def serve(
         raise RefusedError(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
         raise RefusedError(str(error)) from None
+
+
+def _tokens(file: Path | None, *, insecure: bool) -> tuple[KnownTokens | None, str]:
+    """Return the tokens of a broker, and the end of the address that it prints."""
+    from jqueue.server.access import KnownTokens, Role, TokenFile, random_text
+
+    if file is not None:
+        return TokenFile(file), ""
+    if insecure:
+        return None, ""
+    token = random_text()
+    return KnownTokens({token: Role.OPERATOR}), f"#token={token}"
 
 
 def _check_packages(what: str) -> None:

@@ -299,14 +299,13 @@ class Engine:
     ) -> bool:
         """Run requests until each is settled, has failed, or is still waiting for jobs or for rows of a late segment.
 
+        Return True if some are left that need such rows.
+
         Args:
             requests: submitted before this call.
             read_first: True to begin with a read, as another writer may have changed the queue.
             read_later: True if calls that wait for jobs, and find none in the known state, may be left without a read.
             broker_came: returns True if a broker may do what is left; asked after each read. None: none may.
-
-        Returns:
-            True if some are left that need rows of a late segment.
         """
         backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
         fresh = late = False  # True if the state was read since the call
@@ -339,12 +338,10 @@ class Engine:
                         if await self._load_rows(applied.missing, fresh=fresh):
                             step = Step.APPLY
                     elif self.draft.changed:
-                        if not await self._write(applied):
-                            step = Step.APPLY
-                        elif not applied.postponed:
+                        is_written = await self._write(applied)
+                        if is_written and not applied.postponed:
                             return late
-                        else:
-                            fresh, step = False, Step.APPLY
+                        fresh, step = fresh and not is_written, Step.APPLY
                     elif fresh or all(call.seen_empty and is_empty(outcome) for call, outcome in applied.outcomes):
                         self._answer(applied)
                         return late
