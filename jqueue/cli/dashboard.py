@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,10 +12,11 @@ import typer
 
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, MustExist, OpenedQueue, on_queue, waiting_for
-from jqueue.cli.parameters import option
+from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import note
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
+from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
 from jqueue.ports.storage import describe
 
@@ -43,6 +44,8 @@ PublicURL = Annotated[str | None, option("URL", FOUND_AT, "--url")]
 
 def dashboard(
     url: URL,
+    others: Annotated[list[str] | None, argument("URLS", "URLs of further queues for the same page.")] = None,
+    *,
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[
         int, option("PORT", "Port to listen on. By default a free one, which the link names.", min=0, max=65535)
@@ -73,12 +76,16 @@ def dashboard(
     For browsers on other machines, give another address, such as --host 0.0.0.0 for all of this machine's, with
     --token-file, and with --tls-cert and --tls-key, or --insecure.
 
+    With several URLs, the page has an overview of all queues.
+
     With --static it prints the queue as it is now, without payloads and results, as an HTML file that needs no server:
     `jqueue dashboard queue.json --static > snapshot.html`.
 
     Exits with 2 if the queue does not exist or cannot be read, or if an option is wrong.
     """
     _check_packages("dashboard")
+    if static and others:
+        raise RefusedError("a snapshot is of one queue")
     if static:
         from jqueue.server.snapshot import snapshot
 
@@ -86,6 +93,7 @@ def dashboard(
         return
     from jqueue.server.access import TokenFile
     from jqueue.server.serving import Settings, serve_until_stopped
+    from jqueue.server.view import name_of
 
     _check_address(host, certificate, key, has_tokens=token_file is not None, insecure=insecure)
     try:
@@ -99,7 +107,14 @@ def dashboard(
     async def show(opened: OpenedQueue) -> None:
         gc.enable()  # this command does not end soon
         try:
-            await serve_until_stopped(opened.queue, settings, typer.echo)
+            async with AsyncExitStack() as stack:
+                queues = [await stack.enter_async_context(connect_queue(each, DirectQueue)) for each in others or ()]
+                for each in queues:
+                    if (await each.view(deadline=FIRST_CALL_DEADLINE)).absent:
+                        raise QueueMissingError(name_of(each))
+                await serve_until_stopped(opened.queue, settings, typer.echo, queues)
+        except ValueError as error:  # of a URL
+            raise RefusedError(str(error)) from None
         except OSError as error:
             raise RefusedError(f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp
 
 from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError, UnknownOutcomeError
@@ -28,7 +28,7 @@ from jqueue.server.jobs import dead_groups, job_details, job_page, query_of
 from jqueue.server.past import SPANS, Lives, timeline
 from jqueue.server.payloads import payload_of, result_of
 from jqueue.server.shield import Shield
-from jqueue.server.view import Viewers, overview
+from jqueue.server.view import Viewers, name_of, overview
 
 Answer = Callable[[Request], Awaitable[dict[str, Any]]]
 """Returns the values of an answer."""
@@ -43,6 +43,7 @@ def dashboard(
     authorize: Authorize,
     hosts: Collection[str] | None = None,
     clock: Clock | None = None,
+    others: Sequence[JobQueue] = (),
 ) -> ASGIApp:
     """Return the dashboard of a queue as an ASGI application. An application mounts it below any path.
 
@@ -53,23 +54,30 @@ def dashboard(
         hosts: names under which the page may be reached; None accepts every name, which is right behind an application
             that checks the `Host` header itself.
         clock: the machine's clock by default.
+        others: further queues for the same users. The page has an overview of all, and a page for each.
     """
-    return Shield(_Dashboard(queue, authorize, clock or SystemClock()).application(), hosts)
+    queues, clock = (queue, *others), clock or SystemClock()
+    names = [name_of(each) for each in queues]
+    first, *rest = (_Dashboard(each, authorize, clock, names, place).routes() for place, each in enumerate(queues))
+    mounts = [Mount(f"/queues/{place}", routes=routes) for place, routes in enumerate(rest, 1)]
+    handlers: Any = {HTTPException: _refused, JQueueError: _failed}
+    return Shield(Starlette(routes=[*first, *mounts], exception_handlers=handlers), hosts)
 
 
 class _Dashboard:
     """The routes."""
 
-    def __init__(self, queue: JobQueue, authorize: Authorize, clock: Clock) -> None:
+    def __init__(self, queue: JobQueue, authorize: Authorize, clock: Clock, names: Sequence[str], place: int) -> None:
         self._queue = queue
+        self._queues = {"queues": names, "place": place}
         self._authorize = authorize
         self._clock = clock
         self._viewers = Viewers(queue, clock)
         self._lives = Lives(queue, clock)
         self._reading_past = asyncio.Lock()  # an hour of a busy queue is much to read: one viewer at a time
 
-    def application(self) -> Starlette:
-        """Return the application."""
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes."""
         values = {
             "GET /api/job": self._job,
             "GET /api/job/events": self._events,
@@ -92,16 +100,13 @@ class _Dashboard:
             method, path = request.split()
             return Route(path, checked, methods=[method])
 
-        return Starlette(
-            routes=[
-                *(Route(f"/{name}", self._file, methods=["GET"]) for name in ("", *page.files())),
-                Route("/healthz", lambda _: Response("the dashboard's server is alive\n"), methods=["GET"]),
-                Route("/api/session", self._session, methods=["POST", "DELETE"]),
-                Route("/api/overview", self._overview, methods=["GET"]),
-                *(route(request, answer) for request, answer in values.items()),
-            ],
-            exception_handlers={HTTPException: _refused, JQueueError: _failed},
-        )
+        return [
+            *(Route(f"/{name}", self._file, methods=["GET"]) for name in ("", *page.files())),
+            Route("/healthz", lambda _: Response("the dashboard's server is alive\n"), methods=["GET"]),
+            Route("/api/session", self._session, methods=["POST", "DELETE"]),
+            Route("/api/overview", self._overview, methods=["GET"]),
+            *(route(request, answer) for request, answer in values.items()),
+        ]
 
     # The page
 
@@ -111,7 +116,7 @@ class _Dashboard:
 
     async def _session(self, request: Request) -> Response:
         """Exchange the token of the printed link for a cookie, or drop the cookie."""
-        path = request.scope.get("root_path", "") or "/"
+        path = request.scope.get("root_path", "").removesuffix(f"/queues/{self._queues['place']}") or "/"
         if request.method == "DELETE" and isinstance(self._authorize, Tokens):
             answer = JSONResponse({"done": 1})
             answer.delete_cookie(self._authorize.cookie, path=path)
@@ -136,7 +141,7 @@ class _Dashboard:
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304)
         table = actions.actions_of(self._queue) if role is Role.OPERATOR else {}
-        values = {"role": role, "actions": table, "session": isinstance(self._authorize, Tokens)}
+        values = {"role": role, "actions": table, "session": isinstance(self._authorize, Tokens), **self._queues}
         return JSONResponse({**values, **overview(self._queue, view)}, headers={"ETag": etag})
 
     async def _jobs(self, request: Request) -> dict[str, Any]:

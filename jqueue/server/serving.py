@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -215,13 +215,16 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve_until_stopped(queue: JobQueue, settings: Settings, show: Callable[[str], None]) -> None:
+async def serve_until_stopped(
+    queue: JobQueue, settings: Settings, show: Callable[[str], None], others: Sequence[JobQueue] = ()
+) -> None:
     """Serve the dashboard of a queue until SIGINT or SIGTERM.
 
     Args:
         queue: the queue, which is open.
         settings: where and for whom.
         show: prints the link.
+        others: further queues for the same page, which are open.
 
     Raises:
         OSError: the address cannot be used.
@@ -230,7 +233,7 @@ async def serve_until_stopped(queue: JobQueue, settings: Settings, show: Callabl
         port = listener.getsockname()[1]
         token, secret = random_text(), random_text()
         roles = settings.tokens if settings.tokens is not None else {token: Role.OPERATOR}
-        app = dashboard(queue, authorize=Tokens(roles, f"jqueue-{port}", secret), hosts=settings.names)
+        app = dashboard(queue, authorize=Tokens(roles, f"jqueue-{port}", secret), hosts=settings.names, others=others)
         link = _link(settings, port, "" if settings.tokens is not None else f"#token={token}")
         await _run(_config(app, settings, LAST_ANSWERS), listener, lambda: show(link))
 

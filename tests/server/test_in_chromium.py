@@ -149,7 +149,7 @@ def test_a_dialog_says_that_it_waits_and_a_silent_server_does_not_hide_the_known
         browser.see("Paused: mail", "#notes")
         browser.until(lambda: browser.text("#trouble") == "", "the end of the trouble")
         path.unlink()
-        browser.see("has disappeared", "#trouble")
+        browser.see("restore it", "#trouble")
         known = browser.text("#trouble")
         process.send_signal(signal.SIGSTOP)
         try:
@@ -181,6 +181,34 @@ def test_the_question_for_a_token_stands_alone_and_its_error_goes_after_signing_
         browser.press("Sign out", "header")
         browser.see("you are not signed in", "#trouble")
         assert [] == [each for each in browser.all("#views, main, #sign-out") if each.is_displayed()]
+
+
+def test_one_page_has_an_overview_of_several_queues_and_a_page_for_each(browser, path):
+    other = path.with_name("other.json")
+    on(path, "enqueue", "mail", b"")
+    for number in range(3):
+        on(other, "enqueue", "report", b"", job_id=f"r{number}")
+    on(other, "nack", on(other, "dequeue", "report")[0], error="no server", dead=True)
+    with running(path, other) as (_, link):
+        browser.open(link)
+        browser.resize(1280)
+        browser.see("Ready\n1", ".cards")
+        browser.go("/queues")
+        browser.until(lambda: browser.text("tbody td:nth-child(2)").split() == ["1", "2"], "the figures of both")
+        browser.all("tbody tr:nth-child(2) a")[0].click()
+        browser.see("Ready\n2", ".cards")
+        browser.go("/jobs?state=ready")
+        browser.until(lambda: ids_shown(browser) == ["r1", "r2"], "its jobs")
+        browser.all("tbody input")[0].click()
+        browser.press("Cancel…", "main")
+        browser.press("Cancel", "dialog")
+        browser.see("Cancelled: r1", "#notes")
+        browser.all("#name option")[0].click()
+        browser.see("Ready\n1", ".cards")
+        path.unlink()
+        browser.driver.get(f"{link.partition('#')[0]}queues/1/#/queues")
+        browser.see("restore it", "tbody tr:nth-child(1)")
+        browser.until(lambda: browser.text("tbody td:nth-child(2)").split() == ["1"], "the other one")
 
 
 def check_every_view(browser, job_id, *widths):

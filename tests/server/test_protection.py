@@ -2,7 +2,7 @@
 
 import pytest
 
-from jqueue import DirectQueue, LocalFileSystemStorage
+from jqueue import DirectQueue, InMemoryStorage, LocalFileSystemStorage
 from jqueue.domain.errors import InvalidJobError
 from jqueue.server import dashboard
 from jqueue.server.access import Role, TokenFile, Tokens
@@ -41,6 +41,23 @@ async def test_the_token_is_exchanged_for_a_cookie_that_no_script_and_no_other_s
     assert dropped.startswith('jqueue-8000=""')
     assert "Max-Age=0" in dropped
     assert 403 == (await request(guarded, "DELETE", "/api/session")).status  # another site could send it
+
+
+async def test_a_user_signs_in_once_for_several_queues_and_no_page_reads_another_queue(queue):
+    other = DirectQueue(InMemoryStorage())
+    app = dashboard(queue, authorize=Tokens({TOKEN: Role.OPERATOR}, "jqueue-8000", "secret"), others=[other])
+    await queue.enqueue("mail", b"")
+    assert 401 == (await get(app, "/queues/1/api/overview")).status
+    assert 403 == (await request(app, "POST", "/queues/1/api/actions/enqueue", body={"entrypoint": "x"})).status
+    for start in ("", "/queues/1"):
+        answer = await post(app, f"{start}/api/session", {"token": TOKEN})
+        cookie = {"cookie": answer.headers["set-cookie"].partition(";")[0]}
+        assert "path=/" in [part.strip().lower() for part in answer.headers["set-cookie"].split(";")]
+        figures = [(await get(app, f"{path}/api/overview", headers=cookie)).values for path in ("", "/queues/1")]
+        assert [(0, 1), (1, 0)] == [(each["place"], each["ready"]) for each in figures]
+    assert 404 == (await get(app, "/queues/2/api/overview", headers=cookie)).status
+    answer = await post(app, "/queues/1/api/session", {"token": TOKEN}, root_path="/prefix")
+    assert "path=/prefix" in [part.strip().lower() for part in answer.headers["set-cookie"].split(";")]
 
 
 async def test_the_cookie_is_secure_behind_a_proxy_with_tls_and_a_probe_needs_no_token(guarded):

@@ -2,11 +2,11 @@
 
 import { Actions, note } from "./actions.js";
 import { SPANS } from "./charts.js";
-import { foreign, h, patch } from "./dom.js";
+import { foreign, h, patch, visible } from "./dom.js";
 import { count, moment } from "./format.js";
 import { list, one, payloadText } from "./jobs.js";
 import { Samples } from "./statistics.js";
-import { dead, limits, overview, schedules, store, workers } from "./views.js";
+import { dead, limits, overview, pathTo, queues, schedules, store, workers } from "./views.js";
 
 const POLL = 1000; // milliseconds between two polls
 const POLL_HIDDEN = 15000; // the same while nobody can see the page
@@ -16,7 +16,7 @@ const BUSIEST = 10000; // milliseconds of the longest such pause
 const LATE = 5000; // milliseconds without an answer after which the page no longer says that it is live
 
 const VIEWS = [
-  ["/", "Overview", overview], ["/jobs", "Jobs", list], ["/workers", "Workers", workers],
+  ["/queues", "Queues", queues], ["/", "Overview", overview], ["/jobs", "Jobs", list], ["/workers", "Workers", workers],
   ["/schedules", "Schedules", schedules], ["/limits", "Limits", limits], ["/dead", "Dead letters", dead],
   ["/store", "Storage", store], ["/job", "Job", one],
 ];
@@ -62,7 +62,7 @@ export class App {
   // Where the address says that we are.
   place() {
     const [path, query] = location.hash.slice(1).split("?");
-    const [known, title, render] = VIEWS.find(([each]) => each === (path || "/")) || VIEWS[0];
+    const [known, title, render] = VIEWS.find(([each]) => each === (path || "/")) || VIEWS[1];
     return { path: known, title, render, query: new URLSearchParams(query || "") };
   }
 
@@ -136,6 +136,7 @@ export class App {
     try {
       if (path === "/") this.loadTimeline(query.get("entrypoint") || "", query.get("span") || SPANS[0][0]);
       if (path === "/jobs" && !view.behind) view.page = await source.get("jobs", Object.fromEntries(query));
+      if (path === "/queues") this.loadQueues(view);
       if (path === "/dead") view.groups = await source.get("dead");
       if (path === "/job") await this.loadJob(view, query.get("id") || "");
       view.wrong = null;
@@ -145,6 +146,19 @@ export class App {
       else this.trouble(error);
     }
     if (view === this.view) this.render();
+  }
+
+  // The figures of all queues. One that does not answer holds up none of the others.
+  loadQueues(view) {
+    Object.assign(view, { others: view.others ?? [], asked: view.asked ?? new Set() });
+    (this.state.queues ?? []).forEach(async (_, number) => {
+      if (view.asked.has(number)) return;
+      view.asked.add(number);
+      const answer = this.source.overviewOf(pathTo(this.state, number));
+      view.others[number] = await answer.then((values) => ({ values }), ({ message }) => ({ error: message }));
+      view.asked.delete(number);
+      if (view === this.view) this.render();
+    });
   }
 
   async loadJob(view, id) {
@@ -221,7 +235,7 @@ export class App {
 
   render() {
     const { path, render, query } = this.place(), { state, view } = this, main = document.getElementById("main");
-    const links = VIEWS.filter(([each]) => each !== "/job").map(([each, title]) => {
+    const links = VIEWS.filter(([each]) => each !== "/job" && (each !== "/queues" || state?.queues?.length > 1)).map(([each, title]) => {
       const current = each === path || (path === "/job" && each === "/jobs");
       return h("li", {}, h("a", { href: `#${each}`, "aria-current": current ? "page" : null }, title,
         each === "/dead" && state?.dead ? h("span", { class: "badge dead number-badge" }, count(state.dead)) : null));
@@ -233,7 +247,11 @@ export class App {
     }
     const viewer = state.role === "viewer";
     document.getElementById("sign-out").hidden = !state.session;
-    document.getElementById("name").replaceChildren(foreign(state.queue), viewer ? h("span", { class: "badge" }, "read only") : "");
+    const other = ({ target }) => location.assign(`${pathTo(state, Number(target.value))}#/`);
+    patch(document.getElementById("name"), h("span", { id: "name" }, state.queues?.length > 1
+      ? h("select", { onchange: other, "aria-label": "Queue" }, state.queues.map((name, number) =>
+        h("option", { value: number, selected: number === state.place }, visible(name)))) : foreign(state.queue),
+    viewer && h("span", { class: "badge" }, "read only")));
     const shown = render({ state, samples: this.samples, actions: this.actions, query, ...view, view,
       redraw: () => this.render(), reveal: viewer ? null : (kind) => this.reveal(kind) });
     const warnings = state.warnings.map((text) => h("p", { class: "warning", role: "alert" }, foreign(text)));

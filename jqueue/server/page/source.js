@@ -55,6 +55,11 @@ class ServerSource {
     return values;
   }
 
+  // The overview of another queue, whose page is at a path.
+  async overviewOf(path) {
+    return (await call(`${path}api/overview`)).values;
+  }
+
   // Values by their path. A part of a payload stands in the body of the request: logs show addresses.
   async get(path, query = {}) {
     const reads = Object.keys(query).some((name) => name === "payload" || name.startsWith("args."));

@@ -149,6 +149,23 @@ function entrypoints(state, samples, actions, view, redraw) {
       `Show ${counted(more.length, "more entrypoint")}: ${counted(ready, "ready job")}, ${bad ? `${count(bad)} with problems` : "no problems"}`))];
 }
 
+// The path from this queue's page to that of another one.
+export const pathTo = (state, number) => `${state.place ? "../../" : "./"}${number ? `queues/${number}/` : ""}`;
+
+export function queues({ state, others = [] }) {
+  const columns = ["Queue", figure("Ready"), figure("Scheduled"), figure("In progress"), figure("Dead"), figure("Oldest"),
+    figure("Done"), figure("Failed"), figure("Workers"), "Problems"];
+  const rows = state.queues.map((name, number) => {
+    const { values, error } = others[number] ?? {}, lately = values?.rates?.last_minute, to = pathTo(state, number);
+    const cell = (field) => values?.[field] > 0 && h("a", { href: `${to}#/jobs?state=${field}` }, count(values[field]));
+    return { key: `q:${number}`, cells: [h("a", { href: `${to}#/` }, foreign(name)), cell("ready"), cell("scheduled"), cell("in_progress"),
+      values?.dead > 0 && h("a", { href: `${to}#/dead` }, count(values.dead)), values?.ready > 0 && age(values),
+      lately && rate(lately.done), lately && rate(lately.failed), values && count(values.workers),
+      excerpt(error ?? values?.warnings.join(" ")) ?? (values ? null : "Loading…")] };
+  });
+  return [heading("Queues"), table("Queues", columns, rows, "")];
+}
+
 export function workers({ state, actions }) {
   const columns = ["Worker", "Host", figure("Busy"), "Entrypoints", "Started", "Seen", "Version", hidden("Actions")];
   const rows = state.workers_seen.filter((each) => each.worker).map((worker) => ({ key: `w:${worker.holder}`, cells: [
