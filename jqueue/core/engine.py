@@ -806,7 +806,7 @@ class Engine:
             self.blob.settle(header, len(content))
             pacing.landed(self.writer_id, header.commits)
             if workers:
-                present.landed(workers, ended)
+                present.landed(workers, ended, present.beat_after(header.workers, now.timestamp(), self.entropy.jitter))
                 present.obey(header.workers)
             self.existed, self.queue_id, self.last_token = True, queue, commit.token
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit

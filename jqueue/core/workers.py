@@ -17,6 +17,13 @@ FIRST_BEAT = 2.0
 SOONEST = 0.1
 """Least number of seconds until a report."""
 
+APART = 2.0
+"""Seconds between the reports of two workers, or less if there are many. Workers that started together would go on to
+report together, and the store would refuse all but one of these writes."""
+
+SOONER = 0.25
+"""Largest share of a beat by which the next report of a worker comes sooner if it would come with another's."""
+
 SHARED_BEAT = 300.0
 """The beat of workers whose broker is found through a network. With that of others, idle ones would make most of its
 commits."""
@@ -76,6 +83,21 @@ class Workers:
         for run in runs:
             if run in self.stops:
                 asyncio.get_running_loop().call_soon(self.stops[run])
+
+    def beat_after(self, known: Mapping[str, WorkerRecord], at: float, jitter: Callable[[float], float]) -> float:
+        """Return the seconds from a report to the next one.
+
+        Args:
+            known: the records of all workers.
+            at: time of the report, in seconds since 1970.
+            jitter: draws a number from zero to its argument.
+        """
+        since = [
+            (at - each.at) % BEAT for run, each in known.items() if run not in self.present and not each.is_lost(at)
+        ]
+        apart = min(APART, BEAT / 4 / (len(since) + 1))
+        is_near = any(min(seconds, BEAT - seconds) < apart for seconds in since)
+        return BEAT - jitter(SOONER * BEAT) if is_near else BEAT
 
     def landed(self, records: Mapping[str, object], now: float, beat: float = BEAT) -> None:
         """Note that these records were committed, at a time of the monotonic clock, with this beat.

@@ -11,7 +11,9 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import StorageThrottledError
+from jqueue.domain.operations.operator import CreateQueue
 from jqueue.testing.virtual_time import VirtualClock
+from jqueue.worker import Worker
 from tests.shared_memory import SharedMemory
 from tests.simulation.workload import SeededEntropy
 from tests.virtual_world import in_virtual_time, now
@@ -174,3 +176,28 @@ async def test_a_broker_for_eight_clients_has_one_write_in_twenty_refused(latenc
     assert storage.landed == storage.writes - storage.refused, "two have written"
     assert min(calls for calls, _ in found) >= 250
     assert max(longest for _, longest in found) <= 5
+
+
+# Idle workers
+
+
+async def nothing(payload: bytes) -> None:
+    """A handler that is never called."""
+
+
+@pytest.mark.parametrize(("every", "workers"), [(0, 4), (1, 4), pytest.param(0, 20, marks=pytest.mark.wide)])
+@in_virtual_time
+async def test_workers_that_started_together_have_hardly_a_write_refused_in_an_idle_hour(every, workers):
+    storage = ThrottledStorage(every, latency=0.1)
+    async with AsyncExitStack() as stack:
+        queues = [await stack.enter_async_context(open_queue(BrokerQueue, storage, seed)) for seed in range(workers)]
+        await queues[0].apply(CreateQueue())
+        for queue in queues:
+            worker = Worker()
+            worker.handler("work")(nothing)
+            stack.callback(asyncio.create_task(worker.run(queue)).cancel)
+        await asyncio.sleep(600)
+        storage.forget()
+        await asyncio.sleep(3600)
+    assert workers * 59 <= storage.landed <= workers * 66, "each shows itself once a minute"
+    assert storage.writes - storage.landed <= storage.landed * 0.01
