@@ -58,6 +58,7 @@ from jqueue.domain.operations.ends import Sweep
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
 from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN
+from jqueue.domain.stats import writers_warning
 from jqueue.domain.transitions import claims_of
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Logger, logger_of
@@ -206,6 +207,7 @@ class Engine:
         self.claim_timeout = claim_timeout
         self.max_conflicts = max_conflicts
         self.workers: Workers = Workers()
+        self._named_remedy = False  # True once the log says how to share a slow store
         self.call_timeout = call_timeout
         self._blob_bytes = limits.blob_bytes
         self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
@@ -381,6 +383,9 @@ class Engine:
             for request in pending:
                 request.last_error = error
             refused = isinstance(error, StorageThrottledError) and not reading
+            if refused and not self._named_remedy and (why := writers_warning(self.draft.header, self.now())):
+                self._named_remedy = True
+                logger.warning("the store refuses writes, as they come too often. %s", why)
             await sleep_while_awaited(pending, self.pacing.refused() if refused else backoff.after(error))
         elif reading or failure.nothing_written:
             self._fail(pending, failure)

@@ -26,6 +26,9 @@ WARN_SHARE = 0.5
 MANY_KEY_BYTES = 1 << 20
 """Bytes of unique keys kept after their jobs above which the statistics carry a warning: each commit writes them."""
 
+MANY_WRITERS, LATELY = 8, 120.0
+"""Number of writers within some seconds from which the statistics name a broker as the remedy."""
+
 UNCLAIMED = timedelta(seconds=10)
 """Time for which a job must be ready before a missing worker is the reason: workers may not have looked yet."""
 
@@ -202,8 +205,7 @@ class Census:
                 f"{int(HOLDS_SHARE * most)} bytes that they may use, and each commit writes them: give jobs a shorter "
                 "unique_for"
             )
-        if (crowd := crowd_warning(header)) is not None:
-            warnings.append(crowd)
+        warnings += filter(None, (crowd_warning(header), writers_warning(header, now)))
         return QueueStats(
             **{each.name: getattr(whole, each.name) for each in fields(whole)},
             version=header.version,
@@ -335,6 +337,18 @@ def _reasons(name: str, figures: EntrypointStats, header: Header, stats: QueueSt
     shown = (record.entrypoints for record in stats.workers if not record.lost)
     if not any(name in names or len(names) >= ENTRYPOINTS_SHOWN for names in shown):
         yield "no worker that has the handler"
+
+
+def writers_warning(header: Header, now: datetime) -> str | None:
+    """Return a warning if many programs write the queue, each by itself; None if they are few, or a broker serves."""
+    at = now.timestamp()
+    writers = sum(each.sequence > 1 and each.at > at - LATELY for each in header.commits.values())
+    if writers < MANY_WRITERS or (header.broker is not None and header.broker.url):
+        return None
+    return (
+        f"{writers} programs write the queue's object, each by itself, and wait for one another: let one commit for "
+        "all. Run `jqueue serve QUEUE --url https://HOST:8470`, which the others then find by themselves"
+    )
 
 
 def crowd_warning(header: Header) -> str | None:

@@ -178,6 +178,37 @@ async def test_a_broker_for_eight_clients_has_one_write_in_twenty_refused(latenc
     assert max(longest for _, longest in found) <= 5
 
 
+# Too many writers
+
+
+@pytest.mark.parametrize(("writers", "named"), [(3, False), (12, True)])
+@in_virtual_time
+async def test_many_writers_of_a_slow_store_are_told_once_to_let_a_broker_commit_for_all(writers, named, caplog):
+    storage = ThrottledStorage()
+    async with AsyncExitStack() as stack:
+        queues = [open_queue(BrokerQueue, storage, seed, deadline=600) for seed in range(writers)]
+        for queue in queues:
+            await stack.enter_async_context(queue)
+        await asyncio.gather(*(enqueue_without_end(queue, 180) for queue in queues))
+        warnings = (await queues[0].stats()).warnings
+    logged = [each.getMessage() for each in caplog.records if "jqueue serve" in each.getMessage()]
+    assert (named, named) == (len(logged) > 0, any("jqueue serve" in each for each in warnings))
+    assert len(logged) <= writers
+    assert all("refuses writes" in each for each in logged)
+
+
+@in_virtual_time
+async def test_clients_of_a_broker_on_a_slow_store_are_told_nothing(caplog):
+    storage = SharedThrottledStorage()
+    async with open_queue(BrokerQueue, storage, 99) as broker, AsyncExitStack() as stack:
+        broker.offer()
+        await broker.enqueue("work", b"payload")
+        clients = [await stack.enter_async_context(open_queue(BrokerQueue, storage, seed)) for seed in range(12)]
+        await asyncio.gather(*(enqueue_without_end(client, 180) for client in clients))
+        assert () == (await broker.stats()).warnings
+    assert not any("jqueue serve" in each.getMessage() for each in caplog.records)
+
+
 # Idle workers
 
 
