@@ -80,8 +80,9 @@ def stats(
     If ready jobs wait because of a pause, a limit or a missing worker, a line says so.
 
     A worker commits at least once a minute, and removes itself when it ends. One that was not seen for two minutes is
-    shown as lost, for an hour: it has died, or cannot reach the store. Its jobs are claimed again when its claims time
-    out. The column "jobs" has its jobs in progress, and the number that it can run at once.
+    shown as lost, for an hour: it has died, or cannot reach the store. Behind a broker, and among more than eight
+    workers on a store that refuses writes, both times are five times as long. The jobs of a lost worker are claimed
+    again when its claims time out. The column "jobs" has its jobs in progress, and the number that it can run at once.
 
     This command only reads, and shows no payloads.
 

@@ -596,8 +596,7 @@ class Courier:
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""
         workers = self._engine.workers
-        known = workers.records(self._engine.now().timestamp()).items()
-        records = {run: None if record is None else record.evolve(beat=self._beat) for run, record in known}
+        records = workers.records(self._engine.now().timestamp(), self._beat)
 
         def settled(outcome: Any) -> None:
             if not isinstance(outcome, JQueueError):

@@ -33,7 +33,7 @@ from jqueue.core.staleness import Presence, StaleWatch
 from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, retried
 from jqueue.core.values import OURS
 from jqueue.core.view import QueueView
-from jqueue.core.workers import Workers
+from jqueue.core.workers import CROWD, SHARED_BEAT, Workers
 from jqueue.domain.commits import CommitId, Verdict, next_header, recognise
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import exact_time
@@ -49,7 +49,7 @@ from jqueue.domain.errors import (
     StorageThrottledError,
     shown,
 )
-from jqueue.domain.header import Header, WorkerRecord
+from jqueue.domain.header import BEAT, Header, WorkerRecord
 from jqueue.domain.job import OBJECTS, PAYLOADS, QUEUED, JobRecord
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
@@ -783,7 +783,9 @@ class Engine:
         queue = draft.header.queue or self.queue_id or self._first_id
         if not queue:
             queue = self._first_id = self.entropy.new_id()  # each try to create the queue has it
-        workers = present.records(now.timestamp()) if present.present or present.left else {}
+        is_full = pacing.pace.interval > 0.0 and len(draft.header.workers) > CROWD
+        beat = SHARED_BEAT if is_full else BEAT
+        workers = present.records(now.timestamp(), beat) if present.present or present.left else {}
         dead = self.observers.died(draft.moves)
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         try:
@@ -811,7 +813,9 @@ class Engine:
             self.blob.settle(header, len(content))
             pacing.landed(self.writer_id, header.commits)
             if workers:
-                present.landed(workers, ended, present.beat_after(header.workers, now.timestamp(), self.entropy.jitter))
+                present.landed(
+                    workers, ended, present.beat_after(header.workers, now.timestamp(), beat, self.entropy.jitter)
+                )
                 present.obey(header.workers)
             self.existed, self.queue_id, self.last_token = True, queue, commit.token
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit

@@ -25,8 +25,10 @@ SOONER = 0.25
 """Largest share of a beat by which the next report of a worker comes sooner if it would come with another's."""
 
 SHARED_BEAT = 300.0
-"""The beat of workers whose broker is found through a network. With that of others, idle ones would make most of its
-commits."""
+"""The beat of workers whose broker is found through a network, and of more than `CROWD` workers on a store that refuses
+writes. With that of others, idle ones would make most of the commits."""
+
+CROWD = 8
 
 
 class Workers:
@@ -70,9 +72,11 @@ class Workers:
         """
         return max(SOONEST, self._next - now) if self._next > now else BEAT
 
-    def records(self, at: float) -> Mapping[str, WorkerRecord | None]:
+    def records(self, at: float, beat: float = BEAT) -> dict[str, WorkerRecord | None]:
         """Return the records to write at a time, in seconds since 1970; None for a worker that has left."""
-        return {run: describe(at) for run, describe in self.present.items()} | dict.fromkeys(self.left)
+        return {run: describe(at).evolve(beat=beat) for run, describe in self.present.items()} | dict.fromkeys(
+            self.left
+        )
 
     def obey(self, records: Mapping[str, WorkerRecord]) -> None:
         """Stop the workers whose records say so."""
@@ -84,20 +88,22 @@ class Workers:
             if run in self.stops:
                 asyncio.get_running_loop().call_soon(self.stops[run])
 
-    def beat_after(self, known: Mapping[str, WorkerRecord], at: float, jitter: Callable[[float], float]) -> float:
+    def beat_after(
+        self, known: Mapping[str, WorkerRecord], at: float, beat: float, jitter: Callable[[float], float]
+    ) -> float:
         """Return the seconds from a report to the next one.
 
         Args:
             known: the records of all workers.
             at: time of the report, in seconds since 1970.
+            beat: the largest number of seconds.
             jitter: draws a number from zero to its argument.
         """
-        since = [
-            (at - each.at) % BEAT for run, each in known.items() if run not in self.present and not each.is_lost(at)
-        ]
-        apart = min(APART, BEAT / 4 / (len(since) + 1))
-        is_near = any(min(seconds, BEAT - seconds) < apart for seconds in since)
-        return BEAT - jitter(SOONER * BEAT) if is_near else BEAT
+        others = [each for run, each in known.items() if run not in self.present and not each.is_lost(at)]
+        apart = min(APART, beat / 4 / (len(others) + 1))
+        since = [(at - each.at) % beat for each in others]
+        is_near = any(min(seconds, beat - seconds) < apart for seconds in since)
+        return beat - jitter(SOONER * beat) if is_near else beat
 
     def landed(self, records: Mapping[str, object], now: float, beat: float = BEAT) -> None:
         """Note that these records were committed, at a time of the monotonic clock, with this beat.

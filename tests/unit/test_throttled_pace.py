@@ -75,12 +75,12 @@ def open_queue(kind, storage, seed=1, **options):
     return kind(storage, clock=VirtualClock(), entropy=entropy, **options)
 
 
-async def enqueue_without_end(queue, seconds):
+async def enqueue_without_end(queue, seconds, entrypoint="work"):
     """Enqueue one job after the other for `seconds`; return the number of calls and the seconds of the longest."""
     until, longest, calls = now() + seconds, 0.0, 0
     while now() < until:
         began = now()
-        await queue.enqueue("work", b"payload")
+        await queue.enqueue(entrypoint, b"payload")
         longest = max(longest, now() - began)
         calls += 1
         if calls % 50 == 0:
@@ -216,19 +216,37 @@ async def nothing(payload: bytes) -> None:
     """A handler that is never called."""
 
 
+async def start_idle_workers(stack, storage, workers):
+    queues = [await stack.enter_async_context(open_queue(BrokerQueue, storage, seed)) for seed in range(workers)]
+    await queues[0].apply(CreateQueue())
+    for number, queue in enumerate(queues):
+        worker = Worker(name=f"w{number}")
+        worker.handler("work")(nothing)
+        stack.callback(asyncio.create_task(worker.run(queue)).cancel)
+
+
 @pytest.mark.parametrize(("every", "workers"), [(0, 4), (1, 4), pytest.param(0, 20, marks=pytest.mark.wide)])
 @in_virtual_time
 async def test_workers_that_started_together_have_hardly_a_write_refused_in_an_idle_hour(every, workers):
     storage = ThrottledStorage(every, latency=0.1)
     async with AsyncExitStack() as stack:
-        queues = [await stack.enter_async_context(open_queue(BrokerQueue, storage, seed)) for seed in range(workers)]
-        await queues[0].apply(CreateQueue())
-        for queue in queues:
-            worker = Worker()
-            worker.handler("work")(nothing)
-            stack.callback(asyncio.create_task(worker.run(queue)).cancel)
+        await start_idle_workers(stack, storage, workers)
         await asyncio.sleep(600)
         storage.forget()
         await asyncio.sleep(3600)
     assert workers * 59 <= storage.landed <= workers * 66, "each shows itself once a minute"
     assert storage.writes - storage.landed <= storage.landed * 0.01
+
+
+@in_virtual_time
+async def test_many_idle_workers_leave_most_writes_of_a_slow_store_to_others():
+    storage = ThrottledStorage(latency=0.05)
+    async with AsyncExitStack() as stack:
+        await start_idle_workers(stack, storage, 30)
+        await asyncio.sleep(120)
+        producer = await stack.enter_async_context(open_queue(BrokerQueue, storage, 99))
+        calls, _ = await enqueue_without_end(producer, 120, "other")
+        await asyncio.sleep(600)
+        workers = (await producer.stats()).workers
+    assert calls >= 80, "7 if each worker shows itself once a minute"
+    assert (30, 0) == (len(workers), sum(each.lost for each in workers))
