@@ -224,7 +224,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", " if job.keep_result is None else job.keep_result", ""
         ),
         "An ack whose result cannot be kept keeps another one": Bug(
-            "domain/operations/ends.py", " and self.keep_result != 0", ""
+            "domain/operations/ends.py", " and self.keep_result != 0", "", seeds=100, first=51
         ),
         "A result is kept even if the queue then exceeds its size limit": Bug(
             "domain/operations/ends.py", "not given or take_reserve(draft, grows)", "True", first=7
