@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -78,11 +79,11 @@ class _Dashboard:
 
     def routes(self) -> list[BaseRoute]:
         """Return the routes."""
-        values = {
+        values: dict[str, Answer] = {
             "GET /api/job": self._job,
             "GET /api/job/events": self._events,
-            "GET /api/job/payload": self._payload,
-            "GET /api/job/result": self._result,
+            "GET /api/job/payload": partial(self._value, payload_of),
+            "GET /api/job/result": partial(self._value, result_of),
             "GET /api/jobs": self._jobs,
             "POST /api/jobs": self._jobs,
             "GET /api/dead": self._dead,
@@ -163,11 +164,8 @@ class _Dashboard:
         job = await self._found(request)
         return {**job_details(job, view.now), "why_waiting": await view.queue.why_waits(job, view.now)}
 
-    async def _payload(self, request: Request) -> dict[str, Any]:
-        return await payload_of(self._queue, await self._found(request))
-
-    async def _result(self, request: Request) -> dict[str, Any]:
-        return await result_of(self._queue, await self._found(request))
+    async def _value(self, read: Callable[..., Awaitable[dict[str, Any]]], request: Request) -> dict[str, Any]:
+        return await read(self._queue, await self._found(request))
 
     async def _events(self, request: Request) -> dict[str, Any]:
         return await self._lives.look(await self._viewers.look(), request.query_params.get("id", ""))

@@ -101,15 +101,14 @@ class Query:
         )
 
     def _has_args(self, payload: bytes) -> bool:
-        try:
-            whole = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            return False
-        for path, wanted in self.args.items():
+        def at(path: str) -> str:
             value = reduce(lambda at, name: at.get(name) if isinstance(at, dict) else None, path.split("."), whole)
-            if wanted != (value if isinstance(value, str) else json.dumps(value)):
-                return False
-        return True
+            return value if isinstance(value, str) else json.dumps(value)
+
+        with suppress(msgspec.DecodeError, ValueError, RecursionError):
+            whole = msgspec.json.decode(payload)
+            return all(at(path) == wanted for path, wanted in self.args.items())
+        return False
 
 
 def query_of(filters: Any) -> Query:

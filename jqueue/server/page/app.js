@@ -2,7 +2,7 @@
 
 import { Actions, note } from "./actions.js";
 import { SPANS } from "./charts.js";
-import { foreign, h, patch, visible } from "./dom.js";
+import { foreign, h, patch, pointsAtRow, visible } from "./dom.js";
 import { count, moment } from "./format.js";
 import { list, one, payloadText } from "./jobs.js";
 import { Samples } from "./statistics.js";
@@ -131,7 +131,7 @@ export class App {
   async load(now = false) {
     if (!this.state) return;
     const { path, query } = this.place(), { view, source } = this;
-    const held = view.page?.jobs.some(({ id }) => view.chosen.has(id)) || document.querySelector("main tbody:hover");
+    const held = view.page?.jobs.some(({ id }) => view.chosen.has(id)) || pointsAtRow();
     view.behind = path === "/jobs" && view.page && !now && held; // rows do not move under the pointer
     try {
       if (path === "/") this.loadTimeline(query.get("entrypoint") || "", query.get("span") || SPANS[0][0]);

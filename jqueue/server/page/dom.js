@@ -35,6 +35,11 @@ export function excerpt(text) {
   return text ? h("span", { class: "error-text", title: visible(text).slice(0, 1000) }, foreign(text)) : null;
 }
 
+// True while the pointer is over a row, which must not move then. A finger is nowhere between two touches.
+let byTouch = false;
+for (const kind of ["pointerdown", "pointermove"]) document.addEventListener(kind, (event) => { byTouch = event.pointerType === "touch"; });
+export const pointsAtRow = () => !byTouch && document.querySelector("main tbody:hover") !== null;
+
 const HANDLERS = ["onclick", "onsubmit", "onchange", "onpointermove", "onpointerleave", "onpointerdown", "onpointerup",
   "onkeydown", "onblur", "oninput"];
 

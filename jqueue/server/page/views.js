@@ -1,7 +1,7 @@
 // The views of figures: overview, workers, cron entries, limits, dead letters, the store. Each returns elements.
 
 import { SPANS, chart, wholeTime } from "./charts.js";
-import { excerpt, foreign, h, visible } from "./dom.js";
+import { excerpt, foreign, h, pointsAtRow, visible } from "./dom.js";
 import { absent, ago, bytes, count, counted, duration, local, moment, rate, words } from "./format.js";
 
 export const figure = (label) => ({ label, number: true });
@@ -111,7 +111,7 @@ function ordered(rows, columns, view) {
   const value = columns.find(({ label }) => label === order.label)?.value ?? problems;
   const size = (row) => value(row) ?? -1;
   const compare = (a, b) => (order.down ? 1 : -1) * (size(b) > size(a) ? 1 : size(b) < size(a) ? -1 : 0);
-  const place = new Map(document.querySelector("main tbody:hover") ? view.order : []);
+  const place = new Map(pointsAtRow() ? view.order : []);
   const sorted = [...rows].sort((a, b) => (place.get(a.name) ?? Infinity) - (place.get(b.name) ?? Infinity) || compare(a, b));
   view.order = sorted.map((row, number) => [row.name, number]);
   return sorted;
