@@ -14,11 +14,13 @@ from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, MustExist, OpenedQueue, on_queue, waiting_for
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import note
+from jqueue.cli.worker import LogFormat, log_to_stderr
 from jqueue.connect import connect_queue
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
 from jqueue.ports.storage import describe
+from jqueue.worker.queue_health import QueueHealth, name_of
 
 if TYPE_CHECKING:
     from jqueue.server.access import KnownTokens
@@ -172,6 +174,13 @@ def serve(
     public_url: PublicURL = None,
     create: Create = False,
     must_exist: MustExist = False,
+    health: Annotated[
+        str | None,
+        option("HOST:PORT", "Serve /healthz, /readyz and /metrics there, such as 127.0.0.1:8080. By default nowhere."),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Format of the log: text, or json with one object a line.")
+    ] = "text",
 ) -> None:
     """Serve a queue to programs on other machines, and to programs in any language by HTTP.
 
@@ -207,8 +216,10 @@ def serve(
     if not isinstance(queue, BrokerQueue):
         raise RefusedError("this queue has a format that cannot be served: `jqueue migrate` moves its jobs to another")
     settings = Settings(host=address, port=port, certificate=certificate, key=key, names=tuple(host or ()))
+    with log_to_stderr("INFO", "", log_format):
+        pass
     try:
-        asyncio.run(_serve(queue, settings, tokens, fragment, public_url))
+        asyncio.run(_serve(queue, settings, tokens, fragment, public_url, health))
     except OSError as error:
         raise RefusedError(f"the broker cannot listen on {listen}: {error.strerror or error}") from None
     except JQueueError as error:
@@ -236,9 +247,16 @@ def _check_packages(what: str) -> None:
 
 
 async def _serve(
-    queue: BrokerQueue, settings: Settings, tokens: KnownTokens | None, fragment: str, public_url: str | None
+    queue: BrokerQueue,
+    settings: Settings,
+    tokens: KnownTokens | None,
+    fragment: str,
+    public_url: str | None,
+    health: str | None,
 ) -> None:
     from jqueue.server.serving import broker_until_stopped
+    from jqueue.telemetry.exporters import observed
+    from jqueue.worker.probes import Probes, open_probes
 
     with suppress(ImportError, OSError, ValueError):  # each client has a connection
         import resource
@@ -246,7 +264,13 @@ async def _serve(
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     name = describe(queue.storage)
-    async with queue:
+    async with queue, AsyncExitStack() as stack:
+        service, phase = queue.service(), "opening"
+        store = QueueHealth(name_of(queue), queue.options.entropy)
+        probes = Probes(queue, store, lambda: phase, lambda: {"clients": service.clients}, service.look)
+        stack.enter_context(observed(queue, probes))
+        if health is not None and (exporter := await open_probes(stack, health, probes, None)) is not None:
+            await stack.enter_async_context(exporter.watch(queue, broker=service))
         try:
             with waiting_for(name):
                 await queue.stats(deadline=FIRST_CALL_DEADLINE)
@@ -255,6 +279,8 @@ async def _serve(
         gc.freeze()
 
         def show(link: str) -> None:
+            nonlocal phase
+            phase = "working"
             typer.echo(f"serving {name} at {link}{fragment}")
             if tokens is None:
                 note("everyone who reaches this address can read and change the queue: --token-file asks for tokens")
@@ -265,7 +291,12 @@ async def _serve(
             else:
                 queue.offer(place)
 
-        await broker_until_stopped(queue, settings, tokens, show, queue.stop)
+        async def leave() -> None:
+            nonlocal phase
+            phase = "stopping"
+            await queue.stop()
+
+        await broker_until_stopped(queue, settings, tokens, show, leave)
 
 
 def _new_token(role: str, name: str, path: Path | None) -> str:

@@ -168,6 +168,12 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 await courier.offer.left()
             courier.offer, courier.answering = None, False
 
+    @property
+    def is_served(self) -> bool:
+        """True while another process commits the calls of this queue object."""
+        courier = self._writer.courier
+        return courier is not None and not courier.serving and (courier.only or courier.shares)
+
     def observe(self, observer: Observer) -> None:
         self._engine.observers.add(observer)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -103,6 +104,7 @@ class Service:
         self._most = max(BATCH_OPERATIONS, limits.batch_size)
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
+        self._here: Counter[str] = Counter()  # the calls under way by client
         self._begun: dict[str, tuple[int, str]] = {}  # the number and the token of each client's last batch
         self._stuck: set[str] = set()  # the dequeues that had an error of the store at the last look
         self._watch: asyncio.TimerHandle | None = None
@@ -150,8 +152,24 @@ class Service:
             message: the message.
             hidden: True if the client may not see the payload, the headers and the result of another's job.
         """
-        answer: bytes = encode(await self._answer(message, hidden))
+        self._here[message.client] += 1
+        try:
+            answer: bytes = encode(await self._answer(message, hidden))
+        finally:
+            self._here[message.client] -= 1
+            if not self._here[message.client]:
+                del self._here[message.client]
         return answer
+
+    @property
+    def clients(self) -> int:
+        """Number of clients that have a call here."""
+        return len(self._here)
+
+    @property
+    def waiting_claims(self) -> int:
+        """Number of calls that wait for jobs."""
+        return len(self._waiting)
 
     async def _answer(self, message: Batch | Claim | Stop, hidden: bool) -> Answer:
         try:

@@ -266,6 +266,7 @@ def stats_values(
         one_object: True for an object of a store, with a version and a limit; False for the format of an older queue.
     """
     header, waits = view.header, why_waiting(view.header, stats, now)
+    seat = header.broker
     known = stats.entrypoints or {}
     entrypoints = {}
     for each in sorted({*known, *header.entrypoints}):  # one with limits and no jobs has zeros
@@ -287,7 +288,7 @@ def stats_values(
         "workers_lost": sum(record.lost for record in stats.workers),
         "workers_seen": _workers(view, now),
         "writers": _writers(header),
-        "broker": (header.broker.url or None) if header.broker is not None else None,
+        "broker": None if seat is None or seat.is_doubted(now) else seat.url or None,
         "holders": dict(stats.holders or {}),
         "entrypoints": entrypoints,
         "schedules": [

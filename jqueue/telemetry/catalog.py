@@ -107,6 +107,10 @@ COMMIT_METRICS = _metrics(
             "commits_recognised": "Those of them whose answer was lost, and which a later read found.",
             "conflicts": "Writes of this process that the store refused as conflicts.",
         },
+        ("gauge", "queue"): {
+            "broker_clients": "Clients that have a call at this broker: `jqueue serve`.",
+            "broker_waiting_claims": "Those of their calls that wait for jobs.",
+        },
         ("histogram", "queue"): {"commit_calls": "Number of calls in a commit of this process."},
         ("histogram", "queue", "call"): {
             "store_seconds": (

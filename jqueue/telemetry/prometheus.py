@@ -76,12 +76,13 @@ class WatchedQueue(Observer):
     Args:
         queue: the queue.
         worker: the state of the worker that runs on it; None without one.
+        broker: what answers its clients; None if it is not served.
     """
 
-    def __init__(self, queue: Operator, worker: Any) -> None:
+    def __init__(self, queue: Operator, worker: Any, broker: Any = None) -> None:
         self._name = place_name(queue)
         self._queue = queue
-        self._worker = worker
+        self._worker, self._broker = worker, broker
         self._labels: dict[str, dict[str, str]] = {"entrypoint": {}, "worker": {}}
         self._stats: QueueStats | None = None
         self._up = False  # True if the last look has succeeded
@@ -154,6 +155,11 @@ class WatchedQueue(Observer):
         """Return the latest figures. Any thread may call this."""
         stats, worker, queue = self._stats, self._worker, (self._name,)
         samples = {**self._counts, ("jqueue_up", queue): self._up, ("jqueue_build_info", (__version__,)): 1}
+        if getattr(self._queue, "is_served", False):  # a broker commits, and only it can count
+            samples = {key: value for key, value in samples.items() if key not in self._counts or _is_counted(value)}
+        if self._broker is not None:
+            samples["jqueue_broker_clients", queue] = self._broker.clients
+            samples["jqueue_broker_waiting_claims", queue] = self._broker.waiting_claims
         if worker is not None:
             labels = self._name, printable(worker.name)
             samples["jqueue_worker_running", labels] = worker.running
@@ -198,6 +204,10 @@ class WatchedQueue(Observer):
         if others or (totals is not None and any(getattr(totals, kind) for kind in KINDS)):
             shown[OTHERS] = replace(sum_of(EntrypointStats, others), totals=totals, paused=False)
         return shown
+
+
+def _is_counted(value: float | Histogram) -> bool:
+    return (value.count if isinstance(value, Histogram) else value) > 0
 
 
 def _histogram_of(value: float, bounds: tuple[float, ...]) -> Histogram:
@@ -258,7 +268,7 @@ class PrometheusMetrics(Collector):
         self.registry.register(self)
 
     @asynccontextmanager
-    async def watch(self, queue: Operator, worker: Any = None) -> AsyncIterator[None]:
+    async def watch(self, queue: Operator, worker: Any = None, broker: Any = None) -> AsyncIterator[None]:
         """Return an async context manager: within it, these metrics include those of a queue.
 
         A worker watches its own queue: this is for programs that only enqueue, or show figures.
@@ -267,8 +277,9 @@ class PrometheusMetrics(Collector):
             queue: the queue.
             worker: the worker that runs on it, with its `name`, the number of `running` handlers, and the number of its
                 jobs by outcome as `outcomes`; None without one.
+            broker: the number of its `clients` and `waiting_claims`, if this process serves the queue.
         """
-        watched = WatchedQueue(queue, worker)
+        watched = WatchedQueue(queue, worker, broker)
         counts = self._commits and isinstance(queue, SupportsObservers)
         if counts:
             watched.start_counting()

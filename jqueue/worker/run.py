@@ -199,9 +199,13 @@ class Run:
             self._handles_signals = stack.enter_context(handle_signals(self.stop))
         exporter = settings.metrics
         if settings.health is not None:
-            from jqueue.worker.probes import open_probes  # loads an HTTP server
+            from jqueue.worker.probes import Probes, open_probes  # loads an HTTP server
 
-            exporter = await open_probes(stack, settings.health, state, lambda: self.phase)
+            def facts() -> dict[str, Any]:
+                return {"worker": state.name, "running": state.running, "slots": state.concurrency}
+
+            probes = Probes(queue, state.health, lambda: self.phase, facts)
+            exporter = await open_probes(stack, settings.health, probes, exporter)
         await open_queue(queue, stack, tuple(state.handlers))
         await check_writable(queue)
         if settings.tracing is not None:

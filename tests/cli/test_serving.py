@@ -208,6 +208,39 @@ def test_another_user_of_the_machine_gets_nothing_of_a_private_queue_from_its_br
             assert (401, False) == (status, SECRET.encode() in content)
 
 
+@pytest.mark.parametrize("is_folder", [True, False])
+def test_a_broker_has_probes_and_metrics_and_logs_once_when_its_store_fails_and_is_back(path, queue, is_folder):
+    def until(page, status):
+        end = time.monotonic() + PATIENCE
+        while (answer := call(probes, "GET", page))[0] != status:
+            assert time.monotonic() < end, answer
+            time.sleep(0.02)
+        return answer[2]
+
+    queue.enqueue("mail", b"")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        probes = f"http://127.0.0.1:{free.getsockname()[1]}"
+    options = ["--listen", "127.0.0.1:0", "--health", urlsplit(probes).netloc, "--log-format", "json"]
+    with running(path, *options, command="serve") as (process, _):
+        assert {"status": "ready", "clients": 0}.items() <= json.loads(until("/readyz", 200)).items()
+        os.rename(path, f"{path}.away")
+        path.mkdir() if is_folder else path.write_bytes(b"no queue")
+        for _ in range(3):
+            assert "the store cannot be read" in json.loads(until("/readyz", 503))["status"]
+        assert 200 == call(probes, "GET", "/healthz")[0]
+        assert 0 == samples_of(call(probes, "GET", "/metrics")[2])["jqueue_up",]
+        path.rmdir() if is_folder else path.unlink()
+        os.rename(f"{path}.away", path)
+        until("/readyz", 200)
+        found = samples_of(call(probes, "GET", "/metrics")[2])
+        assert (1, 0) == (found["jqueue_jobs", "mail", "ready"], found["jqueue_broker_clients",])
+        process.send_signal(signal.SIGTERM)
+        lines = [json.loads(line)["message"] for line in process.stderr or ()]
+    told = [line for line in lines if " cannot be used" in line or "answers again" in line]
+    assert 2 == len(told), lines
+
+
 def test_a_program_on_the_same_file_finds_the_broker(path):
     with running(path, "--listen", "127.0.0.1:0", command="serve") as (_, link):
         assert link.startswith("http://127.0.0.1:")

@@ -11,6 +11,7 @@ from jqueue.ports.observer import Observer
 from jqueue.telemetry.prometheus import MOST, OTHERS, PrometheusMetrics
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Exponential, Worker
+from tests.shared_memory import SharedMemory
 from tests.telemetry.samples import samples_of
 
 
@@ -53,7 +54,7 @@ async def test_workers_of_several_queue_objects_count_what_was_done_on_a_file(tm
 
     scrapes = [await observed(enqueue), *await asyncio.gather(observed(work), observed(work))]
     final = await scraped((DirectQueue(storage), _nothing))
-    assert final["jqueue_version",] == sum(scrape["jqueue_commits_total",] for scrape in scrapes)
+    assert final["jqueue_version",] == sum(scrape.get(("jqueue_commits_total",), 0) for scrape in scrapes)
     for name, expected in {"enqueued": 30, "done": 0, "failed": 60, "retried": 30, "dead": 30}.items():
         assert expected == final[f"jqueue_{name}_total", "odd"], name
     for name, expected in {"enqueued": 30, "done": 30, "failed": 0, "claimed": 30}.items():
@@ -139,6 +140,27 @@ async def test_a_scrape_does_not_wait_for_a_silent_store_and_asks_it_once_at_a_t
             found = samples_of(await metrics.fresh_text(0))
             assert (1, 1) == (found["jqueue_jobs", "t", "ready"], found["jqueue_version",])
     assert 1 == storage.reads - asked
+
+
+async def test_only_the_broker_counts_the_commits_of_its_clients_and_who_they_are():
+    storage = SharedMemory()
+    async with BrokerQueue(storage) as broker, BrokerQueue(storage) as client:
+        service = broker.service()
+        broker.offer()
+        async with asyncio.timeout(60):
+            while storage.handle is None:
+                await asyncio.sleep(0.01)
+        ours, theirs = PrometheusMetrics(every=None), PrometheusMetrics(every=None)
+        async with ours.watch(broker, broker=service), theirs.watch(client):
+            waiting = asyncio.create_task(client.dequeue("t", wait=60))
+            while not service.waiting_claims:
+                await asyncio.sleep(0.01)
+            found = samples_of(ours.text())
+            assert (1, 1) == (found["jqueue_broker_clients",], found["jqueue_broker_waiting_claims",])
+            await client.enqueue("t", b"")
+            await waiting
+            assert 1 <= samples_of(ours.text())["jqueue_commits_total",]
+            assert not [name for name, *_ in samples_of(theirs.text()) if "commit" in name or "conflicts" in name]
 
 
 async def test_a_queue_that_is_watched_twice_has_each_sample_once():

@@ -2,11 +2,13 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue
 from jqueue.core.messages import Answer, Batch, Claim, Stop, encode, message_decoder
+from jqueue.core.shown import stats_values
 from jqueue.domain.errors import (
     DeadlineExceededError,
     StorageFatalError,
@@ -121,6 +123,10 @@ async def test_a_broker_that_is_gone_costs_one_program_a_dial_and_the_next_ones_
     assert len(storage.links) == 1
     seat = await seat_of(storage)
     assert seat == BrokerSeat("gone", HERE, 1, doubted_at=VirtualClock().now().timestamp())
+    view, at = await operator.view(), VirtualClock().now()
+    figures = await view.stats(at)
+    shown = [stats_values("q", view, figures, at + timedelta(seconds=age))["broker"] for age in (0, 61)]
+    assert [None, HERE] == shown, "`jqueue stats` names no broker that did not answer a moment ago"
     await asyncio.sleep(60)
     async with queue_on(storage) as third:
         await third.enqueue("work")
