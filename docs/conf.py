@@ -26,8 +26,8 @@ STEPS_UP = re.compile(r"\]\(((?:\.\./)+[^)#\s]*)")
 COLON = "\ue000"
 """Stands for a colon and a space while Napoleon reads a docstring."""
 
-PAGE = re.compile(r"^\| \[([^]]+)\]\(([^)#]+)\.md\) \| (.+) \|$", re.MULTILINE)
-"""A page in the tables of `LISTS`: its title, its name, and what is in it."""
+PAGE = re.compile(r"^- \[([^]]+)\]\(([^)#]+)\.md\): (.+)$", re.MULTILINE)
+"""A page in the lists of `LISTS`: its title, its name, and what is in it."""
 
 LISTS = ("index.md", "reference/README.md")
 
