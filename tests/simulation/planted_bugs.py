@@ -133,9 +133,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "A waiting dequeue is answered when its job is found, before the claim is committed": Bug(
             "core/engine.py",
-            "if not await self._write(applied):",
+            "is_written = await self._write(applied)",
             "[each.settle(outcome) for each, outcome in applied.outcomes if each.waits_for_jobs]\n"
-            f"{' ' * 24}if not await self._write(applied):",
+            f"{' ' * 24}is_written = await self._write(applied)",
         ),
         "The blob does not remember acked jobs": Bug(
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
@@ -466,9 +466,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(rate=0.2, processes=6, short_table=1.0, segments=0.0, shared=1.0, attended=0.0): {
         "A broker answers a batch before the commit": Bug(
             "core/engine.py",
-            "if not await self._write(applied):",
+            "is_written = await self._write(applied)",
             "[each.settle(outcome) for each, outcome in applied.outcomes if hasattr(each.operations[0], 'sequence')]\n"
-            f"{' ' * 24}if not await self._write(applied):",
+            f"{' ' * 24}is_written = await self._write(applied)",
         ),
         "A broker answers an empty dequeue of a client from its cached state": Bug(
             "core/engine.py",
