@@ -186,7 +186,8 @@ class Engine:
         gave_way: True if the last commit has left calls to a broker that has come.
     """
 
-    unread = gave_way = False
+    unread: bool = False
+    gave_way: bool = False
 
     def __init__(
         self,

@@ -38,7 +38,8 @@ class Offer:
         self._storage, self._handle, self._rest = storage, handle, rest
         self._seat: Seat | None = None
         self._closing = False
-        self.lasting = self.serving = False
+        self.lasting: bool = False
+        self.serving: bool = False
         self._task = asyncio.get_running_loop().create_task(self._serve(), name="jqueue-offer")
 
     @property

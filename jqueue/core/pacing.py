@@ -389,7 +389,7 @@ class Pacing:
         self.cycle: CycleTime = CycleTime()
         self.pace: WritePace = WritePace(clock, entropy)
         self.turns: Turns = Turns(clock)
-        self.has_neighbours = False
+        self.has_neighbours: bool = False
         self._own_version = 0
 
     def pause(self) -> float:
