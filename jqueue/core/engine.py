@@ -55,6 +55,7 @@ from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.ends import Sweep
+from jqueue.domain.operations.operator import Fence
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
 from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN
@@ -723,8 +724,10 @@ class Engine:
             )
         return parsed
 
-    async def _check_beside(self) -> None:
+    async def _check_beside(self, outcomes: Sequence[tuple[Request, Outcome]]) -> None:
         """Refuse to create the queue beside what is left of one whose object is gone.
+
+        An order that decides a write of staged segments may create it beside new ones, as an enqueue may.
 
         Raises:
             BlobMissingError: segments, payloads, results or a history are left.
@@ -748,7 +751,8 @@ class Engine:
                 folder = suffix[: suffix.find("/")]
                 left[folder] = left.get(folder, False) or now is None or now - modified >= limit
         is_old = any(left.values())
-        if not (is_old or (left and not own and not self.draft.jobs)):
+        decides = any(isinstance(each, Fence) for request, _ in outcomes for each in request.operations)
+        if not (is_old or (left and not own and not self.draft.jobs and not decides)):
             return
         if await self._read(None) != (b"", None):
             raise CASConflictError("another writer has created the queue")
@@ -791,7 +795,7 @@ class Engine:
         claimed: Mapping[str, int] = claims_of(draft.moves) if draft.header.segments else {}
         try:
             if self.etag is None:
-                await self._check_beside()
+                await self._check_beside(outcomes)
                 self.check_generation(generation)
             header = self._next_header(commit, queue, now, workers)
             content = await in_turns(self.blob.encoding(header))

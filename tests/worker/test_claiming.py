@@ -220,7 +220,8 @@ async def test_an_idle_worker_writes_once_a_minute_and_makes_no_other_poll_faste
         assert [False] * workers == [record.lost for record in (await looking.stats()).workers]
     assert () == (await looking.stats()).workers
     assert all(storage.reads < 940 for storage in storages)
-    assert 1 + workers * (10 + 1) == (await looking.read_state()).version  # the last one removes the record
+    least = 1 + workers * (10 + 1)  # the last one removes the record; once, a worker keeps away from the others
+    assert least <= (await looking.read_state()).version <= least + workers
 
 
 @in_virtual_time
