@@ -41,6 +41,11 @@ FOUND_AT = (
     "URL at which clients on other machines reach the broker, such as https://host:8470. It is written into the queue, "
     "where they find it. By default the first --host, or the address."
 )
+ALONE = "such as queue.example.org; may be repeated. By default addresses and localhost alone."
+AllowHost = Annotated[list[str] | None, option("NAME", f"Name under which browsers may reach the page, {ALONE}")]
+Host = Annotated[list[str] | None, option("NAME", f"Name under which clients may reach the broker, {ALONE}")]
+ADDED = "Print a new token, add its hash to --token-file, and end: producer, worker, viewer or operator."
+NewToken = Annotated[str | None, option("ROLE", ADDED)]
 PublicURL = Annotated[str | None, option("URL", FOUND_AT, "--url")]
 
 
@@ -58,14 +63,7 @@ def dashboard(
     certificate: Certificate = None,
     key: PrivateKey = None,
     insecure: Insecure = False,
-    allow_host: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Name under which browsers may reach the page, such as queue.example.org; may be repeated. By default "
-            "addresses and localhost alone.",
-        ),
-    ] = None,
+    allow_host: AllowHost = None,
     static: Annotated[
         bool, typer.Option("--static", help="Print a snapshot of the queue as one HTML file, and end.")
     ] = False,
@@ -151,26 +149,14 @@ def serve(
     token_file: Annotated[
         Path | None, option("FILE", f"{TOKENS} By default, the printed address has the only token, of an operator.")
     ] = None,
-    new_token: Annotated[
-        str | None,
-        option(
-            "ROLE", "Print a new token, add its hash to --token-file, and end: producer, worker, viewer or operator."
-        ),
-    ] = None,
+    new_token: NewToken = None,
     token_name: Annotated[
         str, typer.Option(metavar="NAME", help="With --new-token: name of its user, one word.")
     ] = "token",
     certificate: Certificate = None,
     key: PrivateKey = None,
     insecure: Insecure = False,
-    host: Annotated[
-        list[str] | None,
-        option(
-            "NAME",
-            "Name under which clients may reach the broker, such as queue.example.org; may be repeated. By default "
-            "addresses and localhost alone.",
-        ),
-    ] = None,
+    host: Host = None,
     public_url: PublicURL = None,
     create: Create = False,
     must_exist: MustExist = False,

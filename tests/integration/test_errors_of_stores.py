@@ -281,7 +281,8 @@ async def test_a_missing_object_or_bucket_costs_a_request_more_only_if_the_error
     more = {LIST: 1} if worded.wording == "testbench" else {}
     async with GCSStorage(BUCKET, "queue.json", endpoint_url=worded.url) as storage:
         await DirectQueue(storage).enqueue("work", b"payload")
-        assert {DOWNLOAD: 1, UPLOAD: 1} | more == worded.requests
+        looks = {LIST: 1 + more.get(LIST, 0)}  # before a queue is created, for what is left of another one
+        assert {DOWNLOAD: 1, UPLOAD: 1} | looks == worded.requests
         await storage.remove()
         assert (b"", None) == await storage.read()
         with pytest.raises(CASConflictError):
