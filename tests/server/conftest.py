@@ -1,9 +1,10 @@
-"""A queue in a file, with a dashboard of it for an operator."""
+"""A queue in a file, with a dashboard of it for an operator, and its broker with a token of each role."""
 
 import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
 from jqueue.server import dashboard
+from tests.server.served import serving, token_file
 
 
 @pytest.fixture
@@ -31,3 +32,9 @@ def app(queue):
 @pytest.fixture
 def viewer(queue):
     return dashboard(queue, authorize=lambda request: "viewer")
+
+
+@pytest.fixture
+async def broker(queue, tmp_path):
+    async with serving(queue, token_file(tmp_path)) as served:
+        yield served

@@ -18,7 +18,7 @@ from jqueue.server.api import ENDPOINTS
 from jqueue.server.serving import broker as broker_of
 from tests.property.test_lying_clients import fit
 from tests.server.asgi import PROOF, request
-from tests.server.served import TOKENS, name_of, serving, token_file
+from tests.server.served import TOKENS, name_of, token_file
 
 REQUESTS = [what for what in ACCESS if isinstance(what, str)]
 SECRETS = {"payload": b"payload-secret", "headers": b"header-secret", "result": b"result-secret"}
@@ -28,12 +28,6 @@ SECRETS = {"payload": b"payload-secret", "headers": b"header-secret", "result": 
 async def queue(path):
     async with BrokerQueue(LocalFileSystemStorage(path)) as queue:
         yield queue
-
-
-@pytest.fixture
-async def broker(queue, tmp_path):
-    async with serving(queue, token_file(tmp_path)) as served:
-        yield served
 
 
 async def send(broker, what, role, body=None, job_id="one"):

@@ -24,12 +24,6 @@ async def queue(path):
         yield queue
 
 
-@pytest.fixture
-async def broker(queue, tmp_path):
-    async with serving(queue, token_file(tmp_path)) as served:
-        yield served
-
-
 def client_of(broker, role):
     return connect(f"jqueue+{broker.url}", DirectQueue, token=TOKENS[role])
 
