@@ -20,6 +20,7 @@ from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job
 from jqueue.domain.selection import FirstItems, Phase, Selection, since
+from jqueue.ports.clock import Clock
 from jqueue.server.payloads import text_of
 from jqueue.server.view import View
 
@@ -46,6 +47,15 @@ SEARCHED = 10_000
 
 SEARCHED_BYTES = 32 << 20
 """Bytes of payloads after which the search ends before."""
+
+SEARCHES = 4
+"""Number of searches of all payloads at a time."""
+
+SEARCH_KEPT = 30.0
+"""Seconds for which such a search goes on, and its result is kept, after a page has looked at it."""
+
+SEARCH_ANSWER = 0.5
+"""Seconds after which the page is told how far it has come."""
 
 GROUPS_SHOWN = 200
 """Maximum number of groups of dead jobs in the page, the largest first."""
@@ -137,27 +147,121 @@ def query_of(filters: Any) -> Query:
     return Query(selection, asked.get("pattern"), asked.get("payload", "").encode("utf-8", "replace").lower(), args)
 
 
+@dataclass
+class Search:
+    """The jobs that all filters pick, one by one. Other tasks run in between.
+
+    Attributes:
+        view: the queue.
+        query: the filters.
+        now: the time at which they pick.
+        whole: True if no number of payloads is too many.
+        first: the first jobs that were found, in the order of a list.
+        looked: number of the jobs that were looked at.
+        stopped: True if more payloads than a list searches would have had to be searched.
+        looked_at: time of the last look at a search that goes on between the polls of a page.
+        task: that search.
+    """
+
+    view: View
+    query: Query
+    now: datetime
+    whole: bool = False
+    first: FirstItems[Job] = field(default_factory=lambda: FirstItems[Job](0, lambda job: job.id))
+    looked: int = 0
+    stopped: bool = False
+    looked_at: float = 0.0
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """True if a search that goes on between polls has ended."""
+        return self.task is not None and self.task.done()
+
+    async def jobs(self, *, hot: bool = False) -> AsyncGenerator[Job, None]:
+        """Yield them, or only those in the object itself."""
+        query, size = self.query, 0
+        async with aclosing(self.view.queue.jobs(self.now, query.selection, hot=hot)) as jobs:
+            async for job in jobs:
+                if query.reads_payloads and not self.whole and (self.looked == SEARCHED or size > SEARCHED_BYTES):
+                    self.stopped = True
+                    return
+                self.looked, size = self.looked + 1, size + len(job.payload)
+                if query.matches(job):
+                    yield job
+                if self.looked % 256 == 0:
+                    await asyncio.sleep(0)
+
+    async def run(self, *, hot: bool = False) -> None:
+        """Find the first jobs. Those of a segment that cannot be read are left out, and the page names it."""
+        with suppress(JobsUnreadableError):
+            async with aclosing(self.jobs(hot=hot)) as jobs:
+                async for job in jobs:
+                    self.first.add(job)
+
+    async def unseen(self) -> int:
+        """Return the number of jobs of these states and entrypoints that were not looked at."""
+        selection = self.query.selection
+        plain = Selection(selection.phases, selection.entrypoints)
+        return max(0, await self.view.queue.count(self.now, plain) - self.looked)
+
+
+class Searches:
+    """Searches of more payloads than one answer waits for. They go on while pages look at them.
+
+    Args:
+        clock: tells when a page has last looked.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._searches: dict[str, Search] = {}
+
+    async def look(self, view: View, query: Query, order: str) -> Search:
+        """Return a search as far as it has come.
+
+        Raises:
+            InvalidJobError: too many others go on.
+            JQueueError: the queue cannot be read.
+        """
+        now, key = self._clock.monotonic(), repr((query.selection, query.pattern, query.payload, query.args, order))
+        for name, each in list(self._searches.items()):
+            if each.looked_at < now - SEARCH_KEPT:
+                del self._searches[name]
+                if each.task is not None:
+                    each.task.cancel()
+        search = self._searches.get(key)
+        if search is None:
+            if len(self._searches) == SEARCHES:
+                raise InvalidJobError("other searches of all payloads go on: try again in a minute")
+            search = Search(view, query, view.now, whole=True, first=_first_items(LISTED, order))
+            search.task, self._searches[key] = asyncio.create_task(search.run()), search
+        search.looked_at = now
+        assert search.task is not None
+        await asyncio.wait([search.task], timeout=SEARCH_ANSWER)
+        if search.task.done() and (error := search.task.exception()) is not None:
+            del self._searches[key]
+            raise error
+        return search
+
+
 async def matching(view: View, query: Query, now: datetime) -> AsyncGenerator[Job, None]:
-    """Yield the jobs that all filters pick at a time. Other tasks run in between.
+    """Yield the jobs that all filters pick at a time.
 
     Raises:
         InvalidJobError: more payloads would have to be searched than a list searches.
     """
-    number = size = 0
-    async with aclosing(view.queue.jobs(now, query.selection)) as jobs:
+    search = Search(view, query, now)
+    async with aclosing(search.jobs()) as jobs:
         async for job in jobs:
-            number, size = number + 1, size + len(job.payload)
-            if query.reads_payloads and (number > SEARCHED or size > SEARCHED_BYTES):
-                raise InvalidJobError(
-                    "too many payloads would have to be searched: choose an entrypoint or a state too"
-                )
-            if query.matches(job):
-                yield job
-            if number % 256 == 0:
-                await asyncio.sleep(0)
+            yield job
+    if search.stopped:
+        raise InvalidJobError("too many payloads would have to be searched: choose an entrypoint or a state too")
 
 
-async def job_page(view: View, query: Query, order: str, start: int) -> dict[str, Any]:
+async def job_page(
+    view: View, query: Query, order: str, start: int, searches: Searches | None = None
+) -> dict[str, Any]:
     """Return some jobs of a list, and the number of all jobs in it.
 
     `listed` is the number of jobs that pages can show, and `beyond` that of the jobs which were not looked at.
@@ -168,24 +272,35 @@ async def job_page(view: View, query: Query, order: str, start: int) -> dict[str
         query: the filters.
         order: one of `ORDERS`.
         start: number of jobs to leave out at the beginning.
+        searches: the searches of all payloads, if this is one of them.
 
     Raises:
         InvalidJobError: there is no such order.
     """
     if order not in ORDERS:
         raise InvalidJobError(f"there is no order of this name: the orders are {', '.join(ORDERS)}")
-    first, beyond, searched = await first_jobs(view, query, order, start + PAGE)
+    if searches is not None and query.reads_payloads:
+        search = await searches.look(view, query, order)
+        first, searched = search.first, search.looked
+        beyond = 0 if search.is_over else await search.unseen()
+    else:
+        first, beyond, searched = await first_jobs(view, query, order, start + PAGE)
     only = query != Query(Selection(query.selection.phases, query.selection.entrypoints))
     return {
         "now": view.now.timestamp(),
         "total": first.number + (0 if only else beyond),
-        "listed": first.number,
+        "listed": min(first.number, LISTED) if searches is not None else first.number,
         "beyond": beyond,
         "searched": searched if query.reads_payloads else None,
         "start": start,
         "page": PAGE,
-        "jobs": [row_of(job, view.now) for job in first.found()[start:]],
+        "jobs": [row_of(job, view.now) for job in first.found()[start : start + PAGE]],
     }
+
+
+def _first_items(most: int, order: str) -> FirstItems[Job]:
+    place = ORDERS[order]
+    return FirstItems[Job](most, lambda job: (place(job), job.id))
 
 
 async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[FirstItems[Job], int, int]:
@@ -194,22 +309,14 @@ async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[F
     A page is drawn again at each change of the queue, and a look at a million jobs would take longer than that. So if
     very many jobs are in segments, only the next of them are looked at.
     """
-    queue, now, place, selection = view.queue, view.now, ORDERS[order], query.selection
-    first, few = FirstItems[Job](most, lambda job: (place(job), job.id)), view.stats.segment_jobs <= FEW
-    plain, looked, size = Selection(selection.phases, selection.entrypoints), 0, 0
-    with suppress(JobsUnreadableError):  # all others are listed, and the page says which segment cannot be read
-        async with aclosing(queue.jobs(now, selection, hot=not few and not query.reads_payloads)) as jobs:
-            async for job in jobs:
-                if query.reads_payloads and (looked == SEARCHED or size > SEARCHED_BYTES):
-                    return first, max(0, await queue.count(now, plain) - looked), looked
-                looked, size = looked + 1, size + len(job.payload)
-                if query.matches(job):
-                    first.add(job)
-                if query.reads_payloads and looked % 256 == 0:
-                    await asyncio.sleep(0)
+    queue, now, selection = view.queue, view.now, query.selection
+    few = view.stats.segment_jobs <= FEW
+    search = Search(view, query, now, first=_first_items(most, order))
+    await search.run(hot=not few and not query.reads_payloads)
+    first = search.first
     if few or query.reads_payloads or selection.holder is not None:  # no waiting job has a holder
-        return first, 0, looked
-    next_jobs = dict[str, Job]()
+        return first, await search.unseen() if search.stopped else 0, search.looked
+    next_jobs, plain = dict[str, Job](), Selection(selection.phases, selection.entrypoints)
     for phase in {Phase.READY, Phase.SCHEDULED} & (plain.phases or frozenset(Phase)):
         found = await queue.first_jobs(LISTED, now, replace_fields(plain, phases=frozenset({phase})), LISTED_BYTES)
         next_jobs |= {job.id: job for job in found.jobs if job.id not in queue.records}
@@ -221,7 +328,7 @@ async def first_jobs(view: View, query: Query, order: str, most: int) -> tuple[F
     for job in next_jobs.values():
         if selection.matches(job, now) and query.matches(job):
             first.add(job)
-    return first, beyond, looked
+    return first, beyond, search.looked
 
 
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|[0-9]+")

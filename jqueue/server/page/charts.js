@@ -25,6 +25,14 @@ function paths(points, name, x, most) {
   return [lines, dots];
 }
 
+// Points with the sums of a series and of those before it, for a drawing of the parts of a whole.
+const sums = (points, series) => points.map((point) => {
+  let sum = null;
+  return { at: point.at, ...Object.fromEntries(series.map(([name]) => [name, absent(point[name]) ? sum : (sum += point[name])])) };
+});
+
+const filled = (lines) => lines.replace(/M(\S+)[^M]*/g, (line, start) => `${line}V${HEIGHT}H${start}Z`);
+
 // A time on the axis, as long as it must be to tell it from the others.
 function tick(at, span) {
   const [day, time] = local(at).split(" ");
@@ -41,10 +49,11 @@ export function wholeTime(redraw) {
   return range && [h("button", { type: "button", onclick: () => show(null, redraw) }, "Show the whole time"), " "];
 }
 
-// A chart of some series: [name in the points, label] each. `format` makes a text of a value, `redraw` draws the page again.
-export function chart(title, all, series, format, redraw) {
+// A chart of some series: [name in the points, label] each, which are the parts of a whole if it is `stacked`. `format` makes a
+// text of a value, `redraw` draws the page again.
+export function chart(title, all, series, format, redraw, stacked = false) {
   const inside = range ? all.filter(({ at }) => at >= range[0] && at <= range[1]) : all, points = inside.length > 1 ? inside : all;
-  const top = Math.max(0, ...series.flatMap(([name]) => points.map((point) => point[name] ?? 0)));
+  const drawn = stacked ? sums(points, series) : points, top = Math.max(0, ...series.flatMap(([name]) => drawn.map((point) => point[name] ?? 0)));
   const start = points.length ? points[0].at : 0, end = points.length ? points.at(-1).at : 1, now = all.at(-1)?.at ?? 1;
   const span = Math.max(end - start, 1), x = (at) => (((at - start) / span) * WIDTH).toFixed(1);
   const nearest = (at) => points.reduce((a, b) => (Math.abs(b.at - at) < Math.abs(a.at - at) ? b : a));
@@ -58,7 +67,7 @@ export function chart(title, all, series, format, redraw) {
   const zoom = (a, b) => show(a !== null && a !== b ? [Math.min(a, b), Math.max(a, b)] : range, redraw);
   const look = ({ currentTarget }, found) => {
     pointed = found;
-    patch(currentTarget.closest("figure"), chart(title, all, series, format, redraw));
+    patch(currentTarget.closest("figure"), chart(title, all, series, format, redraw, stacked));
   };
   const time = (event) => {
     const box = event.currentTarget.getBoundingClientRect();
@@ -96,8 +105,8 @@ export function chart(title, all, series, format, redraw) {
     svg("path", { d: `M0 4H${WIDTH}M${WIDTH / 3} 0V${HEIGHT}M${(2 * WIDTH) / 3} 0V${HEIGHT}`, class: "axis faint" }),
     from !== null && svg("path", { d: `M${x(from)} 0H${x(here.at)}V${HEIGHT}H${x(from)}Z`, class: "range" }),
     here && svg("path", { d: `M${x(here.at)} 0V${HEIGHT}`, class: "axis" }),
-    series.flatMap(([name], number) => paths(points, name, x, top || 1).map((d, lone) =>
-      svg("path", { d, class: `line line-${number} ${lone ? "dot" : ""}` }))),
+    series.map(([name], number) => paths(drawn, name, x, top || 1).map((d, lone) =>
+      svg("path", { d: stacked && !lone ? filled(d) : d, class: `line line-${number} ${lone ? "dot" : stacked ? "area" : ""}` }))).reverse(),
     ),
     h("p", { class: "scale", "aria-hidden": "true" }, end - start < 1 ? h("span", {}, "collecting…")
       : [0, 1, 2, 3].map((third) => h("time", { title: moment(start + (third * span) / 3) }, tick(start + (third * span) / 3, span)))),

@@ -20,7 +20,7 @@ function targetOf(job) {
   return { name: job.id, of: job.entrypoint, body: { id: job.id, seen: job.seen }, values: job };
 }
 
-const OTHERS = ["state", "order", "start"]; // of a query: all else stands in the line of filters
+const OTHERS = ["state", "order", "start", "all"]; // of a query: all else stands in the line of filters
 const TERM = /(?:(entrypoint|key|error|holder|older|payload|pattern|args\.[^\s:"]+):)?(?:"((?:[^"\\]|\\.)*)"|(\S+))/g;
 
 // The filters in a line such as `entrypoint:mail error:"no server" bob`. Words without a name are a part of any text.
@@ -111,7 +111,13 @@ function beyond(page, query, state) {
       ? `. ${counted(page.beyond, "more job is", "more jobs are")} not in this snapshot, and not searched.`
       : `. ${count(page.beyond)} of them ${page.beyond === 1 ? "is" : "are"} not in this snapshot.`;
   }
-  if (searched) return `${searched}, ${count(page.beyond)} were not: choose a state or an entrypoint.`;
+  if (searched && query.has("all")) {
+    const share = page.searched / (page.searched + page.beyond);
+    return [". Searching… ", h("progress", { value: share, "aria-label": "Searched" }), ` ${count(page.searched)} payloads so far`];
+  }
+  if (searched) {
+    return [`${searched}, ${count(page.beyond)} were not. `, h("a", { href: `#/jobs?${query}&all=1` }, "Search all of them")];
+  }
   const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
   return ["text", "key", "error"].some((name) => query.has(name)) ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
@@ -121,7 +127,7 @@ function beyond(page, query, state) {
 function selection({ page, query, view, actions, redraw }, said) {
   const chosen = page.jobs.filter((job) => view.chosen.has(job.id)), whole = chosen.length === page.jobs.length;
   const every = whole && view.every, states = (query.get("state") || STATES.join()).split(",");
-  const asked = Object.fromEntries([...query].filter(([name]) => name !== "order" && name !== "start"));
+  const asked = Object.fromEntries([...query].filter(([name]) => !["order", "start", "all"].includes(name)));
   const target = (name) => {
     const fits = (state) => actions.table[name].states.includes(state), some = chosen.filter((job) => fits(job.status));
     if (every) {

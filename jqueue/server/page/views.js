@@ -52,9 +52,9 @@ function cards(figures, held) {
 }
 
 function charts(points, redraw) {
-  const draw = (title, series, format) => chart(title, points, series, format, redraw);
+  const draw = (title, series, format, stacked) => chart(title, points, series, format, redraw, stacked);
   return h("div", { class: "charts" },
-    draw("Jobs", [["queued", "queued"], ["in_progress", "in progress"], ["dead", "dead"]], (value) => count(Math.round(value))),
+    draw("Jobs", [["queued", "queued"], ["in_progress", "in progress"], ["dead", "dead"]], (value) => count(Math.round(value)), true),
     draw("Rates", [["enqueued", "enqueued"], ["done", "done"], ["failed", "failed"]], rate),
     draw("Wait", [["wait50", "median"], ["wait95", "95th percentile"]], duration),
     draw("Run time", [["run50", "median"], ["run95", "95th percentile"]], duration));
@@ -201,9 +201,12 @@ export function schedules({ state, actions }) {
     table("Cron entries", columns, rows, "No cron entries. A program sets one with queue.schedule(…).")];
 }
 
-export function limits({ state, actions }) {
+export function limits({ state, actions, view, redraw }) {
+  const limited = (row) => row.paused || row.max_running !== null || row.rate !== null, all = state.rows.filter(limited);
+  all.push(...state.rows.filter((row) => !limited(row)));
+  const shown = view.all ? all : all.slice(0, Math.max(SHOWN, all.filter(limited).length)), more = all.length - shown.length;
   const columns = ["Entrypoint", figure("In progress"), figure("At most"), figure("Rate"), "Claims", hidden("Actions")];
-  const rows = state.rows.map((row) => ({ key: `l:${row.name}`, cells: [
+  const rows = shown.map((row) => ({ key: `l:${row.name}`, cells: [
     foreign(row.name), count(row.in_progress), row.max_running === null ? "no limit" : count(row.max_running),
     row.rate === null ? "no limit" : `${count(row.rate)} in ${duration(row.per)}`,
     row.paused ? h("span", { class: "badge paused" }, "paused") : "open",
@@ -211,7 +214,9 @@ export function limits({ state, actions }) {
   ] }));
   const open = { body: { seen: { paused: false, max_running: null, rate: null, per: null } } };
   return [heading("Limits", actions.button("limit", open, "Another entrypoint…")),
-    table("Limits of entrypoints", columns, rows, "No entrypoints yet.")];
+    table("Limits of entrypoints", columns, rows, "No entrypoints yet."),
+    more > 0 && h("p", { class: "pager" }, h("button", { type: "button", onclick: () => [view.all = true, redraw()] },
+      `Show ${counted(more, "more entrypoint")} without limits`))];
 }
 
 const GROUPS = 20; // groups of dead letters that are shown at first
