@@ -67,14 +67,10 @@ CHECKS: dict[Probe, str] = {
     probes.right_etag: "write with the right etag",
     probes.stale_etag: "write with a stale etag",
     probes.absent_object: "write to an absent object",
-    probes.etag_quoting: "etag quoting",
     probes.round_trip: "round trip",
     probes.conditional_read: "conditional read",
-    probes.racing_creators: f"{probes.CREATORS} racing creators",
     probes.racing_increments: f"{probes.WRITERS} x {probes.INCREMENTS} racing increments",
-    probes.write_rate: "writes per second",
     probes.clock: "clock",
-    probes.listing: "listing",
     queue_object: "the queue's object",
     segments: "segments of the queue",
 }
@@ -83,7 +79,7 @@ CHECKS: dict[Probe, str] = {
 LIMIT = 20.0
 """Seconds that a check may take. If it takes longer, the store has not answered."""
 
-LIMITS: dict[Probe, float | None] = {probes.racing_increments: 45.0, probes.write_rate: 25.0, segments: None}
+LIMITS: dict[Probe, float | None] = {probes.racing_increments: 45.0, segments: None}
 """Other limits. The time for the segments grows with the queue, and each call to them has a limit."""
 
 
@@ -128,7 +124,7 @@ class Report:
             self.verdict = DAMAGED
         elif failed.keys() >= {probes.create_only, probes.stale_etag}:
             self.advice = (DEAF, *self.advice)
-        elif failed.keys() <= {probes.racing_creators, probes.racing_increments}:
+        elif failed.keys() == {probes.racing_increments}:
             self.advice = (TWO_STEPS,)
 
 

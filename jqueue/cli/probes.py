@@ -18,7 +18,7 @@ from jqueue.core.tasks import Backoff, as_storage_error
 from jqueue.domain.errors import CASConflictError, StorageError, StorageFatalError, StorageThrottledError, shown
 from jqueue.domain.printable import counted
 from jqueue.ports.clock import Clock, Entropy
-from jqueue.ports.storage import SupportsListing, SupportsReadIfChanged, SupportsScratch, SupportsStoreTime
+from jqueue.ports.storage import SupportsReadIfChanged, SupportsScratch, SupportsStoreTime
 from jqueue.runtime.tasks import all_at_once
 
 Answer = TypeVar("Answer")
@@ -139,7 +139,6 @@ class ScratchObject:
             self.left = str(error) or f"the store did not remove it within {REMOVAL_LIMIT:g} s"
 
 
-CREATORS = 20
 MANY_BYTES = bytes(range(256)) * 256
 CLOCK_TOLERANCE = 2.0
 """Seconds of difference to ignore: an answer's date names a whole second, and is as old as the answer's way here."""
@@ -152,9 +151,6 @@ PROXY = "Look for a proxy, a gateway or a cache that changes requests or answers
 CLOCK = "Set the clock of this machine (NTP): stores refuse requests from clocks that are minutes off."
 NO_TIME = (
     "Keep the clocks of all machines that use the queue within a minute of each other: they set the times of its jobs."
-)
-LATE_LISTS = (
-    "This store lists new objects late: if `jqueue history` reports missing events, run it again after a while."
 )
 READS = "Raise poll_interval if consumers mostly wait: each poll reads the whole queue."
 
@@ -324,15 +320,6 @@ async def absent_object(context: ProbeContext) -> Result:
     return await refusal(context, context.new_object(), await context.current(), b"", "created an object", harm)
 
 
-async def etag_quoting(context: ProbeContext) -> Result | None:
-    """Tell the style of etags: some S3-compatible stores take back an etag only without the quotes that they return."""
-    if not hasattr(context.main.storage, "etag_style"):
-        return None
-    styles = {"quoted": "with quotes, as in HTTP", "unquoted": "without quotes; jqueue has noticed and adapts"}
-    style = styles.get(context.main.storage.etag_style)
-    return passed(style) if style else noted("unknown: no write with an etag succeeded")
-
-
 async def round_trip(context: ProbeContext) -> Result:
     """Check that bytes come back as they were, with the etag that their write returned."""
     thing, content = context.new_object(), MANY_BYTES + context.body()
@@ -369,23 +356,6 @@ async def conditional_read(context: ProbeContext) -> Result | None:
     return passed("reports an object as unchanged only if it is")
 
 
-async def racing_creators(context: ProbeContext) -> Result:
-    """Check that one wins if many create an object at once."""
-    thing = context.new_object()
-    contents = [context.body() for _ in range(CREATORS)]
-    etags = await all_at_once(*(thing.put(content) for content in contents))
-    winners = [content for content, etag in zip(contents, etags, strict=True) if etag is not None]
-    stored, etag = await thing.read()
-    harm = "lose jobs: programs that create the queue at the same moment erase each other's jobs"
-    if len(winners) > 1:
-        return failed(f"{len(winners)} of {CREATORS} were told that they created the object", harm)
-    if etag is None:
-        return failed("nothing was created", "never start: it cannot be created")
-    if winners != [stored]:
-        return failed("the content of the winner is not stored", harm)
-    return passed(f"one won, {CREATORS - 1} were refused")
-
-
 async def clock(context: ProbeContext) -> Result:
     """Compare this machine's clock with the store's."""
     storage = context.main.storage
@@ -404,18 +374,11 @@ INCREMENTS = 10
 INCREMENTS_END = 30.0
 """Seconds after which no further increment is begun."""
 
-WRITES = 100
-WRITES_END = 5.0
-"""Seconds for which writes are counted."""
-
 ATTEMPTS = 200
 """Largest number of writes of one writer: a store that refuses at once would get too many within the time limit."""
 
 LONGEST_PAUSE = 2.0
 """Seconds to wait at most after a failure, so that a probe ends soon after its time."""
-
-SLOW = 2.0
-"""Writes a second; a slower store gets a remark."""
 
 BROKER = (
     "Each commit is one write. Use a BrokerQueue, and the calls for many jobs (enqueue_many, ack_many): they put all "
@@ -423,38 +386,27 @@ BROKER = (
 )
 
 
-async def count_up(
-    context: ProbeContext, writers: int, increments: int, limit: float
-) -> tuple[ScratchObject, Counter[str], float]:
-    """Let writers each add one to the number in an object, several times.
+def number_in(content: bytes) -> int:
+    """Return the number in an object; 0 if there is none."""
+    return int(content) if content.isdigit() and len(content) < 10 else 0
 
-    Args:
-        context: of the probe.
-        writers: number of writers.
-        increments: number of increments of each writer.
-        limit: seconds after which no further increment is begun.
 
-    Returns:
-        The object, the number of acknowledged increments ("done") and of other answers, by kind, and the seconds.
-
-    Raises:
-        StorageError: no increment succeeded.
-    """
+async def racing_increments(context: ProbeContext) -> Result:
+    """Check that no update is lost if many writers each add one to the number in an object, several times."""
+    context.need_matches()
     thing, tally, clock = context.new_object(), Counter[str](), context.clock
     began = clock.monotonic()
 
     async def write() -> None:
         """Add one, several times. If a write is refused or its fate is unknown, read and add again."""
-        left, backoff, current = increments, Backoff(context.entropy), None
+        left, backoff = INCREMENTS, Backoff(context.entropy)
         for _ in range(ATTEMPTS):
-            if not left or clock.monotonic() >= began + limit:
+            if not left or clock.monotonic() >= began + INCREMENTS_END:
                 break
             try:
                 async with asyncio.timeout(CALL_LIMIT):
-                    content, etag = current or await thing.read()
-                    current, content = None, b"%d" % (number_in(content) + 1)
-                    etag = await thing.write(content, etag)
-                current = (content, etag) if writers == 1 else None
+                    content, etag = await thing.read()
+                    await thing.write(b"%d" % (number_in(content) + 1), etag)
                 tally["done"], left, backoff = tally["done"] + 1, left - 1, Backoff(context.entropy)
             except CASConflictError:
                 tally["conflict"] += 1
@@ -464,24 +416,12 @@ async def count_up(
                 tally["throttled request" if isinstance(error, StorageThrottledError) else "failed request"] += 1
                 await asyncio.sleep(min(LONGEST_PAUSE, backoff.after(error)))
 
-    await all_at_once(*(write() for _ in range(writers)))
+    await all_at_once(*(write() for _ in range(WRITERS)))
     seconds = clock.monotonic() - began
-    if not tally["done"]:
+    done, total, stored = tally.pop("done", 0), WRITERS * INCREMENTS, number_in((await thing.read())[0])
+    if not done:
         last = thing.last_error or "each was a conflict"
-        raise StorageError(f"none of {writers * increments} writes succeeded within {seconds:.0f} s: {last}")
-    return thing, tally, seconds
-
-
-def number_in(content: bytes) -> int:
-    """Return the number in an object; 0 if there is none."""
-    return int(content) if content.isdigit() and len(content) < 10 else 0
-
-
-async def racing_increments(context: ProbeContext) -> Result:
-    """Check that no update of many writers is lost."""
-    context.need_matches()
-    thing, tally, seconds = await count_up(context, WRITERS, INCREMENTS, INCREMENTS_END)
-    done, total, stored = tally.pop("done"), WRITERS * INCREMENTS, number_in((await thing.read())[0])
+        raise StorageError(f"none of {total} writes succeeded within {seconds:.0f} s: {last}")
     if stored < done:
         return failed(
             f"updates are lost: {done} were acknowledged, and only {stored} are stored",
@@ -493,30 +433,3 @@ async def racing_increments(context: ProbeContext) -> Result:
     if stored > total:
         return noted(f"none lost, {stored - total} counted twice as writes were sent again; a queue recognises those")
     return passed(f"all {total} stored, {counted(tally['conflict'], 'conflict')}, {seconds:.1f} s")
-
-
-async def write_rate(context: ProbeContext) -> Result:
-    """Count the writes a second that the store takes, one after the other."""
-    context.need_matches()
-    _, tally, seconds = await count_up(context, 1, WRITES, WRITES_END)
-    rate = tally["done"] / max(seconds, 0.001)
-    text = f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
-    if tally["throttled request"]:
-        return noted(f"{text}; the store throttles faster writes", BROKER)
-    return noted(text, BROKER) if rate < SLOW else passed(f"{text}, one after the other")
-
-
-async def listing(context: ProbeContext) -> Result | None:
-    """Check that an object is listed once it is written. Then the history of a queue is whole at any time."""
-    if not isinstance(context.storage, SupportsListing):
-        return None
-    thing, storage = context.new_object(), context.storage
-    if await thing.put(context.body()) is None:
-        raise NotTriedError("no object can be created")
-    try:
-        listed = await with_retries(lambda: storage.list_beside(context.prefix), context.entropy)
-    except StorageFatalError as error:
-        raise NotTriedError(str(error)) from None
-    if f"{context.prefix}{len(context.objects)}" not in {each.suffix for each in listed}:
-        return noted("an object that was just written is not listed yet", LATE_LISTS)
-    return passed("a new object is listed at once")

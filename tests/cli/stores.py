@@ -142,13 +142,6 @@ class AlwaysUnchanged(Honest):
         return None
 
 
-class ListsLate(Honest):
-    """Lists no object that was written a moment ago."""
-
-    async def list_beside(self, prefix):
-        return []
-
-
 class LivesInThePast(Honest):
     def store_time(self):
         return self.clock.now() - timedelta(minutes=10)

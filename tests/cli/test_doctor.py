@@ -10,8 +10,8 @@ from tests.cli import stores
 from tests.cli.commands import run, text
 
 LIES = {
-    stores.IgnoresConditions: {"create_only", "stale_etag", "absent_object", "racing_creators", "racing_increments"},
-    stores.IgnoresIfNoneMatch: {"create_only", "racing_creators", "racing_increments"},
+    stores.IgnoresConditions: {"create_only", "stale_etag", "absent_object", "racing_increments"},
+    stores.IgnoresIfNoneMatch: {"create_only", "racing_increments"},
     stores.IgnoresIfMatch: {"stale_etag", "absent_object", "racing_increments"},
     stores.MatchesNothing: {"absent_object"},
     stores.MakesEtagsWeak: {"right_etag"},
@@ -23,12 +23,8 @@ LIES = {
 
 NOTES = {
     stores.Honest: {},
-    stores.ListsLate: {"listing": "not listed yet"},
     stores.LivesInThePast: {"clock": "600 s ahead"},
-    stores.Throttles: {
-        "racing_increments": "throttled requests",
-        "write_rate": "the store throttles faster writes",
-    },
+    stores.Throttles: {"racing_increments": "throttled requests"},
     stores.FailsNowAndThen: {"racing_increments": "counted twice"},
 }
 """The notes on each safe store, by check."""
