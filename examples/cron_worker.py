@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import BrokerQueue, connect
+from jqueue import connect
 from jqueue.worker import Context, Worker
 
 WORKERS = 2
@@ -75,7 +75,7 @@ async def run(queue_path: str, console: Console) -> tuple[list[tuple[str, dateti
         async with asyncio.timeout(PATIENCE):
             while len(runs) < SEEN:
                 await asyncio.sleep(0.1)
-        async with connect(queue_path, BrokerQueue) as queue:
+        async with connect(queue_path) as queue:
             table = Table("schedule", "cron", "time zone", "next, local time", title="Cron entries in the queue")
             for entry in await queue.schedules():
                 there = entry.next_at.astimezone(ZoneInfo(entry.timezone))

@@ -23,7 +23,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import BrokerQueue, ResultTimeoutError, connect
+from jqueue import ResultTimeoutError, connect
 from jqueue.worker import Context, Rate, Snooze, Worker
 
 AT_ONCE, AT_ONCE_FROM_ONE_HOST, PER_SECOND = 6, 2, 10
@@ -92,7 +92,7 @@ def most_in_a_second(fetched: list[Fetched]) -> int:
 
 
 async def run(queue_path: str) -> list[Fetched]:
-    async with connect(queue_path, BrokerQueue) as queue:
+    async with connect(queue_path) as queue:
         job = await crawl.enqueue(queue, list(HOSTS))
         summary_id = await crawl.result(queue, job, timeout=PATIENCE)
         fetched: list[Fetched] = await summary.result(queue, summary_id, timeout=PATIENCE)

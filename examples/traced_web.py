@@ -28,7 +28,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
-from jqueue import BrokerQueue, connect
+from jqueue import connect
 from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
 from jqueue.worker import Exponential, Worker
 
@@ -68,7 +68,7 @@ async def welcome(address: str) -> None:
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[dict[str, Any]]:
-    async with tracing.instrument(connect(QUEUE, BrokerQueue)) as queue:
+    async with tracing.instrument(connect(QUEUE)) as queue:
         yield {"queue": queue}
 
 

@@ -32,7 +32,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import BrokerQueue, JobFailedError, JobNotFoundError, ResultTimeoutError, connect
+from jqueue import JobFailedError, JobNotFoundError, ResultTimeoutError, connect
 from jqueue.worker import Context, Discard, Exponential, Worker
 
 ADDRESSES = ["ada@example.org", "bob@example.org", "nobody", "cyd@example.org", "dan@example.org"]
@@ -73,7 +73,7 @@ async def welcome(mail: Welcome, ctx: Context) -> str:
 
 @asynccontextmanager
 async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-    async with connect(os.environ.get("QUEUE", "queue.json"), BrokerQueue) as queue:
+    async with connect(os.environ.get("QUEUE", "queue.json")) as queue:
         worker.bind(queue)  # no call below needs to name it
         yield
 

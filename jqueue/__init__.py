@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from jqueue._version import __version__
-from jqueue.connect import connect, connect_queue
+from jqueue.connect import connect, open_storage
 
 if TYPE_CHECKING:
     from jqueue.adapters.storage.azure import AzureBlobStorage as AzureBlobStorage
@@ -154,8 +154,8 @@ __all__ = [
     "WorkerNotFoundError",
     "__version__",
     "connect",
-    "connect_queue",
     "migrate",
+    "open_storage",
 ]
 
 _HOMES = {

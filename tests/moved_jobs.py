@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from jqueue import DirectQueue, connect_queue
+from jqueue import DirectQueue, connect
+from jqueue.formats.queue import StoreQueue
 
 PLACES = {
     "file": lambda path, name: str(path / f"{name}.json"),
@@ -28,7 +29,7 @@ LATER = datetime(2100, 1, 1, tzinfo=UTC)
 
 def open_at(path, kind, name, **options):
     """Return a queue object."""
-    return connect_queue(PLACES[kind](path, name), DirectQueue, **options)
+    return connect(PLACES[kind](path, name), StoreQueue if kind in FORMATS else DirectQueue, **options)
 
 
 async def filled(queue, count=3, other=None):

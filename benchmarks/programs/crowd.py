@@ -31,7 +31,7 @@ async def part(given: dict[str, Any]) -> None:
     async with AsyncExitStack() as stack:
         for _ in range(given["clients"]):
             url = given.get("broker")
-            queue = connect(f"jqueue+{url}/queue", BrokerQueue) if url else BrokerQueue(storage_of(given))
+            queue = connect(f"jqueue+{url}/queue") if url else BrokerQueue(storage_of(given))
             await stack.enter_async_context(queue)
             await queue.enqueue("other", b"")
             waiting.append(asyncio.ensure_future(queue.dequeue(ENTRYPOINT, wait=WAIT)))

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from jqueue.cli.help import RefusedError
-from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, MustExist, OpenedQueue, on_queue, waiting_for
+from jqueue.cli.on_queue import FIRST_CALL_DEADLINE, URL, Create, MustExist, OpenedQueue, direct, on_queue, waiting_for
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import note
 from jqueue.cli.worker import LogFormat, log_to_stderr
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueMissingError
 from jqueue.ports.storage import describe
 from jqueue.worker.queue_health import QueueHealth, name_of
@@ -108,7 +107,7 @@ def dashboard(
         gc.enable()  # this command does not end soon
         try:
             async with AsyncExitStack() as stack:
-                queues = [await stack.enter_async_context(connect_queue(each, DirectQueue)) for each in others or ()]
+                queues = [await stack.enter_async_context(connect(each, direct)) for each in others or ()]
                 for each in queues:
                     if (await each.view(deadline=FIRST_CALL_DEADLINE)).absent:
                         raise QueueMissingError(name_of(each))
@@ -196,7 +195,7 @@ def serve(
         address, port = address_of(listen)
         _check_address(address, certificate, key, has_tokens=token_file is not None or insecure, insecure=insecure)
         tokens, fragment = _tokens(token_file, insecure=insecure)
-        queue = connect_queue(url, create=create, insecure=insecure, must_exist=must_exist)
+        queue = connect(url, create=create, insecure=insecure, must_exist=must_exist)
     except (ValueError, ImportError, JQueueError) as error:  # messages of errors about a URL hold no secrets
         raise RefusedError(str(error)) from None
     if not isinstance(queue, BrokerQueue):

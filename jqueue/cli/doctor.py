@@ -25,7 +25,7 @@ from jqueue.cli.printing import UNUSABLE, show_json
 from jqueue.cli.probes import NotTriedError, ProbeContext, Result, noted
 from jqueue.cli.progress import jobs_counted
 from jqueue.cli.repair import queue_object, segments
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import counted, printable
 from jqueue.ports.storage import SupportsRelease, SupportsScratch, SupportsWriteCheck, describe
@@ -161,7 +161,7 @@ def _examine(url: str, *, quick: bool) -> Report:
     """Examine the store of a URL, and show the progress if a terminal can show it."""
     report, results, context = Report(), dict[Probe, Result](), None
     try:
-        storage = connect_storage(url)
+        storage = open_storage(url)
     except (ValueError, ImportError, StorageFatalError) as error:  # messages of errors about a URL hold no secrets
         report.error = str(error)
         return report

@@ -18,7 +18,7 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.cli.help import RefusedError
 from jqueue.cli.parameters import argument
 from jqueue.cli.printing import note
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.core.view import QueueView
@@ -143,7 +143,7 @@ def on_queue(
         RefusedError: the work could not be done.
     """
     try:
-        queue = connect_queue(url, DirectQueue, create=create)
+        queue = connect(url, direct, create=create)
     except MissingFolderError as error:
         remedy = "correct the path, or add --create" if absent else "correct the path"
         raise RefusedError(f"there is no queue: the folder {error.folder!r} does not exist; {remedy}") from None
@@ -207,6 +207,15 @@ async def certain(call: Awaitable[Answer]) -> Answer:
     except asyncio.CancelledError:  # Ctrl-C
         note("interrupted: it is not known whether the last change was made")
         raise
+
+
+def direct(place: ObjectStoragePort | JobStorePort) -> DirectQueue | StoreQueue:
+    """Return the queue that a URL names, whose calls are made one by one."""
+    if isinstance(place, ObjectStoragePort):
+        return DirectQueue(place)
+    from jqueue.formats.queue import StoreQueue
+
+    return StoreQueue(place)
 
 
 def place_of(queue: BlobQueue | StoreQueue) -> ObjectStoragePort | JobStorePort:

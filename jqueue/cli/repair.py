@@ -18,7 +18,7 @@ from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue, pla
 from jqueue.cli.parameters import argument
 from jqueue.cli.printing import jobs, show, show_json, size, tell
 from jqueue.cli.probes import CALL_LIMIT, NotTriedError, ProbeContext, Result, failed, noted, passed, with_retries
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.core.blob.codec import Blob, parse_blob, salvaged
 from jqueue.core.blob.segment_object import SegmentCheck
 from jqueue.core.blob.segment_reader import CUT_OFF, MISSING, SegmentReader, pieces_of, reason_of
@@ -319,7 +319,7 @@ def repair(
 def _salvage(url: str, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
     """Mend a queue's object that is cut off. Return False if it is whole, or has another fault."""
     try:
-        storage = connect_storage(url)
+        storage = open_storage(url)
     except (ValueError, ImportError, JQueueError):
         return False  # the queue will tell
 

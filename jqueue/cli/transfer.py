@@ -22,6 +22,7 @@ from jqueue.cli.on_queue import (
     AsJSON,
     OpenedQueue,
     certain,
+    direct,
     on_queue,
     place_of,
 )
@@ -29,9 +30,8 @@ from jqueue.cli.options import selecting
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import jobs, note, tell
 from jqueue.cli.progress import jobs_counted, reading
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.core.blob.lines import export_line, import_line
-from jqueue.core.direct import DirectQueue
 from jqueue.core.migration import MigrationReport, arriving
 from jqueue.core.migration import migrate as move
 from jqueue.core.queue_base import is_same_place
@@ -260,7 +260,7 @@ def migrate(
 
     async def perform(opened: OpenedQueue) -> tuple[MigrationReport, list[str], str, str]:
         try:
-            target = connect_queue(dest, DirectQueue, create=create)
+            target = connect(dest, direct, create=create)
         except ValueError as error:  # messages of errors about a URL hold no secrets
             raise RefusedError(str(error)) from None
         name, header = describe(place_of(target)), opened.view.header

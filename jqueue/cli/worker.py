@@ -33,7 +33,7 @@ from jqueue.cli.on_queue import URL, Create, MustExist, place_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, note
 from jqueue.cli.supervisor import RENEW, Supervisor, changes_in
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.tasks import end_tasks
 from jqueue.domain.errors import (
@@ -273,7 +273,7 @@ class Program(NamedTuple):
 
     worker: Worker
     queue: Mapping[str, Any]
-    """Arguments of `connect_queue`."""
+    """Arguments of `connect`."""
     formatter: logging.Formatter
     """Of its log."""
 
@@ -349,7 +349,7 @@ def run_worker(
                 host, _, port = health.rpartition(":")
                 health = f"{host}:{int(port) + number - 1 if int(port) else 0}"
             worker.settings = replace(worker.settings, name=f"{worker.settings.name}-{number}", health=health)
-        queue = connect_queue(**arguments)
+        queue = connect(**arguments)
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise RefusedError(str(error)) from None
     is_own, problems = options.get("is_own", True), list[str]()

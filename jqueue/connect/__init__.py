@@ -1,8 +1,8 @@
 """The one place that turns a URL into a storage or a queue.
 
-    storage = connect("s3://bucket/queue.json?endpoint_url=http://127.0.0.1:9000")
-    queue = connect("queue.json", BrokerQueue)
-    queue = connect("vsqs:///var/spool/app/queue")
+    queue = connect("queue.json")
+    queue = connect("s3://bucket/queue.json", DirectQueue)
+    storage = open_storage("s3://bucket/queue.json?endpoint_url=http://127.0.0.1:9000")
 
 No error, log line or repr shows the secrets of a URL, nor anything else that its user wrote there.
 """
@@ -21,7 +21,6 @@ from jqueue.domain.errors import InvalidURLError
 
 if TYPE_CHECKING:
     from jqueue.core.broker import BrokerQueue
-    from jqueue.formats.queue import StoreQueue
     from jqueue.ports.storage import ObjectStoragePort
 
 Queue = TypeVar("Queue")
@@ -44,7 +43,7 @@ def connect(
     ca_file: str | None = None,
     insecure: bool = False,
     **settings: Any,
-) -> Any: ...
+) -> BrokerQueue: ...
 @overload
 def connect(
     url: str | os.PathLike[str],
@@ -68,14 +67,15 @@ def connect(
     insecure: bool = False,
     **settings: Any,
 ) -> Any:
-    """Return the storage for a URL, or a queue on it. Nothing is sent before it is used.
+    """Return a queue for a URL. Nothing is sent before it is used.
 
     Args:
         url: `s3://bucket/key`, `gs://bucket/object`, `az://account@container/blob`, `file:///path` or `memory://`, with
-            options of the storage after it as `?name=value&name=value`; or a bare path, which is used as it is. A URL
-            for the folder or file of an older queue, such as `vsqs:///folder`, always gives a queue. A process that
-            cannot reach the store names its broker: `jqueue+https://host:8470/queue`.
-        kind: the class of the queue, for example `BrokerQueue`; None for the storage itself.
+            options of the storage after it as `?name=value&name=value`; or a bare path, which is used as it is. A
+            process that cannot reach the store names its broker: `jqueue+https://host:8470/queue`. The folder or file
+            of an older program is `vsqs:///folder`, `dirq:///folder` or `textq:///file`.
+        kind: the class of the queue, such as `DirectQueue`; `BrokerQueue` by default. For the URL of an older program
+            it is `StoreQueue`, also by default; type checkers know that only if it is given.
         create: True if the folder of a file or of an older queue may be missing: the first job creates it.
         token: for the broker that the URL names; on a store that several machines use, the address of the broker with
             its token, `https://host:8470/#token=TOKEN`. It is sent to no other host. None: what `JQUEUE_TOKEN` has.
@@ -83,80 +83,10 @@ def connect(
         insecure: True to reach a broker on another machine without TLS.
         settings: settings of the queue.
 
-    Returns:
-        The queue that `kind` makes on the storage. Without `kind`, the storage, or a `StoreQueue` for an older queue.
-
     Raises:
         MissingFolderError: the folder of the file, or of the older queue, does not exist.
-        InvalidURLError: the URL is wrong. The message shows a right one. Or it names an older queue, and `kind` is a
-            queue that keeps all its jobs in one object.
-        ImportError: the extra for that store is not installed. The message names it.
-        TypeError: there are settings, but no class of a queue; or the URL is neither text nor a path.
-    """
-    found, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
-    if is_older:
-        from jqueue.formats.queue import StoreQueue
-
-        if kind not in (None, StoreQueue):
-            raise InvalidURLError(
-                "this URL names a queue of an older program, which the given class cannot open: leave the class out, "
-                "or call connect_queue(url, kind)"
-            )
-        kind = StoreQueue
-    if kind is not None:
-        return kind(found, **settings)
-    if settings:
-        raise TypeError(f"connect() takes {', '.join(settings)} only with the class of a queue: connect(url, kind)")
-    return found
-
-
-@overload
-def connect_queue(
-    url: str | os.PathLike[str],
-    *,
-    create: bool = False,
-    token: str | None = None,
-    ca_file: str | None = None,
-    insecure: bool = False,
-    **settings: Any,
-) -> BrokerQueue | StoreQueue: ...
-@overload
-def connect_queue(
-    url: str | os.PathLike[str],
-    kind: Callable[..., Queue],
-    *,
-    create: bool = False,
-    token: str | None = None,
-    ca_file: str | None = None,
-    insecure: bool = False,
-    **settings: Any,
-) -> Queue | StoreQueue: ...
-
-
-def connect_queue(
-    url: str | os.PathLike[str],
-    kind: Callable[..., Any] | None = None,
-    *,
-    create: bool = False,
-    token: str | None = None,
-    ca_file: str | None = None,
-    insecure: bool = False,
-    **settings: Any,
-) -> Any:
-    """Return a queue for any URL: a `StoreQueue` for the URL of an older queue, else a queue of the class `kind`.
-
-    Args:
-        url: see `connect`.
-        kind: the class of a queue on a storage; `BrokerQueue` by default.
-        create: see `connect`.
-        token: see `connect`.
-        ca_file: see `connect`.
-        insecure: see `connect`.
-        settings: settings of the queue.
-
-    Raises:
-        MissingFolderError: the folder of the file, or of the older queue, does not exist.
-        InvalidURLError: the URL is wrong. The message shows a right one.
+        InvalidURLError: the URL is wrong. The message shows a right one. Or it names a queue of an older program, and
+            `kind` is another class than `StoreQueue`.
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
@@ -164,28 +94,43 @@ def connect_queue(
     if is_older:
         from jqueue.formats.queue import StoreQueue
 
-        kind = StoreQueue
-    elif kind is None:
+        if isinstance(kind, type) and not issubclass(kind, StoreQueue):
+            raise InvalidURLError(
+                "this URL names a queue of an older program, which the given class cannot open: leave the class out, "
+                "or give jqueue.formats.queue.StoreQueue"
+            )
+        return (kind or StoreQueue)(found, **settings)
+    if kind is None:
         from jqueue.core.broker import BrokerQueue
 
         kind = BrokerQueue
     return kind(found, **settings)
 
 
-def connect_storage(url: str | os.PathLike[str], *, create: bool = False) -> ObjectStoragePort:
-    """Return the storage for a URL, for callers that need the whole queue in one object.
+def open_storage(
+    url: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    token: str | None = None,
+    ca_file: str | None = None,
+    insecure: bool = False,
+) -> ObjectStoragePort:
+    """Return the storage for a URL, which holds a whole queue in one object. Nothing is sent before it is used.
 
     Args:
         url: see `connect`.
         create: see `connect`.
+        token: see `connect`.
+        ca_file: see `connect`.
+        insecure: see `connect`.
 
     Raises:
         MissingFolderError: the folder of the file does not exist.
-        InvalidURLError: the URL is wrong, or it names an older queue.
+        InvalidURLError: the URL is wrong, or it names a queue of an older program.
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    found, is_older = _found(url, create)
+    found, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
     if is_older:
         raise InvalidURLError(
             "this URL names a queue of an older program, but only a queue in one object of a store can be used here: "

@@ -19,7 +19,7 @@ class BrokerQueue(GroupCommitLoop):
     Leaving the block finishes the calls under way, hands back claims that no caller took, and ends by the deadline.
 
     Args:
-        storage: holds the queue's object; `connect(url, BrokerQueue)` makes it from a URL.
+        storage: holds the queue's object; `open_storage(url)` makes it from a URL.
         stale_timeout: time without a heartbeat after which a claim made here is stale; 5 minutes by default.
         options: by name: those of `QueueOptions`.
     """

@@ -78,7 +78,7 @@ class _Member:
 class QueueSet(JobQueue):
     """Takes jobs from several queues, in turn.
 
-        async with QueueSet(connect_queue("queue.json"), connect_queue("vsqs:///var/spool/mail")) as queues:
+        async with QueueSet(connect("queue.json"), connect("vsqs:///var/spool/mail")) as queues:
             [job] = await queues.dequeue(wait=30)
             await queues.ack(job)
 
@@ -159,7 +159,7 @@ class QueueSet(JobQueue):
     def _new_member(self, queue: JobQueue) -> _Member:
         if not hasattr(queue, "dequeue"):
             raise InvalidJobError(
-                f"a set is made of queues, got {type(queue).__name__}: for a URL, `connect_queue(url)` makes a queue"
+                f"a set is made of queues, got {type(queue).__name__}: for a URL, `connect(url)` makes a queue"
             )
         if any(is_same_place(queue, other) for other in self.queues):
             raise InvalidJobError("this queue is in the set already")

@@ -18,7 +18,7 @@ from django.utils.asyncio import async_unsafe
 from django.utils.module_loading import autodiscover_modules
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.django.api import (
     BaseTaskBackend,
@@ -187,7 +187,7 @@ class JQueueBackend(BaseTaskBackend):
             yield Error(f"{where} has the unknown option {name!r}.", hint=hint, id="jqueue.E001")
         try:
             HandlerOptions(**{name: self.options[name] for name in TASK_OPTIONS if name in self.options})
-            queue = connect_queue(**self.queue_options)
+            queue = connect(**self.queue_options)
         except (JQueueError, ImportError, TypeError, KeyError) as error:
             yield Error(f"{where} {_text_of(error)}", id="jqueue.E002")
             return

@@ -38,6 +38,7 @@ from jqueue.domain.transitions import Move
 from jqueue.formats.port import Change, JobChangedError, JobStorePort, Outcome, StoredJob
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import Capabilities
+from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import QueueOptions, lists_queue_options, takes_queue_options
 from jqueue.runtime.system import process_id
 from jqueue.runtime.threads import in_a_thread
@@ -436,6 +437,11 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
 
     @takes_queue_options
     def __init__(self, store: JobStorePort, **options: Any) -> None:
+        if isinstance(store, ObjectStoragePort):
+            raise InvalidJobError(
+                f"a StoreQueue needs the store of an older program, got {type(store).__name__}: `connect(url)` makes "
+                "the queue that belongs to a URL"
+            )
         self.store = store
         self._version = self._digest = 0
         settings = QueueOptions(**options)

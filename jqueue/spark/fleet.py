@@ -21,7 +21,7 @@ from fnmatch import fnmatchcase
 from urllib.parse import quote, unquote
 
 from jqueue.adapters.storage._remote import RemoteStorage
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, describe
 from jqueue.spark.option_parsing import check_one_url, url_of, urls_of
@@ -120,7 +120,7 @@ async def find_all(addresses: Sequence[str]) -> list[FleetQueue]:
     fleet: dict[str, FleetQueue] = {}
     for address in addresses:
         if not _has_wildcards(address):
-            queues = [FleetQueue(address, connect_storage(address))]
+            queues = [FleetQueue(address, open_storage(address))]
         elif (scheme := _URL.match(address)) is None or scheme[1].lower() == "file":
             queues = _files(address)
         else:
@@ -143,7 +143,7 @@ def _files(address: str) -> list[FleetQueue]:
     if url is not None:
         path, mark, text = address[url.end() :].partition("?")
         if not path.startswith(("/", "localhost/")):
-            connect_storage(address)  # raises, and says what is wrong
+            open_storage(address)  # raises, and says what is wrong
         pattern, options = _pattern(path.removeprefix("localhost")), mark + text
     queues = []
     for path in sorted(glob.glob(pattern, recursive=True)):
@@ -151,7 +151,7 @@ def _files(address: str) -> list[FleetQueue]:
             absolute = os.path.abspath(path)
             plain = url is None and not _SIGNS.search(absolute)
             queue_url = absolute if plain else f"file://{quote(os.fsencode(absolute))}{options}"
-            queues.append(FleetQueue(queue_url, connect_storage(queue_url)))
+            queues.append(FleetQueue(queue_url, open_storage(queue_url)))
     return queues
 
 
@@ -162,7 +162,7 @@ async def _objects(address: str) -> list[FleetQueue]:
     place, _, name = rest.partition("/")
     pattern = _pattern(name)
     fixed = _WILDCARD.split(pattern)[0]
-    base = connect_storage(f"{scheme}://{place}/{quote(fixed)}-{mark}{options}")
+    base = open_storage(f"{scheme}://{place}/{quote(fixed)}-{mark}{options}")
     if not isinstance(base, RemoteStorage):
         raise InvalidURLError(f"wildcards are for files and object stores, and {scheme}:// cannot list its objects")
     queues = []

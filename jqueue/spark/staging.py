@@ -17,7 +17,7 @@ from functools import partial
 from typing import Self, TypeVar
 
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import CASConflictError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.ports.log import Logger, logger_of
@@ -47,7 +47,7 @@ def open_store(url: str) -> SupportsScratch:
     Raises:
         InvalidURLError: the URL names no such store.
     """
-    storage = connect_storage(url)
+    storage = open_storage(url)
     if isinstance(storage, InMemoryStorage):
         raise InvalidURLError(
             "a queue in memory:// is in one process, and Spark has many: use a file, or s3://bucket/queue.json"

@@ -28,7 +28,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.queue_base import QueueBase
 from jqueue.domain.durations import Duration, to_seconds
@@ -190,7 +190,7 @@ class SyncQueue:
     def __init__(self, target: str | os.PathLike[str] | ObjectStoragePort | JobQueue, **settings: Any) -> None:
         queue: Any = target
         if isinstance(target, str | os.PathLike):
-            queue = connect_queue(target, **settings)
+            queue = connect(target, **settings)
         elif isinstance(target, ObjectStoragePort):
             queue = BrokerQueue(target, **settings)
         elif isinstance(queue, SyncQueue) or not hasattr(queue, "enqueue"):

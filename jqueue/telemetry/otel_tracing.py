@@ -180,7 +180,7 @@ class CommitSpans(Observer):
 class OpenTelemetryTracing:
     """Traces the enqueues and commits of queue objects, and the handlers of workers.
 
-        queue = tracing.instrument(connect(url, BrokerQueue))
+        queue = tracing.instrument(connect(url))
         worker = Worker(tracing=tracing)
 
     Args:

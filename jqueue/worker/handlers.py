@@ -138,7 +138,7 @@ class Handler(Generic[P, R_co]):
         raise TypeError(
             f"the handler {self.entrypoint!r} needs a queue: {why}. Give it first, as in "
             f"`{self.__name__}.enqueue(queue, ...)`, or once for all calls: `worker.bind(queue)`. "
-            "`connect(url, BrokerQueue)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
+            "`connect(url)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
         )
 
     @operation_by_payload

@@ -195,9 +195,7 @@ async def open_queue(queue: Consumer, stack: AsyncExitStack, names: Sequence[str
         StorageFatalError: the queue cannot be used.
     """
     if not hasattr(queue, "dequeue"):
-        raise TypeError(
-            f"a worker runs on a queue, got {type(queue).__name__}: `connect(url, BrokerQueue)` makes a queue"
-        )
+        raise TypeError(f"a worker runs on a queue, got {type(queue).__name__}: `connect(url)` makes a queue")
     manager: Any = queue
     if not hasattr(manager, "__aenter__"):
         return

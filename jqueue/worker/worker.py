@@ -122,7 +122,7 @@ class Worker(Router):
         """
         if not callable(getattr(queue, "enqueue", None)):
             raise TypeError(
-                f"worker.bind takes a queue, got {type(queue).__name__}: `connect(url, BrokerQueue)` makes one, and "
+                f"worker.bind takes a queue, got {type(queue).__name__}: `connect(url)` makes one, and "
                 "`SyncQueue(url)` one for code without asyncio"
             )
         self._queue = queue

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from jqueue import DirectQueue, LocalFileSystemStorage, connect_queue
+from jqueue import LocalFileSystemStorage, connect
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
 from jqueue.testing.faults import Fault, FaultyObjects
@@ -137,7 +137,7 @@ def older(tmp_path):
 
 def ids(url):
     async def look():
-        async with connect_queue(str(url), DirectQueue) as queue:
+        async with connect(str(url)) as queue:
             return sorted(job.id for job in (await queue.read_state()).jobs)
 
     return asyncio.run(look())

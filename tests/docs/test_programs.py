@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, LocalFileSystemStorage, connect
+from jqueue import BrokerQueue, LocalFileSystemStorage, open_storage
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.limits import Limits
 from tests.cli.commands import run
@@ -180,7 +180,7 @@ def test_each_url_of_the_page_on_stores_names_a_storage_and_passes_a_shell_uncha
     """Without quotes, bash would end the command at an &, and would look for matching files at a ?."""
     monkeypatch.setenv("AZURE_STORAGE_CONNECTION_STRING", "UseDevelopmentStorage=true")
     for url in URLS:
-        assert connect(url, create=True) is not None  # the folders of an example do not exist here
+        assert open_storage(url, create=True) is not None  # the folders of an example do not exist here
     for command in [line for block in blocks(STORES, "bash") for line in block.splitlines() if "://" in line]:
         script = f'shopt -s failglob; jqueue() {{ echo "${{@: -1}}"; }}; {command}'
         shell = subprocess.run(["bash", "-c", script], capture_output=True, text=True, timeout=60, env={})

@@ -12,7 +12,7 @@ from jqueue import (
     InMemoryStorage,
     InvalidJobError,
     UnknownOutcomeError,
-    connect_queue,
+    connect,
     migrate,
 )
 from jqueue.core import migration
@@ -233,5 +233,5 @@ async def test_a_move_of_a_queue_to_itself_is_refused(tmp_path):
     await file.enqueue("work", b"")
     for other in (f"{tmp_path}/../{tmp_path.name}/one.json", f"file://{tmp_path}/one.json"):
         with pytest.raises(InvalidJobError, match="are the same queue"):
-            await migrate(file, connect_queue(other))
+            await migrate(file, connect(other))
     assert 1 == len(await jobs_of(file))

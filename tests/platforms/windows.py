@@ -72,7 +72,7 @@ def every_module_is_imported() -> None:
 
 
 def a_queue_in_a_file_is_refused_in_one_line() -> None:
-    from jqueue import LocalFileSystemStorage, connect
+    from jqueue import LocalFileSystemStorage, open_storage
     from jqueue.domain.errors import StorageFatalError
     from jqueue.formats.dirq.store import DirqStore
     from jqueue.formats.textqueue.store import TextQueueFile
@@ -80,8 +80,8 @@ def a_queue_in_a_file_is_refused_in_one_line() -> None:
 
     for refused in (
         lambda: LocalFileSystemStorage("queue.json"),
-        lambda: connect("queue.json"),
-        lambda: connect(r"C:\queues\queue.json"),
+        lambda: open_storage("queue.json"),
+        lambda: open_storage(r"C:\queues\queue.json"),
         lambda: DirqStore("mail"),
         lambda: TextQueueFile("mail.txt"),
         lambda: VsqsFolder("mail"),

@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jqueue import Job, JobNotFoundError, JobStateError, connect
+from jqueue.formats.queue import StoreQueue
 
 pytestmark = pytest.mark.wide
 
@@ -137,13 +138,13 @@ def check(verb, before, after):
 def test_calls_change_no_byte_that_others_wrote_in_a_text_and_show_every_message(content, program):
     async def live(path):
         held: list[Job] = []
-        queue = connect(f"textq://{path}")
+        queue = connect(f"textq://{path}", StoreQueue)
         for verb, number, text in program:
             before = path.read_bytes()
             os.utime(path, (0, 0))  # what a person has written is whole, although it may lack its last end
             if verb == "reopen":
                 await queue.aclose()
-                queue = connect(f"textq://{path}")
+                queue = connect(f"textq://{path}", StoreQueue)
             elif verb in ("insert", "remove", "mark", "cut"):
                 path.write_bytes(edited(before, verb, number, text))
                 os.utime(path, (0, 0))

@@ -3,7 +3,7 @@
 import pytest
 from fastapi import FastAPI, Request
 
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.server import dashboard
 from jqueue.server.actions import ACTIONS
 from tests.server.asgi import act, get, request
@@ -42,7 +42,7 @@ NAMES = {"vsqs": "mail", "textq": "default"}
 @pytest.mark.parametrize("scheme", NAMES)
 async def test_a_queue_of_an_older_program_is_shown_with_the_actions_that_it_has(tmp_path, scheme):
     place = tmp_path / "old"
-    async with connect_queue(f"{scheme}://{place}", create=True) as queue:
+    async with connect(f"{scheme}://{place}", create=True) as queue:
         app = dashboard(queue, authorize=lambda request: "operator")
         job = await queue.enqueue(NAMES[scheme], b"hello")
         values = (await get(app, "/api/overview")).values

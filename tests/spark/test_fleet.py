@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import pytest
 
-from jqueue import connect
+from jqueue import open_storage
 from jqueue.domain.errors import CASConflictError, InvalidURLError
 from jqueue.ports.storage import describe
 from jqueue.spark.fleet import queues_of
@@ -18,7 +18,7 @@ NO_QUEUES = ("a.json.staged-1-2", ".b.json.token.tmp", "f.json.lock")
 
 def put(url):
     async def write():
-        storage = connect(url, create=True)
+        storage = open_storage(url, create=True)
         with suppress(CASConflictError):  # another case has put it there
             await storage.write(b"{}", None)
         if hasattr(storage, "release"):
@@ -49,7 +49,7 @@ def folder(tmp_path):
 )
 def test_wildcards_match_names_of_files(folder, pattern, names):
     urls = queues_of(f"{folder}/{pattern}")
-    assert names == sorted(describe(connect(url)).removeprefix(f"{folder}/") for url in urls)
+    assert names == sorted(describe(open_storage(url)).removeprefix(f"{folder}/") for url in urls)
     assert urls == [url for each in urls for url in queues_of(each)] == queues_of(",".join(urls))
 
 
@@ -68,7 +68,7 @@ def test_wildcards_match_keys_of_a_bucket(seaweedfs, pattern, names):
     for name in ("a.json", "b.json", "deep/c.json", ".hidden.json", "x [1], *.json", "a.json.staged-1-2"):
         put(f"{bucket}fleet/queues/{quote(name)}{end}")
     urls = queues_of(f"{bucket}{pattern}{end}")
-    assert names == [describe(connect(url)).removeprefix(f"s3://{BUCKET}/fleet/queues/") for url in urls]
+    assert names == [describe(open_storage(url)).removeprefix(f"s3://{BUCKET}/fleet/queues/") for url in urls]
 
 
 def test_options_of_a_url_apply_to_all_queues_and_one_named_twice_is_listed_once(folder):
@@ -98,4 +98,4 @@ def test_a_wrong_list_or_pattern_is_refused_in_one_line(folder, path, words):
     ],
 )
 def test_the_name_of_a_queue_is_printable_and_has_no_secret(url, name):
-    assert name == describe(connect(url))
+    assert name == describe(open_storage(url))

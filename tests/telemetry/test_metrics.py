@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage
-from jqueue.connect import connect_queue
+from jqueue.connect import connect
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.observer import Observer
 from jqueue.telemetry.prometheus import MOST, OTHERS, PrometheusMetrics
@@ -197,7 +197,7 @@ async def test_an_observer_is_told_of_the_operations_and_their_results_and_its_e
 
 async def test_a_queue_in_an_older_format_has_no_totals(tmp_path):
     metrics = PrometheusMetrics(every=None)
-    async with connect_queue(f"vsqs://{tmp_path}") as queue, metrics.watch(queue):
+    async with connect(f"vsqs://{tmp_path}") as queue, metrics.watch(queue):
         assert 1 == samples_of(await metrics.fresh_text())["jqueue_up",]
         await queue.enqueue("t", b"{}")
         found = samples_of(await metrics.fresh_text())

@@ -1,7 +1,6 @@
 """A URL becomes the right storage, or one error that names the mistake, shows a valid URL, and keeps its secrets."""
 
 import asyncio
-import inspect
 import logging
 import os
 import pathlib
@@ -9,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import traceback
-from typing import Any
+from typing import Any, assert_type
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -26,9 +25,9 @@ from jqueue import (
     S3Storage,
     StorageError,
     connect,
-    connect_queue,
+    open_storage,
 )
-from jqueue.domain.errors import InvalidURLError, MissingFolderError
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, MissingFolderError
 from jqueue.formats.queue import StoreQueue
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -55,7 +54,7 @@ def no_settings_of_this_machine(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("url", EXAMPLES.values())
 async def test_every_example_url_in_an_error_is_valid(url):
-    await getattr(connect(url, create=True), "release", lambda: asyncio.sleep(0))()
+    await getattr(connect(url, lambda found: found, create=True), "release", lambda: asyncio.sleep(0))()
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ async def test_every_example_url_in_an_error_is_valid(url):
     ],
 )
 def test_a_url_of_s3_names_bucket_and_key(url, bucket, name):
-    storage = connect(url)
+    storage = open_storage(url)
     assert isinstance(storage, S3Storage)
     assert (bucket, name) == (storage.bucket, storage.key)
 
@@ -82,7 +81,7 @@ def test_options_of_s3_are_converted():
         **{"server_side_encryption": "aws:kms", "sse_kms_key_id": "arn:aws:kms:eu:1:key/2", "etag_style": "unquoted"},
         **{"storage_class": "EXPRESS_ONEZONE", "timeout": 2.5},
     }
-    storage = connect(f"s3://bucket/key?{'&'.join(f'{name}={value}' for name, value in options.items())}")
+    storage = open_storage(f"s3://bucket/key?{'&'.join(f'{name}={value}' for name, value in options.items())}")
     assert options == {name: getattr(storage, name) for name in options}
 
 
@@ -92,17 +91,19 @@ async def test_credentials_of_s3_come_from_the_url_or_a_profile():
         ("s3://i%2Fd:@[#\ufdfa@bucket/key", ("i/d", "@[#\ufdfa")),
         ("s3://bucket/key?profile_name=here", ("a", "b")),
     ]:
-        storage = connect(url)
+        storage = open_storage(url)
         assert isinstance(storage, S3Storage)
         found = await (await storage.open_session().get_credentials()).get_frozen_credentials()
         assert expected == (found.access_key, found.secret_key)
-    plain = connect("s3://bucket/key")
+    plain = open_storage("s3://bucket/key")
     assert isinstance(plain, S3Storage)
     assert plain.session is None, "the source of credentials is decided at their use"
 
 
 def test_a_url_of_google_names_bucket_and_object():
-    storage = connect(f"gs://bucket/a%20b?endpoint_url={NOBODY}&project=mine&kms_key_name=projects/p/key&timeout=1e1")
+    storage = open_storage(
+        f"gs://bucket/a%20b?endpoint_url={NOBODY}&project=mine&kms_key_name=projects/p/key&timeout=1e1"
+    )
     assert isinstance(storage, GCSStorage)
     assert ("bucket", "a b", NOBODY) == (storage.bucket_name, storage.blob_name, storage.endpoint_url)
     assert ("mine", "projects/p/key", 10.0) == (storage.project, storage.kms_key_name, storage.timeout)
@@ -117,7 +118,7 @@ def test_a_url_of_google_names_bucket_and_object():
     ],
 )
 def test_a_url_of_azure_names_account_container_and_blob(url, account_url):
-    storage = connect(url)
+    storage = open_storage(url)
     assert isinstance(storage, AzureBlobStorage)
     assert ("box", "a", account_url) == (storage.container, storage.blob_name, storage.account_url)
 
@@ -129,7 +130,7 @@ PATHS = ["queue.json", "../queue.json", "a folder/q.json", "q.json?timeout=5", "
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("kind", [str, pathlib.Path])
 def test_a_bare_path_is_used_unchanged(path, kind):
-    storage = connect(kind(path), create=True)
+    storage = open_storage(kind(path), create=True)
     assert isinstance(storage, LocalFileSystemStorage)
     assert pathlib.Path(path) == storage.path
 
@@ -145,19 +146,19 @@ def test_a_bare_path_is_used_unchanged(path, kind):
     ],
 )
 def test_a_url_of_a_file_names_an_absolute_path(url, path):
-    storage = connect(url)
+    storage = open_storage(url)
     assert isinstance(storage, LocalFileSystemStorage)
     assert pathlib.Path(path) == storage.path
 
 
 def test_memory_is_shared_by_name_while_it_is_in_use():
-    named = connect("memory://queue")
+    named = open_storage("memory://queue")
     assert isinstance(named, InMemoryStorage)
-    assert named is connect("memory://queue")
-    assert named is connect("MEMORY://queue/")
-    assert named is not connect("memory://queue/2")
-    assert named is not connect("memory://")
-    assert connect("memory://") is not connect("memory:///")
+    assert named is open_storage("memory://queue")
+    assert named is open_storage("MEMORY://queue/")
+    assert named is not open_storage("memory://queue/2")
+    assert named is not open_storage("memory://")
+    assert open_storage("memory://") is not open_storage("memory:///")
 
 
 async def test_a_queue_is_made_of_a_url_its_class_and_settings():
@@ -168,9 +169,19 @@ async def test_a_queue_is_made_of_a_url_its_class_and_settings():
     assert isinstance(connect("memory://", DirectQueue), DirectQueue)
 
 
-def test_settings_without_a_queue_are_refused():
-    with pytest.raises(TypeError, match=r"stale_timeout only with the class of a queue: connect\(url, kind\)"):
-        connect("memory://", stale_timeout=7)
+def test_a_queue_is_a_broker_queue_or_that_of_the_older_program_if_no_class_is_given(tmp_path):
+    older = f"vsqs://{tmp_path}/queue"
+    assert [BrokerQueue, StoreQueue] == [type(connect(url)) for url in ("memory://", older)]
+    assert_type(connect("memory://"), BrokerQueue)
+    assert_type(connect("memory://", DirectQueue), DirectQueue)
+    assert isinstance(assert_type(connect(older, StoreQueue, stale_timeout=7), StoreQueue), StoreQueue)
+    for kind in (BrokerQueue, DirectQueue):
+        with pytest.raises(InvalidURLError, match=r"the given class cannot open: .*formats\.queue\.StoreQueue"):
+            connect(older, kind)
+    with pytest.raises(InvalidURLError, match="a queue of an older program"):
+        open_storage(older)
+    with pytest.raises(InvalidJobError, match=r"got InMemoryStorage: `connect\(url\)`"):
+        connect("memory://", StoreQueue)
 
 
 # Wrong URLs
@@ -238,7 +249,7 @@ PLACES = [
 
 @pytest.mark.parametrize("place", PLACES)
 def test_a_missing_folder_is_reported_with_a_remedy_and_not_created(tmp_path, place):
-    for call in (connect, connect_queue):
+    for call in (connect, open_storage):
         with pytest.raises(MissingFolderError, match=r"create=true in a URL, or --create") as raised:
             call(place.format(tmp_path))
         assert f"the folder '{tmp_path}/misspelled' does not exist" in str(raised.value)
@@ -249,10 +260,10 @@ def test_a_missing_folder_is_reported_with_a_remedy_and_not_created(tmp_path, pl
 
 @pytest.mark.parametrize("place", PLACES)
 async def test_the_first_job_creates_the_folder_if_create_is_set(tmp_path, place):
-    async with connect_queue(place.format(tmp_path), create=True) as queue:
+    async with connect(place.format(tmp_path), create=True) as queue:
         assert not (tmp_path / "misspelled").exists(), "not before"
         await queue.enqueue("work", b"1")
-    async with connect_queue(place.format(tmp_path)) as queue:
+    async with connect(place.format(tmp_path)) as queue:
         assert 1 == len(await queue.dequeue())
 
 
@@ -289,7 +300,7 @@ def test_any_text_makes_a_storage_or_an_older_queue_or_raises_invalid_url_error(
         found = connect(url)
     except InvalidURLError:
         return
-    assert isinstance(found, StoreQueue) or inspect.iscoroutinefunction(found.read)
+    assert isinstance(found, BrokerQueue | StoreQueue)
 
 
 @given(texts, texts, st.sampled_from([*EXAMPLES, "nonsense"]))
@@ -316,7 +327,8 @@ def test_no_error_shows_anything_of_the_url_but_a_missing_folder(before, behind,
 )
 async def test_neither_use_nor_a_copy_of_a_storage_shows_the_secrets_of_its_url(url, caplog):
     caplog.set_level(logging.DEBUG)
-    storage, queue = connect(url), connect(url, DirectQueue)
+    queue = connect(url, DirectQueue)
+    storage: Any = open_storage(url)
     said = [repr(storage), str(storage), f"{storage}", repr(queue), str(queue)]
     for call in (storage.read, lambda: storage.write(b"content"), lambda: storage.write(b"content", '"1"')):
         with pytest.raises(StorageError) as raised:
@@ -350,7 +362,11 @@ def test_a_client_that_is_not_installed_is_named_with_the_command_that_installs_
 import sys
 sys.modules[{module!r}] = None
 import jqueue
-for get in (lambda: jqueue.connect({url!r}), lambda: jqueue.{storage}, lambda: exec("from jqueue import {storage}")):
+for get in (
+    lambda: jqueue.open_storage({url!r}),
+    lambda: jqueue.{storage},
+    lambda: exec("from jqueue import {storage}"),
+):
     try:
         get()
     except ImportError as error:

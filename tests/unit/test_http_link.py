@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from jqueue import BrokerQueue, DirectQueue, connect
+from jqueue import BrokerQueue, DirectQueue, connect, open_storage
 from jqueue.adapters.http_link import BrokerDialer, HTTPLink
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError, StorageFatalError
 from jqueue.ports.sharing import LinkError, LinkRefusedError, NoBrokerError
@@ -335,8 +335,11 @@ def test_an_event_loop_that_ends_leaves_no_connection_open():
 
 def test_urls_of_brokers():
     for url in ("jqueue+https://host:8470/queue", "jqueue+https://host", "jqueue+http://127.0.0.1:8470/queue"):
-        assert connect(url).url == url.removeprefix("jqueue+")
-    assert connect("jqueue+http://host:1/q", insecure=True).url == connect("jqueue+http://host:1/q?insecure=true").url
+        storage: Any = open_storage(url)
+        assert storage.url == url.removeprefix("jqueue+")
+    one: Any = open_storage("jqueue+http://host:1/q", insecure=True)
+    other: Any = open_storage("jqueue+http://host:1/q?insecure=true")
+    assert one.url == other.url
     with pytest.raises(InvalidURLError, match=r"end the URL with \?insecure=true"):
         connect("jqueue+http://host:1/q")
     for wrong in ("jqueue+http://host:1/q", "jqueue+https://", "jqueue+https://a@host/q", "jqueue+https://host/q?x=1"):

@@ -72,8 +72,8 @@ def test_each_public_name_is_listed_imported_pickled_and_seen_by_type_checkers()
     tree = ast.parse((ROOT / "jqueue/__init__.py").read_bytes())
     block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" == ast.unparse(node.test))
     seen = {name.name for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names}
-    assert {"__version__", "connect", "connect_queue"} <= set(jqueue.__all__) <= set(dir(jqueue))
-    assert set(jqueue.__all__) - {"__version__", "connect", "connect_queue"} <= seen
+    assert {"__version__", "connect", "open_storage"} <= set(jqueue.__all__) <= set(dir(jqueue))
+    assert set(jqueue.__all__) - {"__version__", "connect", "open_storage"} <= seen
     for name in jqueue.__all__:
         value = getattr(jqueue, name)
         assert name == "__version__" or value is pickle.loads(pickle.dumps(value))

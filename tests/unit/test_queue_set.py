@@ -16,7 +16,7 @@ from jqueue import (
     QueueClosedError,
     QueueSet,
     StorageError,
-    connect_queue,
+    connect,
 )
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
@@ -207,7 +207,7 @@ class TestMembers:
 
     async def test_a_queue_cannot_be_added_again_under_another_spelling(self, tmp_path):
         path, folder = tmp_path / "queue.json", tmp_path / "folder"
-        queue = connect_queue(path, DirectQueue)
+        queue = connect(path, DirectQueue)
         await queue.enqueue("work")
         folder.mkdir()
         os.link(path, tmp_path / "linked.json")
@@ -218,7 +218,7 @@ class TestMembers:
             f"vsqs://{folder}/../symlinked",
         ):
             with pytest.raises(InvalidJobError, match="already"):
-                await queues.add(connect_queue(url))
+                await queues.add(connect(url))
         storage: Any = InMemoryStorage()
         for members, text in (
             ((DirectQueue(storage), DirectQueue(storage)), "already"),

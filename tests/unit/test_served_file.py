@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect
+from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect, open_storage
 from jqueue.adapters.storage import _unix_socket
 from jqueue.adapters.storage._unix_socket import HEAD, OWN_BYTES, SILENCE
 from jqueue.core.offer import WATCH
@@ -202,7 +202,7 @@ async def test_serving_touches_no_file_of_another_program(tmp_path, name):
 
 @pytest.mark.parametrize("name", ["jobs.broker", "jobs.Broker", "jobs.broker.lock", ".jobs.1a2b.tmp"])
 def test_a_queue_does_not_get_the_name_of_a_file_beside_another_queue(tmp_path, name):
-    for make in (LocalFileSystemStorage, connect, lambda path: connect(f"file://{path}")):
+    for make in (LocalFileSystemStorage, open_storage, lambda path: open_storage(f"file://{path}")):
         with pytest.raises(StorageFatalError, match=r"beside the queue .jobs.: .* rename"):
             make(tmp_path / name)
 

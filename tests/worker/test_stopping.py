@@ -305,7 +305,7 @@ async def test_a_worker_cannot_run_twice_at_once_without_handlers_or_on_what_is_
         assert RunReport(succeeded=1) == await drained(worker, queue)
     with pytest.raises(RuntimeError, match="no handlers"):
         await Worker().run(direct())
-    with pytest.raises(TypeError, match=r"`connect\(url, BrokerQueue\)`"):
+    with pytest.raises(TypeError, match=r"`connect\(url\)`"):
         await worker.run("s3://bucket/queue.json")
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from jqueue import DirectQueue, InvalidJobError, connect_queue
+from jqueue import InvalidJobError, connect
 from jqueue.worker import Context, RunReport, Worker
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, working
@@ -113,7 +113,7 @@ async def test_limits_and_schedules_are_refused_by_a_queue_without_them(tmp_path
     async def nightly() -> None:
         pass
 
-    queue = connect_queue(f"vsqs://{tmp_path}/queue", DirectQueue)
+    queue = connect(f"vsqs://{tmp_path}/queue")
     with pytest.raises(InvalidJobError, match="no limits"):
         await limited.run(queue, signals=False)
     with pytest.raises(InvalidJobError, match="no schedules"):

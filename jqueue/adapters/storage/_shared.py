@@ -69,7 +69,7 @@ def _verbs() -> frozenset[str]:
 def _refuse(storage: object, what: str = "be used with `async with`") -> NoReturn:
     raise AttributeError(
         f"{type(storage).__name__} is a storage, not a queue, and cannot {what}: write "
-        "`connect(url, BrokerQueue)` or `BrokerQueue(storage)` for a queue"
+        "`connect(url)` or `BrokerQueue(storage)` for a queue"
     )
 
 
@@ -83,7 +83,7 @@ class _Entering:
 class NoQueue:
     """Base of storages. Its errors for a storage that is used like a queue say how to make a queue.
 
-    The mistake is easy, as `connect(url)` without a class returns a storage. The verbs of a queue stay absent from a
+    The mistake is easy, as `open_storage` is near `connect`. The verbs of a queue stay absent from a
     storage, so `hasattr` and the optional storage protocols do not see them.
     """
 

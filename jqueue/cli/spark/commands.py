@@ -28,7 +28,7 @@ from jqueue.cli.spark.session import (
     read_jobs,
     tasks_shown,
 )
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import IN_BULK
@@ -92,7 +92,7 @@ def enqueue(
             "give --txn-app-id and --txn-version together: the name of the writer, and the number of its write"
         )
     try:
-        storage = connect_storage(url, create=create)
+        storage = open_storage(url, create=create)
         if create and isinstance(storage, LocalFileSystemStorage):  # the tasks of Spark expect it
             storage.path.parent.mkdir(parents=True, exist_ok=True)
     except (ValueError, ImportError, OSError, JQueueError) as error:  # messages of errors about a URL hold no secrets

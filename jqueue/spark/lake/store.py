@@ -19,7 +19,7 @@ import msgspec
 from jqueue.adapters.storage._object_files import ObjectFiles
 from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import (
     CASConflictError,
@@ -172,7 +172,7 @@ def open_lake(url: str) -> tuple[SupportsListing, ObjectStoragePort]:
     place = place.rstrip("/")
     if not place.strip():
         raise InvalidURLError("the lake has no name: give a folder, or a URL such as s3://bucket/lake")
-    storage = connect_storage(f"{place}{mark}{options}", create=True)
+    storage = open_storage(f"{place}{mark}{options}", create=True)
     if isinstance(storage, LocalFileSystemStorage):
         folder = storage.name
         if _PATTERN & set(folder):

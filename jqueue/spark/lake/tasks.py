@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from msgspec import Raw
 
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.core.blob.history import decode_object
 from jqueue.core.tasks import retried, some_at_once
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
@@ -75,7 +75,7 @@ def do_lots(
 
 async def _do(lake: str, run: int, urls: Mapping[str, str], units: Sequence[Unit]) -> Written:
     events = [unit for unit in units if isinstance(unit, Events)]
-    queues = {queue: FleetQueue(urls[queue], connect_storage(urls[queue])) for queue in {each.queue for each in events}}
+    queues = {queue: FleetQueue(urls[queue], open_storage(urls[queue])) for queue in {each.queue for each in events}}
     try:
         async with LakeStore(lake) as store:
             lot = _Lot(store, run, queues)

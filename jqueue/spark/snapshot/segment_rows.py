@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 
-from jqueue.connect import connect_storage
+from jqueue.connect import open_storage
 from jqueue.core.blob.segment_object import decode_chunk
 from jqueue.core.blob.segment_reader import Rows, SegmentReader
 from jqueue.core.observers import Observers
@@ -118,7 +118,7 @@ class SegmentRows:
         answer: list[tuple[SegmentIndex, list[tuple[int, bytes]]]] = []  # `asyncio.run` makes a text of what it returns
 
         async def read() -> None:
-            storage = connect_storage(self.url)
+            storage = open_storage(self.url)
             assert isinstance(storage, SupportsObjects)  # so it was when the read was planned
             reader = SegmentReader(storage, Observers(SystemClock()), call_timeout=DEADLINE)
 

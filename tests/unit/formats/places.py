@@ -40,7 +40,7 @@ def clock_of(form: str) -> FakeClock | SystemClock:
 def open_queue(form: str, folder: Path, clock: Clock | None = None, *, more: str = "", **settings: Any) -> StoreQueue:
     """Return a queue called `queue` in a folder, with further options in its URL."""
     url = FORMATS[form].format(folder) + (f"&{more}" if more else "")
-    queue: StoreQueue = connect(url, clock=clock or clock_of(form), **settings)
+    queue = connect(url, StoreQueue, clock=clock or clock_of(form), **settings)
     return queue
 
 
@@ -74,7 +74,7 @@ def journal_of(folder: Path, form: str = "vsqs", present: Callable[[], set[str]]
 
 def open_vsqs(folder: Path, clock: FakeClock | None = None) -> StoreQueue:
     """Return a queue on a folder of vsqs."""
-    queue: StoreQueue = connect(f"vsqs://{folder}", clock=clock or FakeClock(), create=True)
+    queue = connect(f"vsqs://{folder}", StoreQueue, clock=clock or FakeClock(), create=True)
     return queue
 
 
