@@ -13,20 +13,16 @@ import warnings
 import weakref
 from collections.abc import (
     AsyncGenerator,
-    AsyncIterable,
     AsyncIterator,
     Awaitable,
     Callable,
-    Collection,
-    Coroutine,
     Iterable,
     Iterator,
     Sequence,
 )
 from contextlib import suppress
-from itertools import islice
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
@@ -46,9 +42,6 @@ from jqueue.sync.open_queue import DEFAULT_DEADLINE, KeepAlive, OpenQueue
 
 ITEMS_AT_ONCE = 100
 """Number of jobs or events that one call brings from the event loop."""
-
-ITEMS_GIVEN = 1000
-"""Number of items of an iterator that one call takes to the event loop."""
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -84,36 +77,6 @@ def blocking(
         return result
 
     return lambda _: _like(verb, call)
-
-
-def streaming(
-    verb: Callable[Concatenate[Any, Parameters], Awaitable[Result]],
-) -> Callable[[object], Callable[Concatenate[SyncQueue, Parameters], Result]]:
-    """Return such a decorator for a verb that takes any number of items. All else is as in `blocking`.
-
-    An iterator is consumed in the caller's thread, a piece at a time.
-    """
-    whole: Any = blocking(verb)(None)
-
-    def call(self: SyncQueue, jobs: Any, **options: Any) -> Any:
-        if isinstance(jobs, AsyncIterable | Collection) or not isinstance(jobs, Iterable):
-            return whole(self, jobs, **options)
-        rest = iter(jobs)
-        piece = list(islice(rest, ITEMS_GIVEN))
-        if len(piece) < ITEMS_GIVEN:
-            return whole(self, piece, **options)
-        streamed = StreamedCall[Any, Any](lambda queue, items: getattr(queue, verb.__name__)(items, **options))
-        try:
-            while self._run(lambda queue: streamed.give(queue, piece)):  # noqa: B023 - it runs at once
-                piece = list(islice(rest, ITEMS_GIVEN))
-        except BaseException:
-            with suppress(JQueueError):
-                self._run(lambda _: streamed.cancel())
-            raise
-        return self._run(lambda _: streamed.task)
-
-    made: Any = _like(verb, call)
-    return lambda _: made
 
 
 def iterating(
@@ -210,7 +173,7 @@ class SyncQueue:
 
     @blocking(BrokerQueue.enqueue)
     def enqueue(self) -> None: ...
-    @streaming(BrokerQueue.enqueue_many)
+    @blocking(BrokerQueue.enqueue_many, takes_many=True)
     def enqueue_many(self) -> None: ...
     @blocking(BrokerQueue.staging_time)
     def staging_time(self) -> None: ...
@@ -442,56 +405,6 @@ class SyncQueue:
                 self._finalizer = weakref.finalize(self, self._open_queue.close_soon)
                 self._finalizer.atexit = False
             return self._open_queue
-
-
-class StreamedCall(Generic[Item, Result]):
-    """A call that takes items from an iterator of the caller's thread, a piece at a time.
-
-    The iterator may belong to that thread, as a database cursor does, and it may have more items than memory. All
-    methods run on the event loop.
-
-    Args:
-        call: takes the queue, and an async iterator of the items.
-
-    Attributes:
-        task: the call, once items were given.
-    """
-
-    task: asyncio.Task[Result]
-
-    def __init__(self, call: Callable[[JobQueue, AsyncIterator[Item]], Coroutine[Any, Any, Result]]) -> None:
-        self._call = call
-        self._pieces: asyncio.Queue[list[Item]] = asyncio.Queue(1)
-
-    async def give(self, queue: JobQueue, piece: list[Item]) -> bool:
-        """Give the next items, and wait until the call has taken them. Return False if it has ended.
-
-        No items are the end.
-        """
-        if not hasattr(self, "task"):
-            self.task = asyncio.create_task(self._call(queue, self._items()))
-        self._pieces.put_nowait(piece)
-        taken = asyncio.create_task(self._pieces.join())
-        try:
-            await asyncio.wait({self.task, taken}, return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            await self.cancel()
-            raise
-        finally:
-            taken.cancel()
-        return not self.task.done()
-
-    async def cancel(self) -> None:
-        """End the call: its caller wants no answer."""
-        if hasattr(self, "task"):
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
-
-    async def _items(self) -> AsyncIterator[Item]:
-        while piece := await self._pieces.get():
-            for item in piece:
-                yield item
-            self._pieces.task_done()
 
 
 async def _piece_of(items: AsyncIterator[Item], at_once: int) -> tuple[list[Item], bool, JQueueError | None]:
