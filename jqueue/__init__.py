@@ -18,140 +18,64 @@ if TYPE_CHECKING:
     from jqueue.core.migration import migrate
     from jqueue.core.queue_set import QueueSet
     from jqueue.domain.errors import (
-        BlobMissingError,
         CASConflictError,
         ClaimLostError,
         DeadlineExceededError,
         DuplicateJobError,
-        HistoryDamagedError,
-        InvalidBlobError,
         InvalidJobError,
-        InvalidURLError,
         JobCancelledError,
         JobFailedError,
         JobNotFoundError,
         JobStateError,
-        JobsUnreadableError,
         JQueueError,
-        MissingFolderError,
-        NotLoadedError,
-        ObjectDamagedError,
-        ObjectMissingError,
-        QueueClosedError,
         QueueFullError,
-        QueueMissingError,
-        ResultNotKeptError,
         ResultTimeoutError,
-        SegmentDamagedError,
         StorageError,
-        StorageFatalError,
-        StorageThrottledError,
         UnknownOutcomeError,
-        WorkerNotFoundError,
     )
     from jqueue.domain.limits import Limits
     from jqueue.domain.models import Claim, Job, JobStatus, QueueState
-    from jqueue.operations import (
-        Ack,
-        Cancel,
-        ClaimRange,
-        Configure,
-        Dequeue,
-        EndRange,
-        Enqueue,
-        Heartbeat,
-        Nack,
-        Pause,
-        Purge,
-        Redrive,
-        Reprioritise,
-        RequeueStale,
-        Reschedule,
-        Resume,
-        SetLimits,
-        SetSchedule,
-        StopWorker,
-        Unschedule,
-    )
-    from jqueue.ports.queue import JobQueue
     from jqueue.ports.storage import ObjectStoragePort
     from jqueue.sync import SyncQueue
-    from jqueue.worker import BatchContext, Context, Discard, Exponential, Rate, Retry, Router, Snooze, Worker
+    from jqueue.worker import Context, Depends, Discard, Exponential, Rate, Retry, Router, Snooze, Worker
 
 __all__ = [
-    "Ack",
-    "BatchContext",
-    "BlobMissingError",
     "BrokerQueue",
     "CASConflictError",
-    "Cancel",
     "Claim",
     "ClaimLostError",
-    "ClaimRange",
-    "Configure",
     "Context",
     "DeadlineExceededError",
-    "Dequeue",
+    "Depends",
     "DirectQueue",
     "Discard",
     "DuplicateJobError",
-    "EndRange",
-    "Enqueue",
     "Exponential",
-    "Heartbeat",
     "HeartbeatManager",
-    "HistoryDamagedError",
     "InMemoryStorage",
-    "InvalidBlobError",
     "InvalidJobError",
-    "InvalidURLError",
     "JQueueError",
     "Job",
     "JobCancelledError",
     "JobFailedError",
     "JobNotFoundError",
-    "JobQueue",
     "JobStateError",
     "JobStatus",
-    "JobsUnreadableError",
     "Limits",
     "LocalFileSystemStorage",
-    "MissingFolderError",
-    "Nack",
-    "NotLoadedError",
-    "ObjectDamagedError",
-    "ObjectMissingError",
     "ObjectStoragePort",
-    "Pause",
-    "Purge",
-    "QueueClosedError",
     "QueueFullError",
-    "QueueMissingError",
     "QueueSet",
     "QueueState",
     "Rate",
-    "Redrive",
-    "Reprioritise",
-    "RequeueStale",
-    "Reschedule",
-    "ResultNotKeptError",
     "ResultTimeoutError",
-    "Resume",
     "Retry",
     "Router",
-    "SegmentDamagedError",
-    "SetLimits",
-    "SetSchedule",
     "Snooze",
-    "StopWorker",
     "StorageError",
-    "StorageFatalError",
-    "StorageThrottledError",
     "SyncQueue",
     "UnknownOutcomeError",
-    "Unschedule",
     "Worker",
-    "WorkerNotFoundError",
     "__version__",
     "connect",
     "migrate",
@@ -169,23 +93,15 @@ _HOMES = {
         "jqueue.core.migration": "migrate",
         "jqueue.core.queue_set": "QueueSet",
         "jqueue.domain.errors": """
-            BlobMissingError CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError HistoryDamagedError
-            InvalidBlobError InvalidJobError InvalidURLError JQueueError JobCancelledError JobFailedError
-            JobNotFoundError JobStateError JobsUnreadableError MissingFolderError NotLoadedError ObjectDamagedError
-            ObjectMissingError QueueClosedError QueueFullError QueueMissingError ResultNotKeptError ResultTimeoutError
-            SegmentDamagedError StorageError StorageFatalError StorageThrottledError UnknownOutcomeError
-            WorkerNotFoundError
+            CASConflictError ClaimLostError DeadlineExceededError DuplicateJobError InvalidJobError JobCancelledError
+            JobFailedError JobNotFoundError JobStateError JQueueError QueueFullError ResultTimeoutError StorageError
+            UnknownOutcomeError
         """,
         "jqueue.domain.limits": "Limits",
         "jqueue.domain.models": "Claim Job JobStatus QueueState",
-        "jqueue.operations": """
-            Ack Cancel ClaimRange Configure Dequeue EndRange Enqueue Heartbeat Nack Pause Purge Redrive
-            Reprioritise RequeueStale Reschedule Resume SetLimits SetSchedule StopWorker Unschedule
-        """,
-        "jqueue.ports.queue": "JobQueue",
         "jqueue.ports.storage": "ObjectStoragePort",
         "jqueue.sync": "SyncQueue",
-        "jqueue.worker": "BatchContext Context Discard Exponential Rate Retry Router Snooze Worker",
+        "jqueue.worker": "Context Depends Discard Exponential Rate Retry Router Snooze Worker",
     }.items()
     for name in names.split()
 }
@@ -202,9 +118,8 @@ _PACKAGES = ("adapters", "core", "domain", "formats", "ports", "runtime")
 """Packages that need no import of their own: `import jqueue` is enough for `jqueue.domain.errors.JQueueError`."""
 
 _ELSEWHERE = (
-    "operations",
-    *("domain.errors", "domain.events", "domain.rules", "domain.stats", "ports.queue"),
-    *("core.group_commit", "core.migration", "formats.queue", "worker", "sync"),
+    *("errors", "operations", "ports", "testing", "worker", "sync"),
+    *("domain.events", "domain.rules", "domain.stats", "core.group_commit", "core.migration", "formats.queue"),
 )
 """Modules with further public names, which the AttributeError for such a name suggests."""
 
@@ -223,4 +138,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """List the public names, imported or not."""
-    return sorted({*globals(), *__all__})
+    return sorted([*__all__, *_CLIENTS])

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
-from types import ModuleType
+from typing import Any
 
 
-def imported_at_first_use(package: str) -> Callable[[str], ModuleType]:
+def imported_at_first_use(package: str, names: Mapping[str, str] | None = None) -> Callable[[str], Any]:
     """Return the `__getattr__` of a package, which imports the module of that name.
 
     Args:
         package: full name of the package.
+        names: modules of the package, each with the names that the package has from it, separated by spaces.
     """
+    homes = {name: module for module, several in (names or {}).items() for name in several.split()}
 
-    def find(name: str) -> ModuleType:
-        module = f"{package}.{name}"
+    def find(name: str) -> Any:
+        module = f"{package}.{homes.get(name, name)}"
         if not name.startswith("_"):
             try:
-                return import_module(module)
+                found = import_module(module)
+                return getattr(found, name) if name in homes else found
             except ModuleNotFoundError as error:
                 if error.name != module:
                     raise

@@ -157,9 +157,9 @@ class QueueSet(JobQueue):
         self._wake_waiting()
 
     def _new_member(self, queue: JobQueue) -> _Member:
-        if not hasattr(queue, "dequeue"):
+        if not hasattr(queue, "dequeue") or getattr(queue, "blocks", False):
             raise InvalidJobError(
-                f"a set is made of queues, got {type(queue).__name__}: for a URL, `connect(url)` makes a queue"
+                f"a set is made of async queues, got {type(queue).__name__}: `connect(url)` makes one"
             )
         if any(is_same_place(queue, other) for other in self.queues):
             raise InvalidJobError("this queue is in the set already")

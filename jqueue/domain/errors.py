@@ -20,6 +20,39 @@ from typing import Any, TypeVar
 
 from jqueue.domain.printable import counted, printable
 
+__all__ = [
+    "BlobMissingError",
+    "CASConflictError",
+    "ClaimLostError",
+    "DeadlineExceededError",
+    "DuplicateJobError",
+    "HistoryDamagedError",
+    "InvalidBlobError",
+    "InvalidJobError",
+    "InvalidURLError",
+    "JQueueError",
+    "JobCancelledError",
+    "JobFailedError",
+    "JobNotFoundError",
+    "JobStateError",
+    "JobsUnreadableError",
+    "MissingFolderError",
+    "NotLoadedError",
+    "ObjectDamagedError",
+    "ObjectMissingError",
+    "QueueClosedError",
+    "QueueFullError",
+    "QueueMissingError",
+    "ResultNotKeptError",
+    "ResultTimeoutError",
+    "SegmentDamagedError",
+    "StorageError",
+    "StorageFatalError",
+    "StorageThrottledError",
+    "UnknownOutcomeError",
+    "WorkerNotFoundError",
+]
+
 Answer = TypeVar("Answer")
 
 SHOWN = 80

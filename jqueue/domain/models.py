@@ -274,6 +274,9 @@ class Job(JobFacts, BaseModel):
 
     def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
+            field = _JOB_FIELDS.get(name or "")
+            if field is not None and value == field.get_default(call_default_factory=True):
+                continue
             if name == "payload":
                 loaded = not self.payload_apart and not isinstance(self.payload, NotLoaded)
                 value = f"<{len(self.payload)} bytes>" if loaded else "<not loaded>"
@@ -283,7 +286,8 @@ class Job(JobFacts, BaseModel):
 _new: Callable[[type[Job]], Job] = object.__new__
 _SLOTS = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
 _set_values, _set_names, _set_extra, _set_private = (vars(BaseModel)[slot].__set__ for slot in _SLOTS)
-_FIELDS = set(Job.model_fields)
+_JOB_FIELDS = Job.model_fields
+_FIELDS = set(_JOB_FIELDS)
 
 
 def job_of(record: JobRecord) -> Job:

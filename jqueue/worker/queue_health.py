@@ -191,11 +191,11 @@ async def open_queue(queue: Consumer, stack: AsyncExitStack, names: Sequence[str
     """Open the queue if it can be opened and is not open yet. The stack closes it.
 
     Raises:
-        TypeError: the object is not a queue.
+        TypeError: the object is not an async queue.
         StorageFatalError: the queue cannot be used.
     """
-    if not hasattr(queue, "dequeue"):
-        raise TypeError(f"a worker runs on a queue, got {type(queue).__name__}: `connect(url)` makes a queue")
+    if not hasattr(queue, "dequeue") or getattr(queue, "blocks", False):
+        raise TypeError(f"a worker runs on an async queue, got {type(queue).__name__}: `connect(url)` makes one")
     manager: Any = queue
     if not hasattr(manager, "__aenter__"):
         return

@@ -63,6 +63,10 @@ class Worker(Router):
         self._run: Run | None = None
         self._queue: Any = None
 
+    def __repr__(self) -> str:
+        queues = "".join(f", queue={queue!r}" for queue in self.queues())
+        return f"Worker(name={self.settings.name!r}{queues}, handlers={len(self.handlers)})"
+
     def lifespan(self, function: LifespanT) -> LifespanT:
         """Register the context manager of the resources that all handlers share: see `Worker`.
 

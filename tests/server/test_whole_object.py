@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 from starlette.routing import Route, Router
 
-from jqueue import BrokerQueue, DirectQueue, Enqueue, JobStatus, LocalFileSystemStorage, connect
+from jqueue import BrokerQueue, DirectQueue, JobStatus, LocalFileSystemStorage, connect
 from jqueue.core.blob.codec import decode
 from jqueue.domain.errors import StorageFatalError
+from jqueue.operations import Enqueue
 from jqueue.server.access import Role
 from jqueue.server.calls import WholeObject
 from jqueue.server.intake import Gate

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from jqueue import ClaimLostError, InvalidJobError, Job, JQueueError, QueueMissingError, StorageError
+from jqueue import ClaimLostError, InvalidJobError, Job, JQueueError, StorageError
 from jqueue.core.bulk import SegmentsGoneError
 from jqueue.domain.errors import (
     DeadlineExceededError,
@@ -27,6 +27,7 @@ from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, StagedReceip
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats
+from jqueue.errors import QueueMissingError
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.chain import (

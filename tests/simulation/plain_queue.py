@@ -9,15 +9,7 @@ import json
 from datetime import datetime, timedelta
 from typing import Any
 
-from jqueue import (
-    ClaimLostError,
-    DuplicateJobError,
-    InvalidJobError,
-    JobFailedError,
-    JobNotFoundError,
-    JobStateError,
-    WorkerNotFoundError,
-)
+from jqueue import ClaimLostError, DuplicateJobError, InvalidJobError, JobFailedError, JobNotFoundError, JobStateError
 from jqueue.domain.errors import ChangedMeanwhileError, JobCancelledError, ResultNotKeptError
 from jqueue.domain.header import QUIET
 from jqueue.domain.job import JobRecord
@@ -27,6 +19,7 @@ from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.operations.operator import Attend, CreateQueue, Fence, LeaveSeat, TakeSeat
+from jqueue.errors import WorkerNotFoundError
 from jqueue.operations import (
     Ack,
     Cancel,

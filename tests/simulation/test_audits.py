@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, Enqueue, Job
+from jqueue import BrokerQueue, DirectQueue, Job
+from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from tests.simulation.answers_audit import AnswersAudit
 from tests.simulation.chain import read_chain

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from jqueue import BrokerQueue, Claim, DirectQueue, Job, JQueueError, Limits, QueueClosedError, UnknownOutcomeError
+from jqueue import BrokerQueue, Claim, DirectQueue, Job, JQueueError, Limits, UnknownOutcomeError
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, SegmentDamagedError, StorageFatalError
 from jqueue.domain.segments import RangeClaim, RangeFailure
+from jqueue.errors import QueueClosedError
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.storage import SupportsRelease
 from tests.journal import Journal, payload_of

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus, QueueClosedError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, JobStatus
+from jqueue.errors import QueueClosedError
 from jqueue.operations import Enqueue
 from jqueue.testing import FakeClock, LongestWaits, RecordedError, RunawayError, WorkerTester, virtual_time
 from jqueue.worker import BatchContext, Context, Exponential, Rate, RunReport, Snooze, Worker

@@ -378,7 +378,11 @@ for get in (
 
 
 def test_the_error_for_a_rarer_name_says_where_to_import_it():
-    for name, advice in (("RunReport", ": use `from jqueue.worker import RunReport`"), ("RedisStorage", "")):
+    for name, home in [
+        *[("RunReport", "worker"), ("Enqueue", "operations"), ("MissingFolderError", "errors"), ("JobQueue", "ports")],
+        *[("StorageContract", "testing"), ("RedisStorage", None)],
+    ]:
+        advice = f": use `from jqueue.{home} import {name}`" if home else ""
         with pytest.raises(AttributeError, match=f"^module 'jqueue' has no attribute '{name}'{advice}$"):
             getattr(jqueue, name)
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, WorkerNotFoundError
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.core.workers import Workers
 from jqueue.domain.header import BEAT, WorkerRecord
 from jqueue.domain.operations.operator import CreateQueue
+from jqueue.errors import WorkerNotFoundError
 from jqueue.ports.sharing import LinkError
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker

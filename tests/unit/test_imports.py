@@ -17,6 +17,9 @@ ROOT = Path(__file__).parents[2]
 MOST = 15
 """Largest number of our modules that `import jqueue` loads. All of them would be more than a hundred."""
 
+MOST_NAMES = 45
+"""Largest number of names in `jqueue`: what a program imports in its first days, and the errors that it catches."""
+
 SLOW_STANDARD = {"asyncio", "email", "importlib.metadata", "logging", "multiprocessing", "socket", "ssl", "subprocess"}
 CLIENTS = {"aiobotocore", "azure", "boto3", "google.cloud", "grpc", "pyarrow", "pyspark"}
 COMMAND = "from jqueue.cli import main\ntry:\n    main()\nexcept SystemExit as end:\n    assert not end.code"
@@ -77,8 +80,23 @@ def test_each_public_name_is_listed_imported_pickled_and_seen_by_type_checkers()
     for name in jqueue.__all__:
         value = getattr(jqueue, name)
         assert name == "__version__" or value is pickle.loads(pickle.dumps(value))
-    operations = vars(importlib.import_module("jqueue.operations")).items()
-    assert {name for name, value in operations if hasattr(value, "apply")} - {"Operation"} <= set(jqueue.__all__)
+    assert MOST_NAMES >= len(dir(jqueue))
+    assert {"S3Storage", "Depends"} <= set(dir(jqueue))
+    assert set() == {"Any", "TYPE_CHECKING", "import_module"} & set(dir(jqueue))
+
+
+def test_rarer_names_are_in_the_modules_of_their_kind_and_the_same_ones():
+    for module, name, home in (
+        ("errors", "MissingFolderError", "domain.errors"),
+        ("errors", "JobNotFoundError", "domain.errors"),
+        ("operations", "Enqueue", "domain.operations.enqueue"),
+        ("ports", "ObjectStoragePort", "ports.storage"),
+        ("ports", "JobQueue", "ports.queue"),
+        ("ports", "clock", "ports"),
+    ):
+        found = getattr(importlib.import_module(f"jqueue.{module}"), name)
+        assert found is getattr(importlib.import_module(f"jqueue.{home}"), name)
+    assert "jqueue.ports.queue" not in loaded_by("from jqueue.ports import ObjectStoragePort")
 
 
 def test_a_package_has_no_other_names_and_a_module_that_cannot_be_imported_is_not_taken_for_absent(monkeypatch):

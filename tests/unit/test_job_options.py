@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobQueue, Limits
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.domain.draft import Draft
 from jqueue.domain.job_options import OPTIONS, SCHEDULE_OPTIONS, check_columns
 from jqueue.domain.models import QueueState
@@ -18,6 +18,7 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.rules import SetSchedule
+from jqueue.ports import JobQueue
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.claims.outcomes import encoded_enqueue
 from jqueue.sync import SyncQueue

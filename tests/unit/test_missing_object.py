@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
-from jqueue import BlobMissingError, BrokerQueue, DirectQueue, InMemoryStorage, Limits
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.domain.errors import DeadlineExceededError, StorageFatalError
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.errors import BlobMissingError
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker

@@ -13,11 +13,12 @@ from jqueue import (
     InMemoryStorage,
     InvalidJobError,
     JobStatus,
-    QueueClosedError,
     QueueSet,
     StorageError,
+    SyncQueue,
     connect,
 )
+from jqueue.errors import QueueClosedError
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
 from jqueue.operations import Ack, Enqueue, Heartbeat, Nack
@@ -222,7 +223,8 @@ class TestMembers:
         storage: Any = InMemoryStorage()
         for members, text in (
             ((DirectQueue(storage), DirectQueue(storage)), "already"),
-            ((storage,), "made of queues"),
+            ((SyncQueue(storage),), "made of async queues"),
+            ((storage,), "made of async queues"),
         ):
             with pytest.raises(InvalidJobError, match=text):
                 QueueSet(*members)

@@ -4,7 +4,7 @@ import asyncio
 import copy
 import pickle
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,12 +14,13 @@ from jqueue import (
     DirectQueue,
     InMemoryStorage,
     InvalidJobError,
+    Job,
     JobStatus,
-    QueueMissingError,
     QueueSet,
     connect,
     open_storage,
 )
+from jqueue.errors import QueueMissingError
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
 from tests.virtual_world import in_virtual_time, now
@@ -57,6 +58,16 @@ async def test_find_returns_a_job_by_its_id_and_no_repr_shows_its_payload():
     finished = await queue.find("here")
     assert (finished and finished.status) == JobStatus.COMPLETED
     assert await queue.find("nowhere") is None
+
+
+def test_the_repr_of_a_job_shows_what_differs_from_a_default():
+    job = Job(id="a", entrypoint="mail", payload=b"secret", created_at=datetime(2026, 1, 2, tzinfo=UTC), priority=3)
+    assert f"Job(id='a', entrypoint='mail', payload='<6 bytes>', priority=3, created_at={job.created_at!r})" == repr(
+        job
+    )
+    other = Job.model_validate({**job.model_dump(), "headers": {"a": "b"}, "result": 1, "future": True})
+    assert "headers={'a': 'b'}, future=True)" in repr(other)
+    assert "status=<JobStatus.DEAD: 'dead'>" in repr(job.with_status(JobStatus.DEAD))
 
 
 @in_virtual_time

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, Limits, SegmentDamagedError, StorageError
+from jqueue import BrokerQueue, InMemoryStorage, Limits, StorageError
 from jqueue.domain.operations.ranges import EndRange
+from jqueue.errors import SegmentDamagedError
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from jqueue import DirectQueue, Job, connect
+from jqueue import DirectQueue, InMemoryStorage, Job, connect
 from jqueue.sync import SyncQueue
 from jqueue.worker import Router, RunReport, Worker
 from tests.virtual_world import in_virtual_time
@@ -42,6 +42,14 @@ async def test_a_queue_bound_once_is_that_of_enqueue_of_result_and_of_run():
         assert [5, 6, 3, 7] == [await work.result(job) for job in jobs]
         assert 7 == await work.result(jobs[3].id, timeout=1)
     assert 4 == jobs[3].priority
+
+
+def test_the_repr_of_a_worker_shows_its_name_its_queue_and_the_number_of_its_handlers():
+    worker, queue = Worker(name="mail"), DirectQueue(InMemoryStorage())
+    one_handler(worker)
+    assert "Worker(name='mail', handlers=1)" == repr(worker)
+    worker.bind(queue)
+    assert f"Worker(name='mail', queue={queue!r}, handlers=1)" == repr(worker)
 
 
 @in_virtual_time

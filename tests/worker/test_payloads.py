@@ -13,7 +13,8 @@ import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, Json, computed_field, field_validator
 from pydantic_core import from_json, to_json
 
-from jqueue import InMemoryStorage, InvalidJobError, Limits, ResultNotKeptError
+from jqueue import InMemoryStorage, InvalidJobError, Limits
+from jqueue.errors import ResultNotKeptError
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker

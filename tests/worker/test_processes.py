@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from jqueue import InvalidJobError, ResultNotKeptError
+from jqueue import InvalidJobError
+from jqueue.errors import ResultNotKeptError
 from jqueue.worker import RunReport
 from jqueue.worker.processes import Processes
 from tests.worker import process_handlers

@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Limits, QueueSet, WorkerNotFoundError
+from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Limits, QueueSet
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.operator import Attend
+from jqueue.errors import WorkerNotFoundError
 from jqueue.operations import Enqueue
+from jqueue.sync import SyncQueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
@@ -305,6 +307,8 @@ async def test_a_worker_cannot_run_twice_at_once_without_handlers_or_on_what_is_
         assert RunReport(succeeded=1) == await drained(worker, queue)
     with pytest.raises(RuntimeError, match="no handlers"):
         await Worker().run(direct())
+    with pytest.raises(TypeError, match=r"runs on an async queue, got SyncQueue: `connect\(url\)` makes one$"):
+        await worker.run(SyncQueue(direct()))
     with pytest.raises(TypeError, match=r"`connect\(url\)`"):
         await worker.run("s3://bucket/queue.json")
 
