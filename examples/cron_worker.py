@@ -23,8 +23,7 @@ from zoneinfo import ZoneInfo
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import connect
-from jqueue.worker import Context, Worker
+from jqueue import Context, Worker, connect
 
 WORKERS = 2
 SEEN = 6  # runs to wait for

@@ -23,8 +23,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import ResultTimeoutError, connect
-from jqueue.worker import Context, Rate, Snooze, Worker
+from jqueue import Context, Rate, ResultTimeoutError, Snooze, Worker, connect
 
 AT_ONCE, AT_ONCE_FROM_ONE_HOST, PER_SECOND = 6, 2, 10
 HOSTS, PAGES_OF_EACH = ("alpha.example", "beta.example", "gamma.example", "delta.example"), 6

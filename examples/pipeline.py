@@ -29,9 +29,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jqueue import SyncQueue, Worker
 from jqueue.spark.session import java_problem, local_session
-from jqueue.sync import SyncQueue
-from jqueue.worker import Worker
 
 try:
     from pyspark.sql import functions as F

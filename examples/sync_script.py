@@ -22,9 +22,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import JobFailedError
-from jqueue.sync import SyncQueue
-from jqueue.worker import Exponential, Worker
+from jqueue import Exponential, JobFailedError, SyncQueue, Worker
 
 PATIENCE = 30  # seconds
 

@@ -28,9 +28,8 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
 
-from jqueue import connect
+from jqueue import Exponential, Worker, connect
 from jqueue.telemetry.otel_tracing import OpenTelemetryTracing
-from jqueue.worker import Exponential, Worker
 
 QUEUE = os.environ.get("QUEUE", "queue.json")
 

@@ -32,8 +32,7 @@ from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 
-from jqueue import JobFailedError, JobNotFoundError, ResultTimeoutError, connect
-from jqueue.worker import Context, Discard, Exponential, Worker
+from jqueue import Context, Discard, Exponential, JobFailedError, JobNotFoundError, ResultTimeoutError, Worker, connect
 
 ADDRESSES = ["ada@example.org", "bob@example.org", "nobody", "cyd@example.org", "dan@example.org"]
 
