@@ -39,7 +39,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 RUN := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run)
 PIPELINE := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-pipeline)
-STAMPS := $(sort $(RUN) $(PIPELINE) $(STAMP))
+DOCS := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-docs)
+STAMPS := $(sort $(RUN) $(PIPELINE) $(DOCS) $(STAMP))
 PYTEST := $(BIN)/python -m pytest -q --numprocesses=$(WORKERS) --maxprocesses=8 --dist=loadgroup
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -122,7 +123,7 @@ fuzz: $(STAMP) ## fuzz everything that reads bytes or arguments from outside
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[fuzz]"
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
-docs: $(STAMP) ## build the site, with the API reference, in build/site
+docs: $(DOCS) ## build the site, with the API reference, in build/site
 	@$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[docs]"
 	@$(BIN)/python -m sphinx --jobs auto --fail-on-warning --keep-going --quiet docs build/site $(ARGS)
 	@echo "the site is in build/site: open build/site/index.html"
@@ -162,6 +163,7 @@ endif
 
 $(VENV)/.installed-run: EXTRAS := cli
 $(VENV)/.installed-pipeline: EXTRAS := cli,spark
+$(VENV)/.installed-docs: EXTRAS := docs,s3,gcs,azure,cli,metrics,otel,dashboard,django,testing
 $(STAMP): EXTRAS := dev,examples,formats,s3,gcs,azure,cli,metrics,otel,spark,dashboard
 
 # Repeated whenever a declared or pinned version changes. PySpark comes as source, which setuptools builds.

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
@@ -31,6 +32,17 @@ PAGE = re.compile(r"^- \[([^]]+)\]\(([^)#]+)\.md\): (.+)$", re.MULTILINE)
 
 LISTS = ("index.md", "reference/README.md")
 
+SOUGHT = {
+    "guide/results": ["cancel running job", "stop a job"],
+    "guide/handlers": ["job timeout", "middleware"],
+    "guide/claim-jobs": ["status of a job"],
+    "operations/traces": ["sentry", "structured logs", "json logs"],
+    "guide/web": ["jupyter"],
+    "operations/deploy": ["docker compose", "kubernetes"],
+    "guide/command-line": ["clear the queue", "empty the queue"],
+}
+"""What people look for in other words than those of the page: the search gives it first."""
+
 MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
 """The modules before a name, in a type."""
 
@@ -55,6 +67,7 @@ release = version = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 default_role = "code"
+autodoc_mock_imports = [name for name in ("pyspark", "pyarrow") if find_spec(name) is None]  # they are large
 smartquotes = False  # the two hyphens of an option stay two
 myst_heading_anchors = 4
 copybutton_exclude = ".linenos, .gp, .go"
@@ -107,6 +120,13 @@ def link_to_repository(app: Sphinx, name: str, source: list[str]) -> None:
         return f"]({REPOSITORY}/{'tree' if path.is_dir() else 'blob'}/main/{path.relative_to(ROOT).as_posix()}"
 
     source[0] = STEPS_UP.sub(target, source[0])
+
+
+def add_entries(app: Sphinx, name: str, source: list[str]) -> None:
+    """Add entries to the index, for the search, below the title of a page."""
+    title, _, rest = source[0].partition("\n")
+    entries = "".join(f"\n```{{index}} ! {entry}\n```\n" for entry in SOUGHT.get(name, ()))
+    source[0] = f"{title}\n{entries}{rest}"
 
 
 def _parts(text: str) -> tuple[list[str], str]:
@@ -225,6 +245,7 @@ def setup(app: Sphinx) -> None:
     """Register the steps above."""
     app.connect("builder-inited", describe_commands)
     app.connect("source-read", link_to_repository)
+    app.connect("source-read", add_entries)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", refer_to_options, priority=400)
     app.connect("autodoc-process-docstring", keep_colon, priority=400)
