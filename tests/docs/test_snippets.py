@@ -22,7 +22,7 @@ ON_DJANGO = ROOT / "docs" / "guide" / "frameworks" / "django.md"
 ELSEWHERE = (ON_SPARK, ON_DJANGO)
 FENCE = re.compile(r"^[ \t]*(?:```+|~~~+)[ \t]*(?:python|py)", re.MULTILINE | re.IGNORECASE)
 NOT_RUN = "# not run: "
-MOST_NOT_RUN = 6
+MOST_NOT_RUN = 7
 
 
 def _code(example: Example) -> CodeType:
