@@ -1,4 +1,9 @@
-"""Sequence numbers: the places of jobs of one priority. They grow, and are renumbered before they become too large."""
+"""A draft: one state of a queue opened for change, with indexes, and a journal by which changes are undone.
+
+A commit may carry thousands of operations, and each may be refused alone. A change costs O(log n), an undo as much as
+it undoes, and the next commit starts from the same draft, so no index is built again. A new state for each operation
+or for each commit, would be a copy of the whole queue.
+"""
 
 from __future__ import annotations
 
