@@ -1,6 +1,7 @@
 """The calls of one queue object, from their entry to their answer, and the task that takes them to the store.
 
-The task starts with the first call and ends when idle, so an unused queue costs nothing. Each kind of queue has a task
+The task starts with the first call and ends when idle, so an unused queue costs nothing. A caller may leave at any
+time: the task still finishes the write, and hands back what it claimed for that caller. Each kind of queue has a task
 of its own: `Writer` for a queue in one object, and that of `jqueue.formats.queue` for jobs in files of their own.
 """
 

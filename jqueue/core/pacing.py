@@ -1,4 +1,8 @@
-"""The timing of an engine's reads and writes: at the pace of a slow store, or in turns with other writers."""
+"""The timing of an engine's reads and writes: at the pace of a slow store, or in turns with other writers.
+
+The writer of the last version needs one write for the next, any other writer a failed write, a read and a write. So
+without turns, one of eight writers wins for many seconds. A lock in the blob would stop all when its holder dies.
+"""
 
 from __future__ import annotations
 

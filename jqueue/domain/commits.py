@@ -3,6 +3,9 @@
 Each write carries (writer id, token, version) in the blob. If a later version has this token, the write landed. A
 missing token proves the opposite only while no record that young has been evicted, and while no other process has
 committed as the same writer. A copy of a process does: a snapshot of a machine that runs twice.
+
+The table has one record for each recent writer, as a writer has one write under way. A ring of the last commits would
+lose that record to a busy neighbour.
 """
 
 from __future__ import annotations

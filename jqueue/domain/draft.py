@@ -2,7 +2,7 @@
 
 A commit may carry thousands of operations, and each may be refused alone. A change costs O(log n), an undo as much as
 it undoes, and the next commit starts from the same draft, so no index is built again. A new state for each operation
-or for each commit, would be a copy of the whole queue.
+or for each commit would be a copy of the whole queue.
 """
 
 from __future__ import annotations

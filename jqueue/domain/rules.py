@@ -1,4 +1,8 @@
-"""The rules of a queue, which hold for many jobs: limits and rates of entrypoints, settings, cron entries."""
+"""The rules of a queue, which hold for many jobs: limits and rates of entrypoints, settings, cron entries.
+
+Limits are exact since they stand in the blob: the write that claims is refused if another writer claimed meanwhile. A
+rate keeps its claims as spans, as a token bucket or fixed windows let twice the rate pass within one window.
+"""
 
 from __future__ import annotations
 

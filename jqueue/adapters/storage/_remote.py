@@ -1,6 +1,7 @@
 """Common base of the stores across a network: one client, one try per call, a deadline for it, errors by meaning.
 
-An adapter gets, puts, deletes and lists objects with its client, and says what the errors of the client mean.
+An adapter gets, puts, deletes and lists objects with its client, and says what the errors of the client mean. Only the
+queue knows if a write may be sent again, as it looks for its commit id. A client that retries hides lost answers.
 """
 
 from __future__ import annotations
