@@ -164,7 +164,8 @@ class SegmentCommit:
         """Write the rows of several segments of a group again, as few large segments."""
         of_group: dict[Group, list[NewSegment]] = {}
         for each in new:
-            group = Group(each.segment.entrypoint, each.segment.scheduled, each.given, each.created_at)
+            entry = each.segment
+            group = Group(entry.entrypoint, entry.scheduled, each.given, entry.group, each.created_at)
             of_group.setdefault(group, []).append(each)
         joined: list[NewSegment] = []
         jobs = JobGroups(STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)

@@ -258,6 +258,7 @@ class Draft:
         self.moves: list[Move] = []
         self.bulk_moves: list[BulkMove] = []
         self._changes: list[Change] = []
+        self._counted = 0, 0, 0  # the lengths of the three journals up to which members of groups are counted
         self.jobs: IndexedJobs = IndexedJobs()
         self.take_header(header_of(state))
         self.set_lines_aside(state.set_aside)
@@ -405,9 +406,10 @@ class Draft:
         if move.after not in TRANSITIONS.get((move.before, move.verb), ()):
             raise AssertionError(f"illegal transition: {move.before} --{move.verb}--> {move.after}")
         if move.jobs:
-            floor = self.header.segments[move.rows[0][0]].floor
+            segment = self.header.segments[move.rows[0][0]]
             self.changed = True
-            self.bulk_moves.append(move._replace(attempt=move.attempt + floor, asked_by=self.asked_by))
+            attempt = move.attempt + segment.floor
+            self.bulk_moves.append(move._replace(attempt=attempt, asked_by=self.asked_by, group=segment.group))
 
     def admit(self, job: JobRecord) -> None:
         """Put a job that is in progress in a range into the blob, before it is moved by itself."""
@@ -554,9 +556,18 @@ class Draft:
             for place, key in changes
         ]
 
+    def uncounted(self) -> tuple[list[Move], list[BulkMove], list[str]]:
+        """Return what the groups have not counted yet: transitions, and the ids of groups that changed. They count."""
+        mark, moves, bulk = self._counted
+        groups = self.header.groups
+        changed = [key for place, key, _ in self._changes[mark:] if place is groups]
+        self._counted = len(self._changes), len(self.moves), len(self.bulk_moves)
+        return self.moves[moves:], self.bulk_moves[bulk:], changed
+
     def rollback(self, savepoint: Savepoint | None = None) -> None:
         """Undo every change since the savepoint, or since the last `settle`, the last one first."""
         mark, moves, bulk, self.changed, last_sequence, self.taken_bytes = savepoint or self._settled
+        self._counted = (min(self._counted[0], mark), min(self._counted[1], moves), min(self._counted[2], bulk))
         changes, header, settings = self._changes, self.header, False
         del self.moves[moves:]
         del self.bulk_moves[bulk:]
@@ -589,6 +600,7 @@ class Draft:
         self.moves.clear()
         self.bulk_moves.clear()
         self.changed = False
+        self._counted = 0, 0, 0
         self._settled: Savepoint = (0, 0, 0, False, self.jobs.last_sequence, self.taken_bytes)
 
     # Opening and closing

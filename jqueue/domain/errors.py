@@ -3,8 +3,8 @@
 The class tells the caller the fate of the operation:
 
 * certainly not done: `InvalidJobError`, `DuplicateJobError`, `JobStateError`, `WorkerNotFoundError`,
-  `ChangedMeanwhileError`, `QueueFullError`, `ClaimLostError`, `JobNotFoundError`, `DeadlineExceededError`,
-  `CASConflictError`;
+  `GroupEndedError`, `ChangedMeanwhileError`, `QueueFullError`, `ClaimLostError`, `JobNotFoundError`,
+  `DeadlineExceededError`, `CASConflictError`;
 * no result to return: `JobFailedError`, `ResultNotKeptError`, `ResultTimeoutError`;
 * perhaps done, at most once: `UnknownOutcomeError`, whose `resolve` finds out later;
 * the store or its content is at fault: `StorageError` and its other subclasses.
@@ -159,6 +159,18 @@ class WorkerNotFoundError(JQueueError):
             "worker is there from two seconds after its start, and until an hour after its last commit"
         )
         self.worker = worker
+
+
+class GroupEndedError(JQueueError):
+    """The group takes no more jobs: it was closed and has ended, or the queue does not know it. Nothing changed.
+
+    Attributes:
+        group: its id.
+    """
+
+    def __init__(self, group: str, why: str) -> None:
+        super().__init__(f"Group {shown(group)} {why}")
+        self.group = group
 
 
 class ChangedMeanwhileError(JQueueError):

@@ -12,6 +12,7 @@ from msgspec import Meta
 from jqueue.domain.counters import Counters
 from jqueue.domain.fields import LARGEST, Count, Entry, JobId, Seconds
 from jqueue.domain.history import HistoryHeader
+from jqueue.domain.job import JobRecord
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
 from jqueue.domain.segments import Range, Segment, SegmentId
 from jqueue.domain.transitions import ABSENT
@@ -228,6 +229,54 @@ class TransactionRecord(NamedTuple):
     """Time from which the record may be forgotten, in seconds since 1970."""
 
 
+class PendingJob(NamedTuple):
+    """A job that is enqueued once the members of a group have ended."""
+
+    job: JobRecord
+    delay: Seconds = 0.0
+    """Seconds from then before which it is not claimed."""
+
+
+class GroupRecord(Entry, frozen=True):
+    """The counter of a group of jobs. Every commit that moves a member changes it.
+
+    Attributes:
+        opened_at: time at which it was opened, in seconds since 1970.
+        added: number of members that were ever added.
+        done: number of acked members.
+        dead: number of members that are dead now.
+        gone: number of members that were cancelled, expired or purged.
+        closed: True if its opener adds no more members.
+        cancelled: True if it was cancelled.
+        then: the job to enqueue when all members are done or gone; None if there is none, or it is enqueued.
+        on_end: the job to enqueue when no member waits or runs, in the same way.
+        then_id: id of `then`, which stays.
+        ended_at: time at which no member was left and no job was pending, in seconds since 1970; 0 before that.
+    """
+
+    opened_at: float = 0.0
+    added: Count = 0
+    done: Count = 0
+    dead: Count = 0
+    gone: Count = 0
+    closed: bool = False
+    cancelled: bool = False
+    then: PendingJob | None = None
+    on_end: PendingJob | None = None
+    then_id: str | None = None
+    ended_at: float = 0.0
+
+    @property
+    def live(self) -> int:
+        """Number of members that wait or run."""
+        return max(0, self.added - self.done - self.dead - self.gone)
+
+    @property
+    def at_rest(self) -> bool:
+        """True if it is closed, and no member waits or runs. A dead member may be redriven yet."""
+        return self.closed and not self.live
+
+
 class SetAside(NamedTuple):
     """A line of the blob that could not be read as a job. It is kept as it is, and never claimed."""
 
@@ -317,6 +366,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         recent: the claims that still count against a rate limit, by entrypoint.
         schedules: the cron entries, by name.
         transactions: the last version of each application that enqueues in transactions, by its id.
+        groups: the counters of groups, by their ids.
         counters: what has happened to the jobs of each entrypoint since the first commit.
         workers: the workers that have committed lately, by the id of their run.
         segments: the manifest: the segments that hold further jobs, by id.
@@ -345,6 +395,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     recent: dict[str, tuple[Usage, ...]] = {}
     schedules: dict[str, Schedule] = {}
     transactions: dict[str, TransactionRecord] = {}
+    groups: dict[str, GroupRecord] = {}
     counters: dict[str, Counters] = {}
     workers: dict[str, WorkerRecord] = {}
     segments: dict[SegmentId, Segment] = {}

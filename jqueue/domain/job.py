@@ -160,6 +160,7 @@ class JobRecord(JobFacts, Entry, frozen=True):
     result_object: StoredObject | None = None
     traceback: str | None = None
     claim_call: str | None = None
+    group: str | None = None
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log

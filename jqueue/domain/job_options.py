@@ -194,6 +194,15 @@ class OnceOptions(TypedDict, total=False):
             in_bulk=False,
         ),
     ]
+    group: Annotated[
+        str | None,
+        Option(
+            "id of the group that the job belongs to; None means no group.",
+            check_name,
+            size=lambda group: written_bytes(group) + 9,
+            capability="groups",
+        ),
+    ]
 
 
 class RepeatedOptions(TypedDict, total=False):

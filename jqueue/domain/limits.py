@@ -11,11 +11,12 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+import msgspec
 from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.fields import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
-from jqueue.domain.header import Header, large
+from jqueue.domain.header import GroupRecord, Header, large
 from jqueue.domain.job import JobRecord
 from jqueue.domain.rules import Schedule
 
@@ -364,9 +365,15 @@ def finished_limit(blob_bytes: int) -> int:
 def bytes_taken(job_bytes: int, header: Header, queued: int) -> int:
     """Return the bytes that count against enqueue's limit.
 
-    These are the lines of jobs, the growth of those of waiting jobs, keys held for gone jobs, and cron entries.
+    These are the lines of jobs, the growth of those of waiting jobs, keys held for gone jobs, cron entries and groups.
     """
-    return job_bytes + END_BYTES * queued + held_bytes(header) + sum(map(schedule_bytes, header.schedules.values()))
+    schedules = sum(map(schedule_bytes, header.schedules.values()))
+    return job_bytes + END_BYTES * queued + held_bytes(header) + schedules + groups_bytes(header.groups)
+
+
+def groups_bytes(groups: Mapping[str, GroupRecord]) -> int:
+    """Return the number of bytes that the counters of groups take in the blob."""
+    return len(msgspec.json.encode(groups)) if groups else 0
 
 
 def held_bytes(header: Header) -> int:

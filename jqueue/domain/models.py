@@ -35,6 +35,7 @@ from jqueue.domain.header import (
     BrokerSeat,
     ClientRecord,
     CommitRecord,
+    GroupRecord,
     Header,
     KeyHold,
     SetAside,
@@ -211,6 +212,7 @@ class Job(JobFacts, BaseModel):
         queued_at: time of its last return to the queue, after a failure or uncharged; None while it is claimed, and
             before its first claim.
         claim_call: the call of another process for which a broker made the claim; None unless in progress.
+        group: id of the group that it belongs to; None if it belongs to none.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -251,6 +253,7 @@ class Job(JobFacts, BaseModel):
     result_object: Annotated[StoredObject | None, _AsRecord] = None
     traceback: str | None = None
     claim_call: str | None = None
+    group: str | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:
@@ -353,6 +356,7 @@ class QueueState(BaseModel):
     recent: Annotated[Mapping[str, tuple[Usage, ...]], _AsRecord] = Field(default_factory=dict)
     schedules: Annotated[Mapping[str, Schedule], _AsRecord] = Field(default_factory=dict, repr=False)
     transactions: Annotated[Mapping[str, TransactionRecord], _AsRecord] = Field(default_factory=dict)
+    groups: Annotated[Mapping[str, GroupRecord], _AsRecord] = Field(default_factory=dict, repr=False)
     counters: Annotated[Mapping[str, Counters], _AsRecord] = Field(default_factory=dict, repr=False)
     workers: Annotated[Mapping[str, WorkerRecord], _AsRecord] = Field(default_factory=dict, repr=False)
     history: Annotated[HistoryHeader | None, _AsRecord] = Field(default=None, repr=False)

@@ -124,6 +124,7 @@ class Segment(Entry, frozen=True):
             named the segment, if callers have chosen the ids of all its jobs in a bulk enqueue.
         at: time of the commit that named the segment, in seconds since 1970. For a segment of a bulk enqueue it is the
             time of the call, as the commit may come much later than the object.
+        group: id of the group that all its jobs belong to; None if they belong to none.
     """
 
     entrypoint: str
@@ -148,6 +149,7 @@ class Segment(Entry, frozen=True):
     own_ids: bool = False
     floor: Count = 0
     at: float = 0.0
+    group: str | None = None
 
     def __post_init__(self) -> None:
         edge = -1
@@ -563,7 +565,7 @@ def job_of_row(segment: Segment, held: Iterable[Range], row: int, job: JobRecord
     return next((in_progress(job, each) for each in held if each.has(row)), None)
 
 
-SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
+SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for", "group")
 """Options of a job that is never in a range: it must be claimed, expire or end by itself."""
 
 

@@ -91,6 +91,7 @@ class Selection(msgspec.Struct, frozen=True):
         error: a part of the last error, in any case of letters.
         id_prefix: the beginning of the ids.
         text: a part of the id, the entrypoint, the holder, a key or the last error, in any case of letters.
+        group: the group that they belong to.
         payload: a part of the payload, in UTF-8, as it is or as a string of JSON has it. A payload in an object of its
             own is not read, and does not fit.
     """
@@ -105,6 +106,7 @@ class Selection(msgspec.Struct, frozen=True):
     id_prefix: str | None = None
     text: str | None = None
     payload: str | None = None
+    group: str | None = None
 
     def __bool__(self) -> bool:
         """True if any field is set."""
@@ -125,6 +127,7 @@ class Selection(msgspec.Struct, frozen=True):
         return (
             (not self.entrypoints or job.entrypoint in self.entrypoints)
             and (not self.phases or phase_of(job, now) in self.phases)
+            and (self.group is None or job.group == self.group)
             and (self.id_prefix is None or job.id.startswith(self.id_prefix))
             and (self.key is None or self.key in (job.unique_key, job.concurrency_key))
             and _contains(job.holder, self.holder)

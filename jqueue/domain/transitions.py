@@ -72,6 +72,8 @@ class BulkMove(NamedTuple):
     """Of a revoked range, the number of jobs that leave at once, as they were cancelled."""
     asked_by: str | None = None
     """Person or program that asked for it. The draft sets it."""
+    group: str | None = None
+    """Id of the group that the jobs belong to. The draft sets it."""
 
 
 TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] = {

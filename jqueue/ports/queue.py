@@ -58,6 +58,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         retention: `configure(dead_retention=)`.
         results: `keep_result`, the `result` of an ack, and the verb `result` that waits for it.
         schedules: cron entries.
+        groups: counts the members of groups, and enqueues a job when all have ended: `group`.
         staged: transactions of bulk enqueues: `LastTransaction`.
         history: keeps the events of jobs: `configure(history=)` and `history`.
         objects: keeps large payloads and results in objects of their own beside the queue, and takes payloads from
@@ -87,6 +88,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     retention: bool = True
     results: bool = True
     schedules: bool = True
+    groups: bool = True
     staged: bool = True
     history: bool = True
     holders: bool = True

@@ -25,6 +25,7 @@ from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Gu
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.groups import AwaitGroup, CloseGroup, LookAtGroup, OpenGroup
 from jqueue.domain.operations.operator import Attend, Fence
 from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
 from jqueue.domain.operations.rules import SetSchedule
@@ -70,6 +71,7 @@ ACCESS: Mapping[str | type[Operation], frozenset[Role]] = {
     **dict.fromkeys((Enqueue, AllOrNothing), _ADDING),
     **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Attend, Fence), _WORKING),
     **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, *lookups.TRAVELLING), _WORKING),
+    **dict.fromkeys((OpenGroup, CloseGroup, LookAtGroup, AwaitGroup), _ADDING),
     SetSchedule: _WORKING,  # a worker sets the cron entries of its handlers when it starts
     Carried: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
     "GET /api/overview": OF_THE_PAGE,

@@ -41,7 +41,18 @@ from jqueue.core.blob.lines import (
 from jqueue.domain.draft import Draft, number_unnumbered
 from jqueue.domain.errors import InvalidBlobError, shown
 from jqueue.domain.fields import Entry
-from jqueue.domain.header import FORMAT, BrokerSeat, ClientRecord, CommitRecord, Header, SetAside, Table, WorkerRecord
+from jqueue.domain.groups import GROUPS
+from jqueue.domain.header import (
+    FORMAT,
+    BrokerSeat,
+    ClientRecord,
+    CommitRecord,
+    GroupRecord,
+    Header,
+    SetAside,
+    Table,
+    WorkerRecord,
+)
 from jqueue.domain.history import HistoryHeader, span_of
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
@@ -51,7 +62,7 @@ from jqueue.domain.segments import SEGMENTS, Range, Segment
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.ports.log import Logger, logger_of
 
-KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS})
+KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS, GROUPS})
 """The critical features that this version knows. It refuses a blob that names another."""
 
 SEPARATOR = b",\n"
@@ -68,6 +79,7 @@ _ROWS: Mapping[str, type[Entry]] = {
     "clients": ClientRecord,
     "entrypoints": EntrypointRules,
     "schedules": Schedule,
+    "groups": GroupRecord,
     "workers": WorkerRecord,
     "segments": Segment,
     "ranges": Range,

@@ -25,6 +25,7 @@ from msgspec.structs import force_setattr
 
 from jqueue.core.blob.lines import encode_record, is_sound
 from jqueue.domain.errors import InvalidBlobError
+from jqueue.domain.groups import GROUPS
 from jqueue.domain.job import OBJECTS, JobRecord, JobStatus, objects_of
 from jqueue.domain.limits import hold_bytes
 from jqueue.domain.rules import LIMITS
@@ -96,6 +97,7 @@ class SegmentBuilder:
         self._holds = 0
         self._objects: list[tuple[int, str]] = []
         self._entrypoint, self._attempts = "", 0
+        self._group: str | None = None
         self._spare: list[int] = []
 
     def __len__(self) -> int:
@@ -103,7 +105,7 @@ class SegmentBuilder:
 
     def add(self, jobs: Sequence[JobRecord]) -> None:
         """Encode more jobs. Some hundred at once stay in the processor's cache meanwhile."""
-        first, self._entrypoint = len(self._lines), jobs[0].entrypoint
+        first, self._entrypoint, self._group = len(self._lines), jobs[0].entrypoint, jobs[0].group
         facts = list(map(_rare, jobs))
         rare = [] if facts.count(_NOTHING) == len(jobs) else jobs
         if any(job.extra is not None for job in rare):
@@ -133,6 +135,8 @@ class SegmentBuilder:
                 self.features.add(OBJECTS)
             if job.concurrency_key is not None:
                 self.features.add(LIMITS)
+            if job.group is not None:
+                self.features.add(GROUPS)
 
     def jobs(self) -> list[JobRecord]:
         """Return the jobs, in the order in which they were added."""
@@ -198,6 +202,7 @@ class SegmentBuilder:
             holds=self._holds,
             objects=len(objects),
             own_ids=own_ids,
+            group=self._group,
         )
         return EncodedSegment(b"".join([*parts, end]), entry, index, order)
 

@@ -41,6 +41,8 @@ class Group(NamedTuple):
     scheduled: bool
     given: bool
     """True if callers have chosen their ids."""
+    members_of: str | None = None
+    """Id of the group that they belong to."""
     created_at: datetime | None = None
     """The time of their enqueue; None: that of the call."""
 
@@ -72,8 +74,9 @@ class JobGroups:
             created_at: as in `Group`.
         """
         scheduled = [job.run_at is not None and job.run_at > job.created_at for job in jobs]
-        kinds = list(zip([job.entrypoint for job in jobs], scheduled, given, strict=True))
-        groups: dict[tuple[str, bool, bool], list[JobRecord]] = {kind: [] for kind in dict.fromkeys(kinds)}
+        names, members = [job.entrypoint for job in jobs], [job.group for job in jobs]
+        kinds = list(zip(names, scheduled, given, members, strict=True))
+        groups: dict[tuple[str, bool, bool, str | None], list[JobRecord]] = {kind: [] for kind in dict.fromkeys(kinds)}
         for kind, job in zip(kinds, jobs, strict=True) if len(groups) > 1 else ():
             groups[kind].append(job)
         for kind, some in groups.items():

@@ -308,23 +308,25 @@ def _waiting_in(draft: Draft) -> tuple[int, float]:
 
 
 def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tuple[bool, list[JobRecord]]]:
-    """Return the last queued jobs of the entrypoint that has most, in slices, with True if they are scheduled."""
-    groups: dict[tuple[str, bool], list[tuple[tuple[float, ...], int]]] = {}
+    """Return the last queued jobs of the entrypoint and group with most, in slices, and True if they are scheduled."""
+    groups: dict[tuple[str, str | None, bool], list[tuple[tuple[float, ...], int]]] = {}
     for place, job in enumerate(jobs):
         if (place + 1) % JOBS_PER_SLICE == 0:
             yield
         if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped:
             continue  # figures count dropped texts
         scheduled = job.run_at is not None and job.run_at > now
-        groups.setdefault((job.entrypoint, scheduled), []).append((key_of(job).place(scheduled=scheduled), place))
-    (_, later), found = max(groups.items(), key=lambda group: len(group[1]), default=(("", False), []))
+        groups.setdefault((job.entrypoint, job.group, scheduled), []).append(
+            (key_of(job).place(scheduled=scheduled), place)
+        )
+    (*_, later), found = max(groups.items(), key=lambda group: len(group[1]), default=(("", None, False), []))
     yield from sorting(found)
     return later, [jobs[place] for _, place in found[-number:]] if number else []
 
 
 def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str] = ()) -> list[str]:
-    """Return the names of segments to merge into one: small ones of one entrypoint, or one with many holes."""
-    groups: dict[tuple[str, bool, int], list[tuple[RowKey, str]]] = {}
+    """Return the names of segments to merge into one: small ones of one entrypoint and group, or one with holes."""
+    groups: dict[tuple[str, str | None, bool, int], list[tuple[RowKey, str]]] = {}
     crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
     in_ranges = {each.segment for each in rows.ranges.values()}
     bytes_of = {name: _waiting_bytes(segment) for name, segment in rows.segments.items()}
@@ -336,7 +338,8 @@ def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str
             return [name]
         level = 0 if crowded else _level(segment.waiting, sizes)
         if segment.waiting <= sizes.most_rows // 2 and bytes_of[name] <= most_bytes // 2:
-            groups.setdefault((segment.entrypoint, segment.scheduled, level), []).append((segment.head, name))
+            kind = segment.entrypoint, segment.group, segment.scheduled, level
+            groups.setdefault(kind, []).append((segment.head, name))
     if not groups:
         return []
     largest = max(groups.values(), key=len)

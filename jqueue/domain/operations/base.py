@@ -11,6 +11,7 @@ import msgspec
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
+from jqueue.domain.groups import count_members
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim, JobRecord, StoredObject
 from jqueue.domain.large_values import LargeValue, PayloadSource
 from jqueue.domain.limits import Limits, check_name, cut_error
@@ -180,6 +181,7 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
         preparation = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), str, claim_of)
         draft = Draft(state)
         result = self.prepared(preparation).change(draft, now)
+        count_members(draft, now)
         return (draft.freeze() if draft.changed else state), for_callers(result)
 
     def __repr__(self) -> str:
@@ -251,6 +253,8 @@ def perform(
             savepoint = draft.savepoint()
         try:
             result = carry_out(operation, draft, now)
+            if draft.header.groups:
+                count_members(draft, now)
             if draft.check is not None:
                 draft.check(draft.changed_since(savepoint))
             results.append(result)

@@ -23,6 +23,7 @@ from jqueue.domain.draft import Draft, check_holds
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueFullError
 from jqueue.domain.fields import LARGEST
+from jqueue.domain.groups import check_member
 from jqueue.domain.header import TransactionRecord
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.large_values import check_named_in_time
@@ -253,6 +254,8 @@ class EnqueueSegments(Operation, frozen=True):
                 f"{SEGMENTS_KEPT}. Wait until workers have caught up, or enqueue jobs of fewer entrypoints at a time"
             )
         check_holds(draft, sum(each.segment.holds for each in named))
+        for group in {each.segment.group for each in named}:
+            check_member(draft, group)
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
         found = {}
@@ -273,12 +276,12 @@ class EnqueueSegments(Operation, frozen=True):
         floor = draft.header.attempt_floor  # a job that another one replaced may have raised it
         if floor >= LARGEST and any(each.given for each in named):
             raise InvalidJobError(FLOOR_AT_END)
-        added: dict[tuple[str, datetime, bool], list[RowsOf]] = {}
+        added: dict[tuple[str, datetime, bool, str | None], list[RowsOf]] = {}
         for each in named:
             self._name(each, taken.get(each.name, ()), draft, offset, now)
-            group = each.segment.entrypoint, each.created_at or self.created_at, each.given
-            added.setdefault(group, []).append((each.name, waiting[each.name]))
-        for (entrypoint, created_at, _), rows_of in added.items():
+            kind = each.segment.entrypoint, each.created_at or self.created_at, each.given, each.segment.group
+            added.setdefault(kind, []).append((each.name, waiting[each.name]))
+        for (entrypoint, created_at, *_), rows_of in added.items():
             jobs = sum(size_of(spans) for _, spans in rows_of)
             draft.move_rows(
                 BulkMove(Verb.ENQUEUE, entrypoint, None, JobStatus.QUEUED, jobs, 0, None, (), created_at, rows_of)

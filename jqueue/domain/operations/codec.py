@@ -32,7 +32,7 @@ from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import NotLoaded, record_of
-from jqueue.domain.operations import ends, enqueue, lookups, operator, ranges, rules, segments
+from jqueue.domain.operations import ends, enqueue, groups, lookups, operator, ranges, rules, segments
 from jqueue.domain.operations.base import (
     GivenJob,
     JobReference,
@@ -325,7 +325,8 @@ class Carried(Operation, frozen=True):
 
 TRAVELLING = (
     *(Dequeue, *ends.TRAVELLING, *enqueue.TRAVELLING, *lookups.TRAVELLING, *operator.TRAVELLING),
-    *(*ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING, Guarded, AllOrNothing, Carried),
+    *(*groups.TRAVELLING, *ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING),
+    *(Guarded, AllOrNothing, Carried),
 )
 """The operations that have an encoded form.
 

@@ -17,6 +17,7 @@ from jqueue.domain.draft import Draft, check_holds, take_space
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
 from jqueue.domain.fields import LARGEST, Duration, JobId, Moment, Name, Positive, Priority
+from jqueue.domain.groups import check_member
 from jqueue.domain.job import (
     COMPLETED,
     NO_CLAIM,
@@ -87,9 +88,11 @@ def add(draft: Draft, job: JobRecord, verb: Verb) -> JobRecord:
     """Add a new job to the queue, and return it.
 
     Raises:
+        GroupEndedError: its group is over, or not known.
         QueueFullError: there is no room for it.
     """
     size = stored_bytes(job)
+    check_member(draft, job.group)
     check_holds(draft, hold_bytes(job))
     take_space(draft, size, f"a job of {size} bytes")
     draft.move(None, verb, job, job.status)
@@ -130,6 +133,7 @@ class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
     expires_at: Moment | None = None
     unique_for: Duration | None = None
     on_conflict: OnConflict = "return"
+    group: Name | None = None
     new_id: str = ""
     apart: bool = False
     payload_object: StoredObject | None = None
@@ -263,6 +267,7 @@ class Enqueue(AddsOneJob, frozen=True):
             concurrency_limit=self.concurrency_limit,
             keep_result=prepared.keep_result,
             payload_object=self.payload_object,
+            group=self.group,
         )
 
     def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> JobRecord:

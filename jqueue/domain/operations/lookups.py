@@ -21,6 +21,7 @@ from jqueue.domain.limits import check_name
 from jqueue.domain.models import NotLoaded
 from jqueue.domain.operations.base import OnJob, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.groups import AwaitGroup, LookAtGroup
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import RangeClaim
 
@@ -260,5 +261,5 @@ class LastTransaction(Operation, frozen=True):
 
 TRAVELLING = (
     *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, HeldBy),
-    *(RangesHeldBy, JobsInRanges, LastSequence, LastTransaction),
+    *(RangesHeldBy, JobsInRanges, LastSequence, LastTransaction, LookAtGroup, AwaitGroup),
 )

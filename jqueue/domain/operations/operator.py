@@ -117,17 +117,19 @@ class Redrive(Operation, frozen=True):
         job_id: redrive this job only; DuplicateJobError if its unique key is taken.
         entrypoint: redrive the jobs of this entrypoint only.
         delay: time from now before which no job is claimed; 0 means at once.
+        group: redrive the members of this group only.
         every: time from one job to the next, so that a service which has just come back is not hit by all at once.
         asked_by: see `Cancel`.
     """
 
-    optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint")
+    optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint", "group")
 
     job_id: str | None = None
     entrypoint: str | None = None
     delay: Duration = 0
     every: Duration = 0
     asked_by: str | None = None
+    group: str | None = None
 
     def prepared(self, preparation: Preparation) -> Redrive:
         """Return the operation, checked, with the times in seconds."""
@@ -141,6 +143,8 @@ class Redrive(Operation, frozen=True):
         yield "dead_letters"
         if self.delay or self.every:
             yield "delay"
+        if self.group is not None:
+            yield "groups"
 
     def change(self, draft: Draft, now: datetime) -> Redriven:
         """Queue the jobs, in the order of their sequence numbers.
@@ -159,6 +163,7 @@ class Redrive(Operation, frozen=True):
             self._queue(draft, job, now, 0)
             return Redriven(1)
         dead = _with_status(draft, JobStatus.DEAD, self.entrypoint)
+        dead = [job for job in dead if self.group in (None, job.group)]
         left: dict[str, str] = {}
         redriven = 0
         for job in sorted(dead, key=lambda job: job.sequence):
