@@ -5,6 +5,7 @@ from jqueue.domain.operations.bulk import EnqueuedJobs
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.groups import CancelGroup, CloseGroup, GroupStatus, OpenGroup
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Redriven, Reprioritise, Reschedule, StopWorker
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.operations.rules import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
@@ -13,14 +14,18 @@ from jqueue.domain.segments import RangeClaim, RangeFailure
 __all__ = [
     "Ack",
     "Cancel",
+    "CancelGroup",
     "ClaimRange",
+    "CloseGroup",
     "Configure",
     "Dequeue",
     "EndRange",
     "Enqueue",
     "EnqueuedJobs",
+    "GroupStatus",
     "Heartbeat",
     "Nack",
+    "OpenGroup",
     "Operation",
     "Pause",
     "Purge",

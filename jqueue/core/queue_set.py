@@ -49,7 +49,7 @@ SLOW = 2.0
 PENALTY = 30.0
 """Seconds for which a queue that has failed is asked after the others."""
 
-OF_ONE_QUEUE = dict.fromkeys(("limits", "retention", "schedules", "staged", "history", "ranges"), False)
+OF_ONE_QUEUE = dict.fromkeys(("limits", "retention", "schedules", "groups", "staged", "history", "ranges"), False)
 """Capabilities for calls to one queue, which a set lacks."""
 
 
@@ -469,6 +469,9 @@ class QueueSet(JobQueue):
 
     def iterate_jobs(self, *statuses: Any, **which: Any) -> NoReturn:
         raise _one_queue_error("iterate_jobs")
+
+    def group(self, *args: Any, **jobs: Any) -> NoReturn:
+        raise _one_queue_error("group")
 
     # Workers
 

@@ -260,16 +260,16 @@ class ResultNotKeptError(JQueueError):
 
 
 class ResultTimeoutError(JQueueError, TimeoutError):
-    """The caller stopped waiting for a result: the job has not finished in time. The job goes on.
+    """The caller stopped waiting for a result: the job, or the group, has not finished in time. It goes on.
 
     Attributes:
-        job_id: the id of the job.
+        job_id: the id of the job or of the group.
     """
 
-    def __init__(self, job_id: str, seconds: float) -> None:
+    def __init__(self, job_id: str, seconds: float, what: str = "Job") -> None:
         super().__init__(
-            f"Job {job_id!r} has not finished within {seconds:g} s: wait longer, or check that a worker takes its "
-            "entrypoint"
+            f"{what} {job_id!r} has not finished within {seconds:g} s: wait longer, or check that a worker takes its "
+            f"entrypoint{'' if what == 'Job' else 's'}"
         )
         self.job_id = job_id
 

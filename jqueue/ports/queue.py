@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
-from typing import Any, Protocol, Unpack, runtime_checkable
+from types import TracebackType
+from typing import Any, Protocol, Self, Unpack, runtime_checkable
 
 import msgspec
 
@@ -26,6 +27,7 @@ from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations.base import JobReference, Operation
 from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.groups import GroupStatus
 from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.operations.rules import UNCHANGED, Unchanged
 from jqueue.domain.rules import QueueSettings, Schedule
@@ -412,6 +414,94 @@ class SupportsApply(Protocol):
         """
 
 
+class JobGroup(Protocol):
+    """A group of jobs, as `queue.group()` returns it. It holds nothing but the id: any process may look at the group.
+
+    Attributes:
+        id: its id, to be given as the option `group` of an enqueue.
+    """
+
+    id: str
+
+    async def __aenter__(self) -> Self:
+        """Open the group. One that is still open under this id is gone on with.
+
+        Raises:
+            GroupEndedError: a group with this id was closed.
+            QueueFullError: there is no room for it, or too many groups have not ended.
+        """
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        """Close the group: its opener adds no more jobs. If the block has failed, cancel it."""
+
+    async def enqueue(
+        self,
+        job: str | Enqueue,
+        payload: PayloadSource = b"",
+        priority: int = 0,
+        *,
+        deadline: Duration | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Job:
+        """Add a job to the group, as `Producer.enqueue` does.
+
+        Args:
+            job: the name of its handler, or an `Enqueue` without the other arguments.
+            payload: see `Producer.enqueue`.
+            priority: see there.
+            deadline: see there.
+            options: see there.
+
+        Raises:
+            GroupEndedError: the group is closed and has ended, or the queue does not know it.
+        """
+
+    async def enqueue_many(
+        self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
+    ) -> Sequence[Job]:
+        """Add many jobs to the group in one commit, as `Producer.enqueue_many` does.
+
+        Raises:
+            GroupEndedError: the group is closed and has ended, or the queue does not know it.
+        """
+
+    async def status(self, *, deadline: Duration | None = None) -> GroupStatus:
+        """Return the numbers of its jobs.
+
+        Raises:
+            GroupEndedError: the queue does not know the group: it was never opened, or ended long ago.
+        """
+
+    async def wait(self, timeout: Duration | None = None, *, deadline: Duration | None = None) -> GroupStatus:
+        """Wait until it is closed, and no job of it waits or runs. Return the numbers then: some jobs may be dead.
+
+        Args:
+            timeout: maximum time to wait; None: no limit.
+            deadline: maximum time for the store to answer, in addition to `timeout`.
+
+        Raises:
+            ResultTimeoutError: it has not ended in time.
+            GroupEndedError: the queue does not know the group.
+        """
+
+    async def cancel(self, *, deadline: Duration | None = None) -> GroupStatus:
+        """Remove its waiting jobs, tell its running ones to stop, and drop the job of `then`. Dead jobs stay."""
+
+    async def redrive(self, *, deadline: Duration | None = None) -> Redriven:
+        """Queue its dead jobs again. Return their number."""
+
+    def results(self, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        """Iterate over its finished jobs whose results are kept, each with its `result`, in no particular order.
+
+        It reads the queue once, and looks at every job in the queue's object.
+
+        Raises:
+            GroupEndedError: the queue does not know the group, and has no result of it.
+        """
+
+
 @runtime_checkable
 class Producer(SupportsApply, Protocol):
     """The verbs of a program that adds jobs and may wait for their results."""
@@ -489,6 +579,18 @@ class Producer(SupportsApply, Protocol):
             ResultNotKeptError: the job has finished, but its result was not kept or is no longer kept.
             JobNotFoundError: there is no such job. It may have been cancelled.
             DeadlineExceededError: the store did not answer in time.
+        """
+
+    def group(self, id: str | None = None, *, then: Enqueue | None = None, on_end: Enqueue | None = None) -> JobGroup:
+        """Return a group of jobs: `async with queue.group(then=...) as group: await group.enqueue(...)`.
+
+        Any number of jobs may belong to it. Without the block, an existing group is looked at.
+
+        Args:
+            id: its id; None means a new UUID.
+            then: a job that is enqueued in the commit in which the last job of the closed group is done. While a job is
+                dead, it waits for its redrive or purge. Cancelled and expired jobs count as ended.
+            on_end: a job that is enqueued, once, when no job of the closed group waits or runs, in any case.
         """
 
 

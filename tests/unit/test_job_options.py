@@ -37,6 +37,7 @@ GIVEN: dict[str, Any] = {
     "concurrency_key": "c",
     "concurrency_limit": 2,
     "keep_result": 60.5,
+    "group": "g",
 }
 
 

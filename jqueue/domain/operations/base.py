@@ -253,8 +253,8 @@ def perform(
             savepoint = draft.savepoint()
         try:
             result = carry_out(operation, draft, now)
-            if draft.header.groups:
-                count_members(draft, now)
+            if draft.header.groups and not (atomic and len(results) + 1 < len(operations)):
+                count_members(draft, now)  # once all parts are done: a member that ends may add members
             if draft.check is not None:
                 draft.check(draft.changed_since(savepoint))
             results.append(result)

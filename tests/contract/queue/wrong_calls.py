@@ -136,6 +136,11 @@ USES: dict[str, list[Use]] = {
     "size_limit": [lambda queue, job: queue.configure(blob_bytes=1 << 20)],
     "objects": [lambda queue, job: queue.enqueue("work", _no_pieces())],
     "history": [lambda queue, job: queue.configure(history=3600)],
+    "groups": [
+        lambda queue, job: queue.group().__aenter__(),
+        lambda queue, job: queue.enqueue("work", b"", group="a-group"),
+        lambda queue, job: queue.group("a-group").redrive(),
+    ],
     "ranges": [],  # a queue without ranges has no verbs for them, and `apply` refuses their operations
     "results": [
         lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
