@@ -26,6 +26,7 @@ __all__ = [
     "ClaimLostError",
     "DeadlineExceededError",
     "DuplicateJobError",
+    "GroupEndedError",
     "HistoryDamagedError",
     "InvalidBlobError",
     "InvalidJobError",

@@ -19,6 +19,13 @@ else:
     )
 
 __all__ = [
-    *("Capabilities", "Clock", "Consumer", "Entropy", "JobGroup", "JobQueue", "ObjectStoragePort", "Operator"),
+    "Capabilities",
+    "Clock",
+    "Consumer",
+    "Entropy",
+    "JobGroup",
+    "JobQueue",
+    "ObjectStoragePort",
+    "Operator",
     "Producer",
 ]
