@@ -64,10 +64,10 @@ async def crawl(hosts: list[str], ctx: Context) -> str:
     summary_id = f"{ctx.job.id}/summary"
     ctx.on_ack(
         *(
-            fetch.operation(page, job_id=job_id, concurrency_key=page.host, keep_result=KEPT)
+            fetch.using(job_id=job_id, concurrency_key=page.host, keep_result=KEPT).call(page)
             for job_id, page in zip(ids, pages, strict=True)
         ),
-        summary.operation(ids, job_id=summary_id),
+        summary.using(job_id=summary_id).call(ids),
     )
     return summary_id
 
@@ -75,7 +75,7 @@ async def crawl(hosts: list[str], ctx: Context) -> str:
 @worker.handler("summary", keep_result=KEPT)
 async def summary(children: list[str], ctx: Context) -> list[Fetched]:
     try:
-        return [await fetch.result(ctx.queue, child, timeout=0) for child in children]
+        return [await fetch.using(ctx.queue).result(child, timeout=0) for child in children]
     except ResultTimeoutError:
         raise Snooze(0.3) from None  # they are not done: look again later, and count no failure
 
@@ -92,9 +92,9 @@ def most_in_a_second(fetched: list[Fetched]) -> int:
 
 async def run(queue_path: str) -> list[Fetched]:
     async with connect(queue_path) as queue:
-        job = await crawl.enqueue(queue, list(HOSTS))
-        summary_id = await crawl.result(queue, job, timeout=PATIENCE)
-        fetched: list[Fetched] = await summary.result(queue, summary_id, timeout=PATIENCE)
+        job = await crawl.using(queue).enqueue(list(HOSTS))
+        summary_id = await crawl.using(queue).result(job, timeout=PATIENCE)
+        fetched: list[Fetched] = await summary.using(queue).result(summary_id, timeout=PATIENCE)
         return fetched
 
 

@@ -45,7 +45,7 @@ def convert(amounts: list[Amount]) -> dict[str, Amount]:
     """Enqueue from many threads: calls that come together share a commit. Returns the amounts by the ids of jobs."""
 
     with ThreadPoolExecutor(len(amounts)) as threads:
-        jobs = threads.map(to_euros.enqueue, amounts)
+        jobs = threads.map(to_euros.enqueue_sync, amounts)
         return {job.id: amount for job, amount in zip(jobs, amounts, strict=True)}
 
 
@@ -54,7 +54,7 @@ def wait_for(job_ids: list[str]) -> tuple[dict[str, float], dict[str, str]]:
     results, errors = {}, {}
     for job_id in job_ids:
         try:
-            results[job_id] = to_euros.result(job_id, timeout=PATIENCE)
+            results[job_id] = to_euros.result_sync(job_id, timeout=PATIENCE)
         except JobFailedError as error:
             errors[job_id] = str(error.error)
     return results, errors

@@ -76,7 +76,7 @@ app = FastAPI(lifespan=lifespan)  # it traces each request, if its program has s
 
 @app.post("/signup", status_code=202)
 async def signup(address: str, request: Request) -> dict[str, str]:
-    job = await welcome.enqueue(request.state.queue, address)
+    job = await welcome.using(request.state.queue).enqueue(address)
     return {"job": job.id}
 
 

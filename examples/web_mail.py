@@ -82,7 +82,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/signup", status_code=202)
 async def signup(mail: Welcome) -> dict[str, str]:
-    job = await welcome.enqueue(mail, unique_key=f"welcome:{mail.address}", unique_for=3600)
+    job = await welcome.using(unique_key=f"welcome:{mail.address}", unique_for=3600).enqueue(mail)
     return {"job": job.id}  # it is in the store: nothing is lost from here on
 
 

@@ -34,7 +34,7 @@ async def measure(given: dict[str, Any]) -> dict[str, float]:
 
         async def enqueue(some: list[str]) -> None:
             for payload in some:
-                await see.enqueue(queue, payload)
+                await see.using(queue).enqueue(payload)
 
         start = time.perf_counter()
         await asyncio.gather(*(enqueue(payloads[first::in_flight]) for first in range(in_flight)))

@@ -251,7 +251,7 @@ def _encoding_advice(value: object) -> str:
     if value is None:
         return "leave the payload out if the job has none"
     plain = "text.encode()" if isinstance(value, str) else "json.dumps(value).encode()"
-    return f"write {plain}, or let its handler encode it, as in `handler.enqueue(queue, value)`"
+    return f"write {plain}, or let its handler encode it, as in `handler.using(queue).enqueue(value)`"
 
 
 def check_integer(what: str, value: object, low: int, high: int) -> int:

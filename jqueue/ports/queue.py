@@ -25,6 +25,7 @@ from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_opt
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations.base import JobReference, Operation
+from jqueue.domain.operations.call import NewJobs
 from jqueue.domain.operations.dequeue import DequeueOptions
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import GroupStatus
@@ -537,9 +538,7 @@ class Producer(SupportsApply, Protocol):
                 out, or an enqueue with the same `job_id`.
         """
 
-    async def enqueue_many(
-        self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
-    ) -> Sequence[Job]:
+    async def enqueue_many(self, jobs: NewJobs, *, deadline: Duration | None = None) -> Sequence[Job]:
         """Add many jobs in one commit, all or none of them.
 
         A queue that keeps waiting jobs in segments (`Limits.hot_bytes`) takes any number of jobs. They are written
@@ -547,7 +546,7 @@ class Producer(SupportsApply, Protocol):
         minutes of the call. Other queues take at most `Limits.batch_size`.
 
         Args:
-            jobs: an iterable or an async iterable.
+            jobs: an iterable or an async iterable of `Enqueue(...)` and `handler.call(...)`.
             deadline: maximum time for the call after its last job has come.
 
         Returns:

@@ -15,9 +15,8 @@ from jqueue.domain.models import Job, JobStatus, QueueState
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.virtual_time import EPOCH
-from jqueue.worker.handlers import Handler
+from jqueue.worker.handlers import AddsJobs, Handler
 from jqueue.worker.payloads import PayloadError
-from jqueue.worker.signatures import AddsJobs
 
 T = TypeVar("T")
 
@@ -60,7 +59,8 @@ def assert_enqueued(queue: Any, handler: Target, /, *arguments: Any, **keywords:
         queue: the queue. With an async queue, the call is awaited; with a `SyncQueue`, it is not.
         handler: the handler of the job, or its entrypoint.
         arguments: the payload, as in `handler.enqueue`. Without any payload, that of the job may be any.
-        keywords: more of the payload by name, and options of `enqueue`. Options that are left out may have any value.
+        keywords: more of the payload by name. Options are given by `handler.using(delay=60)`; beside an entrypoint,
+            they are given here. Options that are left out may have any value.
 
     Raises:
         AssertionError: there is no such job. The message lists the arguments of the handler's jobs, with the options
@@ -113,16 +113,12 @@ class _Sought:
     def __init__(self, handler: Target, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         self.name = _name(handler)
         self._signature = None if isinstance(handler, str) else handler.signature
-        options = dict(keywords) if isinstance(handler, str) else {**handler._options, **keywords}  # noqa: SLF001
-        names = () if self._signature is None else self._signature.names
-        payload = {name: options.pop(name) for name in names if name in options}
-        self._with_payload = bool(arguments or payload)
+        self._with_payload = bool(arguments or (keywords and not isinstance(handler, str)))
+        if not isinstance(handler, str) and self._with_payload:
+            arguments = (handler.encode_call(arguments, keywords),)
+        options = keywords if isinstance(handler, str) else handler.own_options
         self._options = [name for name in options if name in FIELDS]
-        named: dict[str, Any] = {"job_id": "sought", **options}
-        if isinstance(handler, str) or not self._with_payload:
-            operation = Enqueue(self.name, *arguments, **named)
-        else:
-            operation = handler.operation(*arguments, **payload, **named)
+        operation = Enqueue(self.name, *arguments, **{"job_id": "sought", **options})
         _, job = operation.apply(QueueState(), EPOCH)
         self.wanted = self._facts(job)
 

@@ -4,7 +4,7 @@
 both:
 
     async def test_a_welcome_is_sent(jqueue_queue, jqueue_worker):
-        await welcome.enqueue(jqueue_queue, User(name="Ada"), delay=3600)
+        await welcome.using(jqueue_queue, delay=3600).enqueue(User(name="Ada"))
         report = await jqueue_worker.run_until_idle(app.worker)
         assert ["succeeded"] == [ran.outcome for ran in report]
 

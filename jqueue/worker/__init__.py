@@ -1,5 +1,6 @@
 """The worker: handlers for jobs, and the loop that claims, runs, retries and finishes them, on any queue."""
 
+from jqueue.domain.operations.call import Call
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import Depends
 from jqueue.worker.handler_options import HandlerOptions, Lifespan, Middleware, Rate, WorkerSettings
@@ -12,6 +13,7 @@ from jqueue.worker.worker import Worker
 __all__ = [
     "BatchContext",
     "BatchHandler",
+    "Call",
     "Context",
     "Depends",
     "Discard",

@@ -18,6 +18,7 @@ from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.call import Call
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, payload_of
 from jqueue.worker.job_log import about
@@ -232,19 +233,20 @@ class Context(Surroundings[R_co]):
         """
         return Pieces(payload_of(self.queue, self.job), self.loop)
 
-    def on_ack(self, *operations: Operation) -> None:
-        """Add operations to the commit that finishes this job: `ctx.on_ack(Enqueue("next", data))`.
+    def on_ack(self, *operations: Operation | Call[Any]) -> None:
+        """Add operations to the commit that finishes this job: `ctx.on_ack(following.call("ada"))`.
 
         If the handler fails or one of the operations is refused, none of them is done.
 
         Raises:
             InvalidJobError: an argument is not an operation, or the queue cannot do several things in one commit.
         """
-        for operation in operations:
-            if not isinstance(operation, Operation):
-                raise InvalidJobError(f"on_ack takes operations such as Enqueue(...), got {type(operation).__name__}")
+        added = [each.operation() if isinstance(each, Call) else each for each in operations]
+        for each in added:
+            if not isinstance(each, Operation):
+                raise InvalidJobError(f"on_ack takes handler.call(...) or operations, got {type(each).__name__}")
         self.queue.capabilities.require("transactions")
-        self.companions.extend(operations)  # in one step, as threads of a handler may call this
+        self.companions.extend(added)  # in one step, as threads of a handler may call this
 
     def change_on_ack(self, change: Callable[[Operation], Operation]) -> None:
         """Replace each operation that was given to `on_ack` by what `change` returns for it."""

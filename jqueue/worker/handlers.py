@@ -7,30 +7,28 @@ import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from itertools import filterfalse
-from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job_options import check_names
 from jqueue.domain.models import Job
-from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.call import Call
 from jqueue.domain.printable import counted
-from jqueue.ports.queue import Producer
 from jqueue.worker.dependencies import Dependencies, Function, Step
 from jqueue.worker.handler_options import EnqueueArguments, HandlerOptions, Middleware, ThreadMiddleware
 from jqueue.worker.payloads import MISSING
 from jqueue.worker.signatures import (
-    AddsJobs,
     BatchVerb,
     Signature,
-    enqueue_by_payload,
     has_async,
     is_async,
     name_of,
-    operation_by_payload,
     read_signature,
     routine_of,
     step_of,
     steps_of,
+    takes_payload,
 )
 
 P = ParamSpec("P")
@@ -40,6 +38,16 @@ T = TypeVar("T")
 
 Home = Literal["loop", "thread", "process"]
 """The place where a function runs."""
+
+A_QUEUE = "`connect(url)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
+"""The end of an error about a queue that is missing or is something else."""
+
+
+class AddsJobs(Protocol[R_co]):
+    """A queue that adds jobs: `enqueue` of a `SyncQueue` returns the job, that of an async queue an awaitable."""
+
+    def enqueue(self, *arguments: Any, **options: Any) -> R_co:
+        """See `Producer.enqueue`."""
 
 
 class Handler(Generic[P, R_co]):
@@ -53,7 +61,8 @@ class Handler(Generic[P, R_co]):
         home: the place where it runs: the event loop, a thread, or a process.
         middlewares: the functions called around it, the outermost first.
         thread_middlewares: the functions called around it in its thread, if it runs in one, the outermost first.
-        queues: returns the queues to which its workers are bound.
+        own_options: the options given by `using`.
+        queues: returns the queue given by `using`, or those to which its workers are bound.
     """
 
     __name__: str
@@ -74,7 +83,7 @@ class Handler(Generic[P, R_co]):
         self.options = options
         if options.keep_result is not None:
             self.signature.returns.adapter()  # a type whose values cannot be kept is refused here
-        self._options: dict[str, Any] = {}
+        self.own_options: dict[str, Any] = {}
         self.queues: Callable[[], Sequence[Any]] = tuple
         self.home: Home = "process" if options.process else "loop" if is_async(function) else "thread"
         self.middlewares: tuple[Middleware, ...] = tuple(filter(has_async, options.middleware))
@@ -102,91 +111,92 @@ class Handler(Generic[P, R_co]):
         """Call the function itself, as in a test of it."""
         return self.function(*args, **kwargs)
 
-    @enqueue_by_payload
-    def enqueue(self, /, *arguments: Any, **keywords: Any) -> Any:
-        """Add a job for this handler, and return it. With an async queue, the call is awaited.
-
-        Keywords that are named like a payload parameter of the handler are payload; all others are options.
+    def using(self, queue: AddsJobs[Any] | None = None, /, **options: Unpack[EnqueueArguments]) -> Self:
+        """Return this handler with a queue or options for its calls: `h.using(queue, delay=60).enqueue("ada")`.
 
         Args:
-            arguments: the queue, an async queue or a `SyncQueue`, and the payload, as in a call of the handler.
-                Parameters with a default may be left out. A first argument that has no method `enqueue` is no queue:
-                the job is then added to the queue to which the worker is bound.
-            keywords: more of the payload by name, and the options of `queue.enqueue`: delay, priority, headers and so
-                on, which override those of `with_options` and of the handler.
+            queue: the queue of `enqueue` and `result`, or a `SyncQueue` for `enqueue_sync` and `result_sync`; by
+                default, the queue to which the worker is bound.
+            options: those of `queue.enqueue`: delay, priority, headers and so on. They override those of the handler
+                and of an earlier `using`.
 
         Raises:
-            InvalidJobError: the payload is not what the handler takes, or an option has an invalid value.
-            TypeError: an option does not exist, or there is no queue.
+            TypeError: an option does not exist, or the first argument is not a queue.
         """
-        queue, payload = self._queue_and_rest(arguments)
-
-        def add() -> Any:
-            data, options = self._split(payload, keywords)
-            return queue.enqueue(self.entrypoint, data, **options)
-
-        return add() if _blocks(queue) else _awaited(add)
-
-    def _queue_and_rest(self, arguments: Sequence[Any]) -> tuple[Any, Sequence[Any]]:
-        """Return the queue of a call, and its arguments behind the queue."""
-        if arguments and callable(getattr(arguments[0], "enqueue", None)):
-            return arguments[0], arguments[1:]
-        queues = {id(queue): queue for queue in self.queues()}
-        if len(queues) == 1:
-            return queues.popitem()[1], arguments
-        why = "its router is in workers with different queues" if queues else "none was given, and none is bound"
-        raise TypeError(
-            f"the handler {self.entrypoint!r} needs a queue: {why}. Give it first, as in "
-            f"`{self.__name__}.enqueue(queue, ...)`, or once for all calls: `worker.bind(queue)`. "
-            "`connect(url)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
-        )
-
-    @operation_by_payload
-    def operation(self, /, *payload: Any, **keywords: Any) -> Enqueue:
-        """Return an operation that adds a job for this handler: for `queue.apply`, `enqueue_many` and `ctx.on_ack`.
-
-        Args:
-            payload: the payload, as for `enqueue`.
-            keywords: more of the payload by name, and the options of `Enqueue`.
-
-        Raises:
-            InvalidJobError: the payload is not what the handler takes.
-            TypeError: an option does not exist.
-        """
-        data, options = self._split(payload, keywords)
-        return Enqueue(self.entrypoint, data, **options)
-
-    def with_options(self, **options: Unpack[EnqueueArguments]) -> Self:
-        """Return this handler with options for its `enqueue` and `operation`: `h.with_options(delay=60).enqueue(...)`.
-
-        It can give every option, also one that has the name of a payload parameter.
-        """
+        check_names("using", options, EnqueueArguments.__annotations__)
+        if queue is not None and not callable(getattr(queue, "enqueue", None)):
+            raise TypeError(f"{self.__name__}.using takes a queue, got {type(queue).__name__}: {A_QUEUE}")
         other = copy.copy(self)
-        other._options = {**self._options, **options}
+        other.own_options = {**self.own_options, **options}
+        if queue is not None:
+            other.queues = lambda: (queue,)
         return other
 
+    @takes_payload
+    def enqueue(self, /, *arguments: Any, **keywords: Any) -> Coroutine[Any, Any, Job]:
+        """Add a job for this handler to its queue, and return it.
+
+        The arguments are those of a call of the handler, without the context and dependencies. Parameters with a
+        default may be left out. A batch handler takes one payload of its list.
+
+        Raises:
+            InvalidJobError: the arguments are not what the handler takes, or an option has an invalid value.
+            TypeError: there is no queue, or it is a `SyncQueue`.
+        """
+        queue = self._queue(blocks=False)
+        return _awaited(lambda: self._add(queue, arguments, keywords))
+
+    @takes_payload
+    def enqueue_sync(self, /, *arguments: Any, **keywords: Any) -> Job:
+        """Add a job for this handler to a `SyncQueue`, and return it: see `enqueue`."""
+        job: Job = self._add(self._queue(blocks=True), arguments, keywords)
+        return job
+
+    @takes_payload
+    def call(self, /, *arguments: Any, **keywords: Any) -> Call[R_co]:
+        """Return the call that `enqueue` would make, as a value for `queue.enqueue_many` and `ctx.on_ack`.
+
+        Raises:
+            InvalidJobError: the arguments are not what the handler takes.
+            TypeError: there is a `deadline` among the options: give it to `enqueue_many`.
+        """
+        payload, options = self.encode_call(arguments, keywords), self.options_given()
+        if "deadline" in options:
+            raise TypeError(f"{self.__name__}.using(deadline=...).call: a deadline is for the call that adds the job")
+        return Call(self.entrypoint, payload, options)
+
+    def _add(self, queue: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        return queue.enqueue(self.entrypoint, self.encode_call(arguments, keywords), **self.options_given())
+
+    def _queue(self, *, blocks: bool) -> Any:
+        """Return the queue of a call.
+
+        Args:
+            blocks: True if it must be a `SyncQueue`, whose verbs return their results.
+        """
+        queues = {id(queue): queue for queue in self.queues()}
+        if len(queues) != 1:
+            why = "its router is in workers with different queues" if queues else "none was given, and none is bound"
+            raise TypeError(
+                f"the handler {self.entrypoint!r} needs a queue: {why}. Give it to each call, as in "
+                f"`{self.__name__}.using(queue).enqueue(...)`, or once: `worker.bind(queue)`. {A_QUEUE}"
+            )
+        [queue] = queues.values()
+        if (getattr(queue, "blocks", False) is True) is not blocks:  # this room cannot import the class of a SyncQueue
+            way = "a SyncQueue: call enqueue_sync and result_sync" if not blocks else "async: await enqueue and result"
+            raise TypeError(f"the queue of the handler {self.entrypoint!r} is {way}")
+        return queue
+
     @overload
     def result(
-        self: Handler[..., Awaitable[T]], queue: AddsJobs[Job], job: Job | str, *, timeout: Duration | None = None
-    ) -> T: ...
-    @overload
-    def result(self, queue: AddsJobs[Job], job: Job | str, *, timeout: Duration | None = None) -> R_co: ...
-    @overload
-    def result(
-        self: Handler[..., Awaitable[T]], queue: Producer, job: Job | str, *, timeout: Duration | None = None
+        self: Handler[..., Awaitable[T]], job: Job | str, *, timeout: Duration | None = None
     ) -> Coroutine[Any, Any, T]: ...
     @overload
-    def result(
-        self, queue: Producer, job: Job | str, *, timeout: Duration | None = None
-    ) -> Coroutine[Any, Any, R_co]: ...
-    @overload
-    def result(self, queue: Job | str, *, timeout: Duration | None = None) -> Any: ...
-    def result(self, queue: Any, job: Job | str | None = None, *, timeout: Duration | None = None) -> Any:
+    def result(self, job: Job | str, *, timeout: Duration | None = None) -> Coroutine[Any, Any, R_co]: ...
+    def result(self, job: Job | str, *, timeout: Duration | None = None) -> Any:
         """Wait until a job of this handler is finished, and return what the handler returned.
 
         Args:
-            queue: the queue that holds the job: an async queue, whose call is awaited, or a `SyncQueue`. It is left out
-                if the worker is bound to a queue.
             job: the job or its id. It must have been enqueued with `keep_result`.
             timeout: time to wait, a timedelta or seconds; by default, there is no limit.
 
@@ -194,12 +204,18 @@ class Handler(Generic[P, R_co]):
             JobFailedError: the job is dead.
             ResultTimeoutError: the job was not finished in that time.
             ResultNotKeptError: the job is finished, but its result was not kept.
-            TypeError: there is no queue.
+            TypeError: there is no queue, or it is a `SyncQueue`.
         """
-        queue, [job] = self._queue_and_rest((queue,) if job is None else (queue, job))
-        ask = functools.partial(queue.result, job, timeout=timeout)
-        parse = self.signature.returns.parse
-        return parse(ask()) if _blocks(queue) else _awaited(ask, parse)
+        queue = self._queue(blocks=False)
+        return _awaited(lambda: queue.result(job, timeout=timeout), self.signature.returns.parse)
+
+    @overload
+    def result_sync(self: Handler[..., Awaitable[T]], job: Job | str, *, timeout: Duration | None = None) -> T: ...
+    @overload
+    def result_sync(self, job: Job | str, *, timeout: Duration | None = None) -> R_co: ...
+    def result_sync(self, job: Job | str, *, timeout: Duration | None = None) -> Any:
+        """Wait in a `SyncQueue` until a job of this handler is finished: see `result`."""
+        return self.signature.returns.parse(self._queue(blocks=True).result(job, timeout=timeout))
 
     def override(self, functions: Mapping[Function, Function]) -> None:
         """Have other functions called in place of those of dependencies.
@@ -242,29 +258,38 @@ class Handler(Generic[P, R_co]):
             raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, but none was given")
         return codec.encode(payload)
 
-    def _split(self, payload: Sequence[Any], keywords: dict[str, Any]) -> tuple[bytes, dict[str, Any]]:
-        """Return the encoded payload in the arguments of a call, and its options, completed by the handler's own."""
-        names = self.signature.names
-        if len(payload) > self.signature.positional:
-            takes = f"at most {counted(self.signature.positional, 'argument')} by position" if names else "no payload"
-            raise InvalidJobError(f"the handler {self.entrypoint!r} takes {takes}, got {len(payload)}")
-        arguments = dict(zip(names, payload, strict=False))
-        for name in names:
-            if name in keywords and name in arguments:
-                raise InvalidJobError(f"the handler {self.entrypoint!r} got its argument {name!r} twice")
-            if name in keywords:
-                arguments[name] = keywords.pop(name)
-        if unknown := keywords.keys() - EnqueueArguments.__annotations__.keys():
-            raise TypeError(
-                f"the handler {self.entrypoint!r} takes no argument {min(unknown)!r}, and there is no such option of"
-                f" enqueue (its payload: {', '.join(names) or 'none'})"
-            )
+    def encode_call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
+        """Return the payload of a call with these arguments.
+
+        Raises:
+            InvalidJobError: they are not what the handler takes.
+        """
+        names, most = self.signature.names, self.signature.positional
+        given = {**dict(zip(names, arguments, strict=False)), **keywords}
+        wrong = ""
+        if len(arguments) > most:
+            takes = f"at most {counted(most, 'argument')} by position" if names else "no payload"
+            wrong = f"takes {takes}, got {len(arguments)}"
+        elif unknown := given.keys() - set(names):
+            wrong = f"takes no argument {min(unknown)!r} (its payload: {', '.join(names) or 'none'})"
+        elif len(given) < len(arguments) + len(keywords):
+            twice = next(name for name in names[: len(arguments)] if name in keywords)
+            wrong = f"got its argument {twice!r} twice"
+        if wrong:
+            is_queue = bool(arguments) and callable(getattr(arguments[0], "enqueue", None))
+            if is_queue or not EnqueueArguments.__annotations__.keys().isdisjoint(keywords):
+                wrong += f". A queue and options go into `{self.__name__}.using(queue, delay=60).enqueue(...)`"
+            raise InvalidJobError(f"the handler {self.entrypoint!r} {wrong}")
+        return self.encode(given if len(names) > 1 else next(iter(given.values()), MISSING))
+
+    def options_given(self) -> dict[str, Any]:
+        """Return the options of its calls: its own, and over them those of `using`."""
         own = self.options
         options: dict[str, Any] = {"priority": own.priority, "max_attempts": own.attempts_said}
-        options |= {"keep_result": own.keep_result, **self._options, **keywords}
+        options |= {"keep_result": own.keep_result, **self.own_options}
         if own.concurrency_limit is not None and options.get("concurrency_key") is not None:
             options.setdefault("concurrency_limit", own.concurrency_limit)
-        return self.encode(arguments if len(names) > 1 else next(iter(arguments.values()), MISSING)), options
+        return options
 
     def __repr__(self) -> str:
         return f"Handler({self.entrypoint!r}, {self.__module__}.{self.__qualname__})"
@@ -274,16 +299,15 @@ class BatchHandler(Handler[P, R_co]):
     """A decorated function that takes a batch of jobs. Each job is enqueued with one payload of its list."""
 
     if TYPE_CHECKING:
-        enqueue: BatchVerb[Any]
-        operation: BatchVerb[Enqueue]
+        enqueue: BatchVerb[Coroutine[Any, Any, Job]]
+        enqueue_sync: BatchVerb[Job]
+        call: BatchVerb[Call[Any]]
 
-        def result(self, queue: Any, job: Any = None, *, timeout: Duration | None = None) -> Any:
+        def result(self, job: Job | str, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Any]:
             """See `Handler.result`."""
 
-
-def _blocks(queue: object) -> bool:
-    """True for a `SyncQueue`, whose verbs return their results. This room cannot import its class."""
-    return getattr(queue, "blocks", False) is True
+        def result_sync(self, job: Job | str, *, timeout: Duration | None = None) -> Any:
+            """See `Handler.result_sync`."""
 
 
 async def _awaited(call: Callable[[], Awaitable[Any]], parse: Callable[[Any], Any] = lambda value: value) -> Any:

@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 from typing import (
     Any,
     Concatenate,
-    Never,
     NotRequired,
     ParamSpec,
     Protocol,
     TypeVar,
     Union,
-    Unpack,
     cast,
     get_args,
     get_origin,
@@ -30,19 +28,15 @@ from pydantic.fields import FieldInfo
 from typing_extensions import TypedDict
 
 from jqueue.domain.models import Job
-from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import Dependencies, Dependency, Function, Step
-from jqueue.worker.handler_options import EnqueueArguments
 from jqueue.worker.payloads import MISSING, Codec, PayloadError, ResultCodec
 
 T = TypeVar("T")
 U = TypeVar("U")
 P = ParamSpec("P")
-T_contra = TypeVar("T_contra", contravariant=True)
-U_contra = TypeVar("U_contra", contravariant=True)
+Q = ParamSpec("Q")
 VARIABLE = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
-Added_co = TypeVar("Added_co", covariant=True)
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -344,146 +338,62 @@ AnyContext = Context[Any]
 Batch = BatchContext[Any]
 
 
-class AddsJobs(Protocol[Added_co]):
-    """A queue that adds jobs: `enqueue` of a `SyncQueue` returns the job, that of an async queue an awaitable."""
-
-    def enqueue(self, *arguments: Any, **options: Any) -> Added_co:
-        """See `Producer.enqueue`."""
+class Unlike:
+    """Matches no annotation but `Any` and `object`, so that such a parameter is payload, and not the context."""
 
 
-class Of(Protocol[P]):
-    """A handler of a function with these parameters."""
+class Takes(Protocol[Q, P]):
+    """A handler with the parameters `P` that can be called with the arguments `Q`."""
 
     @property
     def function(self) -> Callable[P, Any]:
         """See `Handler`."""
 
-
-class Nothing(Of[P], Protocol[P]):
-    """A handler that can be called without arguments."""
-
-    def __call__(self) -> Any:
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> Any:
         """Call the handler."""
-
-
-class Defaulted(Of[P], Protocol[T_contra, P]):
-    """A handler that can be called without a payload, and with one."""
-
-    def __call__(self, payload: T_contra = ..., /) -> Any:
-        """Call the handler."""
-
-
-class DefaultedInContext(Of[Concatenate[AnyContext, P]], Protocol[T_contra, P]):
-    """A handler that can be called with a context alone, and with a payload behind it."""
-
-    def __call__(self, ctx: AnyContext, payload: T_contra = ..., /) -> Any:
-        """Call the handler."""
-
-
-class One(Of[P], Protocol[T_contra, P]):
-    """A handler that can be called with one payload."""
-
-    def __call__(self, payload: T_contra, /) -> Any:
-        """Call the handler."""
-
-
-class OneInContext(Of[Concatenate[AnyContext, P]], Protocol[T_contra, P]):
-    """A handler that can be called with a context and a payload behind it."""
-
-    def __call__(self, ctx: AnyContext, payload: T_contra, /) -> Any:
-        """Call the handler."""
-
-
-class AddsOne(Protocol[R_co, T_contra, P]):
-    """`enqueue` or `operation` of a handler that must get one payload: with options, or with all of its arguments."""
-
-    @overload
-    def __call__(self, queue: AddsJobs[T], payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> T: ...
-    @overload
-    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def __call__(self, payload: T_contra, /, **options: Unpack[EnqueueArguments]) -> R_co: ...
-    @overload
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-
-
-class AddsDefault(Protocol[R_co, T_contra, P]):
-    """The same of a handler that can be called without a payload."""
-
-    @overload
-    def __call__(self, queue: AddsJobs[T], payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> T: ...
-    @overload
-    def __call__(self, queue: AddsJobs[T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
-    @overload
-    def __call__(self, payload: T_contra = ..., /, **options: Unpack[EnqueueArguments]) -> R_co: ...
-    @overload
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-
-
-class AddsSome(Protocol[R_co, T_contra, U_contra]):
-    """The same of a handler that must get several arguments, of which some may be dependencies."""
-
-    @overload
-    def __call__(self, queue: AddsJobs[T], one: T_contra = ..., two: U_contra = ..., /, *_: Any, **__: Any) -> T: ...
-    @overload
-    def __call__(self, one: T_contra = ..., two: U_contra = ..., /, *_: Any, **__: Any) -> R_co: ...
 
 
 class Verb(Protocol[R_co]):
-    """`enqueue` or `operation`, typed by the parameters of its handler. The first overload that fits counts."""
+    """A method with the payload parameters of its handler: all but the context, if it is one of the first three.
+
+    The first overload that fits counts. If the context is not the first parameter, those before it have no names.
+    """
 
     @overload
-    def __get__(self, handler: DefaultedInContext[T, P], owner: Any = ...) -> AddsDefault[R_co, T, P]: ...
+    def __get__(self, handler: Takes[Concatenate[Unlike, ...], P], owner: Any = ...) -> Callable[P, R_co]: ...
     @overload
-    def __get__(self, handler: Defaulted[T, P], owner: Any = ...) -> AddsDefault[R_co, T, P]: ...
+    def __get__(self, handler: Callable[Concatenate[AnyContext, P], Any], owner: Any = ...) -> Callable[P, R_co]: ...
     @overload
-    def __get__(self, handler: Callable[[T, AnyContext, U], Any], owner: Any = ...) -> AddsSome[R_co, T, U]: ...
-    @overload
-    def __get__(self, handler: Callable[[T, AnyContext], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
-    @overload
-    def __get__(self, handler: OneInContext[T, P], owner: Any = ...) -> AddsOne[R_co, T, P]: ...
-    @overload
-    def __get__(self, handler: Callable[[AnyContext], Any], owner: Any = ...) -> AddsDefault[R_co, Never, []]: ...
-    @overload
-    def __get__(self, handler: One[T, P], owner: Any = ...) -> AddsOne[R_co, T, P]: ...
-    @overload
-    def __get__(self, handler: Nothing[P], owner: Any = ...) -> AddsDefault[R_co, Never, P]: ...
+    def __get__(self, handler: Takes[Concatenate[Any, Unlike, ...], P], owner: Any = ...) -> Callable[P, R_co]: ...
     @overload
     def __get__(
-        self, handler: Callable[Concatenate[AnyContext, T, U, P], Any], owner: Any = ...
-    ) -> AddsSome[R_co, T, U]: ...
+        self, handler: Callable[Concatenate[T, AnyContext, P], Any], owner: Any = ...
+    ) -> Callable[Concatenate[T, P], R_co]: ...
+    @overload
+    def __get__(self, handler: Takes[Concatenate[Any, Any, Unlike, ...], P], owner: Any = ...) -> Callable[P, R_co]: ...
     @overload
     def __get__(
-        self, handler: Callable[Concatenate[AnyContext, T, P], Any], owner: Any = ...
-    ) -> AddsSome[R_co, T, Any]: ...
+        self, handler: Callable[Concatenate[T, U, AnyContext, P], Any], owner: Any = ...
+    ) -> Callable[Concatenate[T, U, P], R_co]: ...
     @overload
-    def __get__(self, handler: Callable[Concatenate[T, U, P], Any], owner: Any = ...) -> AddsSome[R_co, T, U]: ...
-    @overload
-    def __get__(self, handler: Callable[Concatenate[T, P], Any], owner: Any = ...) -> AddsSome[R_co, T, Any]: ...
-    @overload
-    def __get__(self, handler: object, owner: Any = ...) -> AddsSome[R_co, Any, Any]: ...
+    def __get__(self, handler: Callable[P, Any], owner: Any = ...) -> Callable[P, R_co]: ...
 
 
 class BatchVerb(Protocol[R_co]):
-    """The same of a batch handler, which takes one payload of its list."""
+    """The same of a batch handler: a method that takes one payload of its list."""
 
     @overload
-    def __get__(self, handler: Callable[Concatenate[list[T], P], Any], owner: Any = ...) -> AddsOne[R_co, T, [T]]: ...
+    def __get__(self, handler: Callable[Concatenate[list[T], P], Any], owner: Any = ...) -> Callable[[T], R_co]: ...
     @overload
     def __get__(
         self, handler: Callable[Concatenate[Batch, list[T], P], Any], owner: Any = ...
-    ) -> AddsOne[R_co, T, [T]]: ...
+    ) -> Callable[[T], R_co]: ...
     @overload
-    def __get__(self, handler: Callable[[Batch], Any], owner: Any = ...) -> AddsDefault[R_co, Never, []]: ...
+    def __get__(self, handler: Callable[[Batch], Any], owner: Any = ...) -> Callable[[], R_co]: ...
     @overload
-    def __get__(self, handler: object, owner: Any = ...) -> AddsSome[R_co, Any, Any]: ...
+    def __get__(self, handler: object, owner: Any = ...) -> Callable[..., R_co]: ...
 
 
-def enqueue_by_payload(method: Callable[..., Any]) -> Verb[Any]:
-    """Return the method itself. For type checkers, its payload has the type of the handler's."""
-    return cast(Verb[Any], method)
-
-
-def operation_by_payload(method: Callable[..., Enqueue]) -> Verb[Enqueue]:
-    """Return the method itself. For type checkers, its payload has the type of the handler's."""
-    return cast(Verb[Enqueue], method)
+def takes_payload(method: Callable[..., T]) -> Verb[T]:
+    """Return the method itself. For type checkers, it has the payload parameters of its handler."""
+    return cast(Verb[T], method)

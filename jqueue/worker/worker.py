@@ -10,11 +10,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.queue import JobQueue
 from jqueue.worker.handler_options import Lifespan, OnDead, WorkerSettings
-from jqueue.worker.handlers import Handler
+from jqueue.worker.handlers import A_QUEUE, AddsJobs, Handler
 from jqueue.worker.router import Router
 from jqueue.worker.run import Run
 from jqueue.worker.run_state import RunReport
-from jqueue.worker.signatures import AddsJobs
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -125,10 +124,7 @@ class Worker(Router):
             TypeError: it is not a queue.
         """
         if not callable(getattr(queue, "enqueue", None)):
-            raise TypeError(
-                f"worker.bind takes a queue, got {type(queue).__name__}: `connect(url)` makes one, and "
-                "`SyncQueue(url)` one for code without asyncio"
-            )
+            raise TypeError(f"worker.bind takes a queue, got {type(queue).__name__}: {A_QUEUE}")
         self._queue = queue
 
     def queues(self) -> Sequence[Any]:

@@ -193,7 +193,7 @@ class WorkerContract(WorkerContractBase):
                 raise ValueError("the first time")
 
         async with self.queues(make_queue, 2, needs={"transactions", "delay"}) as [queue, other]:
-            await work.enqueue(queue)
+            await work.using(queue).enqueue()
             async with self.working(worker, queue):
 
                 async def is_made() -> bool:
@@ -233,7 +233,7 @@ class WorkerContract(WorkerContractBase):
             raise Discard("the user is gone")
 
         async with self.queues(make_queue, needs={"delay", "errors", "dead_letters"}) as [queue]:
-            asked, never = [await handler.enqueue(queue) for handler in (work, discarded)]
+            asked, never = [await handler.using(queue).enqueue() for handler in (work, discarded)]
             assert await self.drain(worker, queue) == RunReport(failed=1, dead=1)
             now = await self.time(queue)
             job = await self.held(queue, asked)
@@ -253,7 +253,7 @@ class WorkerContract(WorkerContractBase):
                 raise Snooze(0.001)
 
         async with self.queues(make_queue, 2, needs={"delay", "uncharged", "dead_letters"}) as [queue, other]:
-            await work.enqueue(queue)
+            await work.using(queue).enqueue()
             async with self.working(worker, queue) as task:
                 await self.until_empty(other)
             assert failures == [1, 1, 1], "a snooze must not count as a failure"
@@ -454,7 +454,7 @@ class WorkerContract(WorkerContractBase):
 
         needs = {"dead_letters", "errors", "delay", "uncharged", "transactions"}
         async with self.queues(make_queue, needs=needs) as [queue]:
-            jobs = [await work.enqueue(queue, place) for place in range(len(fates))]
+            jobs = [await work.using(queue).enqueue(place) for place in range(len(fates))]
             assert await self.drain(worker, queue) == RunReport(succeeded=1, failed=2, dead=2, snoozed=1)
             assert await self.find(queue, jobs[0]) is None
             assert [job.payload for job in await queue.dequeue("next", batch_size=9)] == [b"0"]

@@ -93,16 +93,16 @@ def test_rules_schedules_and_the_history_are_set_and_read_by_blocking_calls(queu
 
 
 def test_a_handler_enqueues_and_returns_the_job_and_its_result_without_await(queue):
-    job = resize.enqueue(queue, (2026, 7), delay=0)
+    job = resize.using(queue, delay=0).enqueue_sync((2026, 7))
     [claim] = queue.dequeue("resize")
     assert (job.id, b"[2026,7]", 3) == (claim.id, claim.payload, claim.priority)
     queue.ack(claim, result="2026-07-01")
-    assert date(2026, 7, 1) == resize.result(queue, job)
+    assert date(2026, 7, 1) == resize.using(queue).result_sync(job)
     wrong: Any = (1, 2, 3)
     with pytest.raises(InvalidJobError, match="the payload does not fit the handler"):
-        resize.enqueue(queue, wrong)
+        resize.using(queue).enqueue_sync(wrong)
     with pytest.raises(ResultTimeoutError):
-        resize.result(queue, resize.enqueue(queue, (1, 2)), timeout=0)
+        resize.using(queue).result_sync(resize.using(queue).enqueue_sync((1, 2)), timeout=0)
 
 
 def test_an_iterator_of_many_jobs_is_consumed_in_the_thread_of_the_caller():

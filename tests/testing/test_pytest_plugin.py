@@ -34,7 +34,7 @@ MARK
 
 async def test_a_job_is_run_hours_later(jqueue_queue, jqueue_clock, jqueue_worker):
     began = jqueue_clock.now()
-    await app.greet.enqueue(jqueue_queue, "Ada", delay=3600)
+    await app.greet.using(jqueue_queue, delay=3600).enqueue("Ada")
     report = await jqueue_worker.run_until_idle(app.worker)
     assert ["failed", "succeeded"] == report.outcomes
     assert "hello Ada" == report[1].result

@@ -42,7 +42,7 @@ async def test_the_report_lists_each_run_with_its_result(queue, tester):
     async def greet(message: Email) -> str:
         return f"hello {message.to}"
 
-    job = await greet.enqueue(queue, Email(to="Ada"))
+    job = await greet.using(queue).enqueue(Email(to="Ada"))
     report = await tester.run_until_idle(app)
     assert [("greet", job.id, 1, "succeeded", "hello Ada", None)] == list(report)
     assert RunReport(succeeded=1) == report.counts
@@ -61,7 +61,7 @@ async def test_the_report_lists_each_job_of_a_batch_and_its_wait_is_skipped(queu
             for number, each in zip(numbers, ctx, strict=True)
         ]
 
-    first, second = await double.enqueue(queue, 1), await double.enqueue(queue, 2)
+    first, second = await double.using(queue).enqueue(1), await double.using(queue).enqueue(2)
     bad = await queue.enqueue("double", b"x")
     report = await tester.run_until_idle(app, raise_errors=False)
     ends = [(ran.job_id, ran.attempt, ran.outcome, ran.result) for ran in report]
@@ -81,7 +81,7 @@ async def test_retries_run_until_they_succeed(queue, clock, tester):
         return ctx.attempt
 
     began = clock.now()
-    await work.enqueue(queue)
+    await work.using(queue).enqueue()
     report = await tester.run_until_idle(app)
     assert (1 + 2 + 4) * HOUR == clock.now() - began
     assert ["failed", "failed", "failed", "succeeded"] == report.outcomes
@@ -97,7 +97,7 @@ async def test_the_error_of_a_dead_job_is_raised_as_its_handler_raised_it(queue,
     async def work() -> None:
         raise ZeroDivisionError("the real one")
 
-    await queue.enqueue_many([work.operation(), work.operation()])
+    await queue.enqueue_many([work.call(), work.call()])
     with pytest.raises(ZeroDivisionError, match="the real one") as caught:
         await tester.run_until_idle(app)
     assert ["work"] == [entry.name for entry in caught.traceback][-1:]
@@ -123,7 +123,7 @@ async def test_an_error_from_outside_a_handler_is_a_recorded_error(queue, tester
     with pytest.raises(RecordedError) as caught:
         await tester.run_until_idle(app)
     assert "SECRET" not in str(caught.value)
-    await slow.enqueue(queue)
+    await slow.using(queue).enqueue()
     with pytest.raises(RecordedError, match=r"timed out after 0.01 s"):
         await tester.run_until_idle(app)
 
@@ -135,7 +135,7 @@ async def test_a_job_that_snoozes_for_ever_ends_the_run_with_an_error(queue, tes
     async def poll() -> None:
         raise Snooze(60)
 
-    await poll.enqueue(queue)
+    await poll.using(queue).enqueue()
     with pytest.raises(RunawayError, match="50 times 'poll' snoozed"):
         await tester.run_until_idle(app, max_jobs=50)
     assert RunReport(snoozed=50) == tester.report.counts
@@ -153,7 +153,7 @@ async def test_cron_entries_fire_only_in_runs_with_a_given_end(queue, clock, tes
     async def work() -> None: ...
 
     for runs in (2, 3):
-        await work.enqueue(queue, delay=48 * HOUR)
+        await work.using(queue, delay=48 * HOUR).enqueue()
         [ran] = await tester.run_until_idle(app)
         assert "work" == ran.entrypoint
         assert ["each_minute"] * runs == [ran.entrypoint for ran in await tester.run_until_idle(app, until=60 * runs)]
@@ -167,7 +167,7 @@ async def test_a_run_waits_for_rate_limits(queue, clock, tester):
     async def work() -> None:
         times.append(clock.now() - began)
 
-    await queue.enqueue_many([work.operation() for _ in range(5)])
+    await queue.enqueue_many([work.call() for _ in range(5)])
     await tester.run_until_idle(app)
     assert [0, 0, 60, 60, 120] == [round(time.total_seconds()) for time in times]
 
@@ -205,10 +205,10 @@ def test_a_job_cancelled_or_lost_while_it_runs_is_reported_as_such(queue, tester
         freed.append(ctx.attempt)
 
     async def story():
-        await cancelled.enqueue(queue)
+        await cancelled.using(queue).enqueue()
         await tester.run_until_idle(app)
         assert ["cancelled"] == tester.report.outcomes
-        await lost.enqueue(queue)
+        await lost.using(queue).enqueue()
         await tester.run_until_idle(app)
         assert ["lost", "succeeded"] == tester.report.outcomes
 

@@ -156,8 +156,8 @@ async def test_a_storage_in_the_place_of_a_queue_names_the_remedy(url, tmp_path,
 @pytest.mark.parametrize(
     ("payload", "hint"),
     [
-        ({"a": 1}, r"got dict: write json.dumps\(value\).encode\(\), or .*`handler.enqueue\(queue, value\)`"),
-        ("text", r"got str: write text.encode\(\), or .*handler.enqueue"),
+        ({"a": 1}, r"got dict: write json.dumps\(value\).encode\(\), or .*`handler.using\(queue\).enqueue\(value\)`"),
+        ("text", r"got str: write text.encode\(\), or .*handler.using"),
         (None, "leave the payload out"),
     ],
 )

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -191,7 +191,7 @@ async def opened(ctx: Context) -> AsyncGenerator[str, None]:
 
 
 @worker.handler("depends", process=True, keep_result=60, max_attempts=1)
-def depends(right: int, left: int = 1, *, where: Annotated[str, Depends(opened)]) -> str:
+def depends(right: int, left: int = 1, *, where: str = Depends(opened)) -> str:
     return f"{where} {left / right}"
 
 

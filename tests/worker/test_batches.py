@@ -182,10 +182,10 @@ async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs_and
         return [(number, "x") for number in numbers]
 
     async with broker() as queue:
-        job = await work.enqueue(queue, 3)
-        await queue.apply(work.operation(4))
+        job = await work.using(queue).enqueue(3)
+        await queue.apply(work.call(4).operation())
         await drained(worker, queue)
-        assert (3, "x") == await work.result(queue, job)
+        assert (3, "x") == await work.using(queue).result(job)
         assert [(BatchContext, 2)] == wrapped
         assert [COMPLETED] * 2 == [each.status for each in (await queue.read_state()).jobs]
 

@@ -8,11 +8,11 @@ from pydantic import BaseModel
 
 from jqueue import DirectQueue, InMemoryStorage, Job, connect
 from jqueue.sync import SyncQueue
-from jqueue.worker import Router, RunReport, Worker
+from jqueue.worker import Context, Router, RunReport, Worker
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, drained
 
-BOTH_WAYS = r"Give it first, as in `work.enqueue\(queue, ...\)`, or once for all calls: `worker.bind\(queue\)`"
+BOTH_WAYS = r"Give it to each call, as in `work.using\(queue\).enqueue\(...\)`, or once: `worker.bind\(queue\)`"
 
 
 def one_handler(registrar: Router):
@@ -37,7 +37,7 @@ async def test_a_queue_bound_once_is_that_of_enqueue_of_result_and_of_run():
     async with broker() as queue:
         worker.bind(queue)
         jobs = [await work.enqueue(5), await work.enqueue(number=6), await work.enqueue()]
-        jobs.append(await work.with_options(priority=4).enqueue(7, delay=0))
+        jobs.append(await work.using(priority=4, delay=0).enqueue(7))
         assert RunReport(succeeded=4) == await worker.run(drain=True, signals=False)
         assert [5, 6, 3, 7] == [await work.result(job) for job in jobs]
         assert 7 == await work.result(jobs[3].id, timeout=1)
@@ -59,42 +59,82 @@ async def test_a_queue_given_to_a_call_comes_first_and_binding_again_replaces():
     async with broker() as first, broker() as second, broker() as third:
         worker.bind(first)
         await work.enqueue(1)
-        job = await work.enqueue(third, 3)
+        job = await work.using(third).enqueue(3)
         worker.bind(second)
         await work.enqueue(2)
         assert [[b"1"], [b"2"], [b"3"]] == [await waiting(queue) for queue in (first, second, third)]
         assert RunReport(succeeded=1) == await worker.run(third, drain=True, signals=False)
-        assert 3 == await work.result(third, job)
+        assert 3 == await work.using(third).result(job)
         assert [b"2"] == await waiting(second)
 
 
-def test_with_a_sync_queue_enqueue_and_result_need_no_await(tmp_path):
+def test_with_a_sync_queue_enqueue_sync_and_result_sync_need_no_await(tmp_path):
     worker = Worker()
     work = one_handler(worker)
     with SyncQueue(str(tmp_path / "queue.json")) as queue:
         worker.bind(queue)
-        job = work.enqueue(5)
+        job = work.enqueue_sync(5)
         assert isinstance(job, Job)
+        with pytest.raises(TypeError, match="is a SyncQueue: call enqueue_sync and result_sync"):
+            work.enqueue(5)
+        with pytest.raises(TypeError, match="is a SyncQueue: call enqueue_sync and result_sync"):
+            work.result(job)
         other = Worker()
         other.handler("work", keep_result=60)(work)
         asyncio.run(other.run(connect(str(tmp_path / "queue.json"), DirectQueue), drain=True, signals=False))
-        assert 5 == work.result(job, timeout=30)
+        assert 5 == work.result_sync(job, timeout=30)
 
 
 @in_virtual_time
 async def test_without_a_queue_the_error_shows_both_ways():
     worker = Worker()
     work: Any = one_handler(worker)
-    for arguments in ((), (5,), ("queue.json", 5)):
+    for call in (work.enqueue, work.enqueue_sync, work.result, work.result_sync):
         with pytest.raises(TypeError, match=BOTH_WAYS):
-            work.enqueue(*arguments)
-    with pytest.raises(TypeError, match=BOTH_WAYS):
-        work.result("a")
+            call(5)
     with pytest.raises(TypeError, match=r"`worker.run\(queue\)`, or `worker.bind\(queue\)`"):
         await worker.run()
     for wrong in ("queue.json", None, work.function):
         with pytest.raises(TypeError, match=r"worker\.bind takes a queue, got"):
             worker.bind(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"work\.using takes a queue, got str"):
+        work.using("queue.json")
+    with pytest.raises(TypeError, match="there is no option 'dely'"):
+        work.using(dely=5)
+    async with broker() as queue:
+        with pytest.raises(TypeError, match="is async: await enqueue and result"):
+            work.using(queue).enqueue_sync(5)
+
+
+@in_virtual_time
+async def test_a_call_is_a_value_with_its_options_for_enqueue_many_and_on_ack():
+    worker = Worker()
+
+    @worker.handler(priority=3)
+    async def following(number: int) -> None: ...
+
+    @worker.handler
+    async def first(ctx: Context) -> None:
+        ctx.on_ack(following.using(delay=60).call(1))
+
+    call = following.using(unique_key="key", delay=5).using(delay=7).call(2)
+    assert ("following", b"2", "key", 3, 7) == (
+        call.entrypoint,
+        call.payload,
+        *_options(call, "unique_key", "priority", "delay"),
+    )
+    assert "2" not in repr(call)
+    with pytest.raises(TypeError, match=r"following\.using\(deadline=...\)\.call"):
+        following.using(deadline=5).call(2)
+    async with broker() as queue:
+        assert ["first", "following"] == [job.entrypoint for job in await queue.enqueue_many([first.call(), call])]
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+        assert [b"1", b"2"] == sorted(await waiting(queue))
+
+
+def _options(call, *names):
+    """The values of options of a call's operation."""
+    return [getattr(call.operation(), name) for name in names]
 
 
 class Fields(BaseModel):
@@ -147,17 +187,17 @@ async def test_while_a_worker_runs_unbound_code_on_its_loop_has_its_queue_and_th
     @worker.handler
     def in_a_thread() -> None:
         try:
-            work.enqueue(2)  # its queue is async: without await the job would be lost
+            work.enqueue_sync(2)
         except TypeError as error:
             errors.append(str(error))
 
     async with broker() as queue:
-        await first.enqueue(queue)
-        await in_a_thread.enqueue(queue)
+        await first.using(queue).enqueue()
+        await in_a_thread.using(queue).enqueue()
         assert RunReport(succeeded=3) == await drained(worker, queue)
         with pytest.raises(TypeError, match=BOTH_WAYS):
             work.enqueue(1)
-        await first.enqueue(queue)
+        await first.using(queue).enqueue()
         async with broker() as other:
             worker.bind(other)  # comes before the queue of the run
             assert RunReport(succeeded=1) == await drained(worker, queue)

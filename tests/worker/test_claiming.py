@@ -36,14 +36,14 @@ async def test_draining_includes_jobs_enqueued_meanwhile_and_no_job_that_is_not_
         await asyncio.sleep(seconds)
         done.append((seconds, round(now())))
         if seconds == 1:
-            await work.enqueue(queue, 2.0)
+            await work.using(queue).enqueue(2.0)
 
     async with broker() as queue:
-        await work.enqueue(queue, 100.0)
-        await work.enqueue(queue, 9.0, delay=3600)
+        await work.using(queue).enqueue(100.0)
+        await work.using(queue, delay=3600).enqueue(9.0)
         async with working(worker, queue, drain=True) as task:
             await asyncio.sleep(20)
-            await work.enqueue(queue, 1.0)
+            await work.using(queue).enqueue(1.0)
             assert RunReport(succeeded=3) == await task
     assert [(1.0, 21), (2.0, 23), (100.0, 100)] == done
 
@@ -114,10 +114,10 @@ async def test_slots_freed_during_a_long_poll_are_used(kind):
     storage = CountingStorage()
     async with broker(storage, kind) as queue, working(worker, queue):
         for _ in range(3):
-            await work.enqueue(queue, 5.0)
+            await work.using(queue).enqueue(5.0)
         await asyncio.sleep(6)  # the long poll was for one slot, and three have become free
         before = storage.writes
-        await queue.enqueue_many([work.operation(5.0) for _ in range(4)])
+        await queue.enqueue_many([work.call(5.0) for _ in range(4)])
         await asyncio.sleep(1)
         assert 1 == storage.writes - before  # enqueued and claimed, all four
         assert 3 + 4 == len(running)
@@ -172,7 +172,7 @@ async def test_each_job_is_claimed_once_however_the_number_of_free_slots_changes
         queue, producer = await place(storage, stack), direct(storage)
         async with working(worker, queue):
             for _ in range(300):
-                await work.enqueue(producer, draw.uniform(0, 1))
+                await work.using(producer).enqueue(draw.uniform(0, 1))
                 await asyncio.sleep(draw.uniform(0, 0.2))
             await until(lambda: len(attempts) == 300)
             await asyncio.sleep(2)

@@ -47,11 +47,14 @@ async def test_a_handler_can_be_called_like_its_function():
 @in_virtual_time
 async def test_jobs_have_the_options_of_their_handler_unless_enqueue_overrides_them():
     options: dict[str, Any] = {"max_attempts": 8, "keep_result": 60}
-    assert Enqueue("send_email", b'{"to":"x"}', -3, job_id="a", **options) == send.operation(Email(to="x"), job_id="a")
+    assert (
+        Enqueue("send_email", b'{"to":"x"}', -3, job_id="a", **options)
+        == send.using(job_id="a").call(Email(to="x")).operation()
+    )
     async with broker() as queue:
-        job = await send_email.enqueue(
-            queue, Email(to="a@b"), delay=60, priority=4, max_attempts=None, concurrency_key="a", deadline=5
-        )
+        job = await send_email.using(
+            queue, delay=60, priority=4, max_attempts=None, concurrency_key="a", deadline=5
+        ).enqueue(Email(to="a@b"))
         assert await only_job(queue) == job
     assert (b'{"to":"a@b"}', 4, None, 60) == (job.payload, job.priority, job.max_attempts, job.keep_result)
     assert ("a", 2, True) == (job.concurrency_key, job.concurrency_limit, job.run_at is not None)
@@ -74,7 +77,10 @@ async def test_a_handler_without_a_name_has_that_of_its_function():
     async def named() -> None: ...
 
     async with broker() as queue:
-        names = [(await plain.enqueue(queue, Email(to="a"))).entrypoint, (await named.enqueue(queue)).entrypoint]
+        names = [
+            (await plain.using(queue).enqueue(Email(to="a"))).entrypoint,
+            (await named.using(queue).enqueue()).entrypoint,
+        ]
         assert RunReport(succeeded=2) == await drained(own, queue)
     assert ["plain", "another"] == names
     assert ["plain", "with_parentheses", "with_options", "another"] == list(own.handlers)
@@ -105,7 +111,7 @@ def handler(**options):
     [
         handler,
         functools.partial(AnyWorker().cron, "0 3 * * *"),
-        functools.partial(send.operation, Email(to="a")),
+        send.using,
         AnyWorker,
         AnyRouter,
         functools.partial(BatchContext, "work", []),

@@ -83,9 +83,9 @@ async def test_a_dependency_is_made_once_for_each_job_where_its_handler_runs_and
     async with broker() as queue:
         for handler, loop in zip(scene.handlers(worker), (True, False), strict=True):
             scene.events.clear()
-            job = await handler.enqueue(queue, 5)
+            job = await handler.using(queue).enqueue(5)
             assert RunReport(succeeded=1) == await drained(worker, queue)
-            assert 2.0 == await handler.result(queue, job, timeout=1)
+            assert 2.0 == await handler.using(queue).result(job, timeout=1)
             assert [
                 ("open", True),  # what must be awaited is awaited on the event loop
                 ("settings", loop),
@@ -105,7 +105,7 @@ async def test_the_error_of_a_handler_reaches_its_dependencies_and_none_of_them_
     async with broker() as queue:
         for handler, loop in zip(scene.handlers(worker), (True, False), strict=True):
             scene.events.clear()
-            job = await handler.enqueue(queue, 0)
+            job = await handler.using(queue).enqueue(0)
             assert RunReport(dead=1) == await drained(worker, queue)
             assert [("roll back", "ZeroDivisionError", loop), (later, True), ("close", True)] == scene.events[-3:]
             assert (await queue.read_state()).find(job.id).error.startswith(later)
@@ -127,15 +127,15 @@ async def test_a_dependency_that_fails_fails_the_job_and_ends_those_made_before(
 
     @worker.handler(backoff=LONG)
     async def work(
-        one: Annotated[None, Depends(first)],
-        two: Annotated[None, Depends(second)],
+        one: None = Depends(first),
+        two: Annotated[None, Depends(second)] = None,
         *,
-        three: Annotated[None, Depends(third)],
+        three: None = Depends(third),
     ):
         events.append("unreachable")
 
     async with broker() as queue:
-        await work.enqueue(queue)
+        await work.using(queue).enqueue()
         assert RunReport(failed=1) == await drained(worker, queue)
         assert (await only_job(queue)).error.startswith("ConnectionError: no database (tests/worker/test_dependencies")
     assert [] == events
@@ -146,15 +146,15 @@ async def test_dependencies_end_when_a_job_is_out_of_time_or_its_worker_stops():
     worker, scene = Worker(grace=0), Scene()
 
     @worker.handler(timeout=5, backoff=LONG)
-    async def work(*, db: Annotated[str, Depends(scene.pool)]) -> None:
+    async def work(*, db: str = Depends(scene.pool)) -> None:
         await asyncio.sleep(60)
 
     async with broker() as queue:
-        await work.enqueue(queue)
+        await work.using(queue).enqueue()
         assert RunReport(failed=1) == await drained(worker, queue)
         assert [("open", True), ("CancelledError", True), ("close", True)] == scene.events
         scene.events.clear()
-        await work.enqueue(queue)
+        await work.using(queue).enqueue()
         async with working(worker, queue) as running:
             await until(lambda: scene.events)
         assert RunReport(handed_back=1) == running.result()
@@ -226,7 +226,7 @@ async def test_a_batch_makes_its_dependencies_once_and_a_class_is_one_as_well():
         got.append((numbers, service.seen))
 
     async with broker() as queue:
-        await queue.enqueue_many([handler.operation(n) for handler in (on_loop, in_thread) for n in (1, 2)])
+        await queue.enqueue_many([handler.call(n) for handler in (on_loop, in_thread) for n in (1, 2)])
         assert RunReport(succeeded=4) == await drained(worker, queue)
     assert [([1, 2], (2, "db", 3))] * 2 == got
 
@@ -239,18 +239,18 @@ async def test_overrides_of_a_worker_take_the_place_of_dependencies_and_bring_th
         return f"user of {db}"
 
     @worker.handler
-    async def greet(name: Annotated[str, Depends(user)], db: Annotated[str, Depends(scene.pool)]) -> None:
+    async def greet(name: str = Depends(user), db: str = Depends(scene.pool)) -> None:
         got.append(f"{name}, {db}")
 
     async def fake(name: Annotated[str, Depends(scene.settings)]):
         return f"fake {name}"
 
     async with broker() as queue:
-        await queue.apply(greet.operation(), Enqueue("greet"))
+        await queue.apply(greet.call().operation(), Enqueue("greet"))
         worker.dependency_overrides[scene.pool] = fake
         assert RunReport(succeeded=2) == await drained(worker, queue)
         worker.dependency_overrides.clear()
-        await greet.enqueue(queue)
+        await greet.using(queue).enqueue()
         assert RunReport(succeeded=1) == await drained(worker, queue)
     assert ["user of fake settings, fake settings"] * 2 + ["user of pool, pool"] == got
 

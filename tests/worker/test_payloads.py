@@ -13,7 +13,7 @@ import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, Json, computed_field, field_validator
 from pydantic_core import from_json, to_json
 
-from jqueue import InMemoryStorage, InvalidJobError, Limits
+from jqueue import DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.errors import ResultNotKeptError
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
@@ -122,9 +122,9 @@ async def there_and_back(annotation, value):
     work.__annotations__.update({"payload": annotation, "return": annotation})
     handler = worker.handler("work", keep_result=60)(work)
     async with broker() as queue:
-        job = await handler.enqueue(queue, value)
+        job = await handler.using(queue).enqueue(value)
         assert RunReport(succeeded=1) == await drained(worker, queue)
-        return got[0], await handler.result(queue, job)
+        return got[0], await handler.using(queue).result(job)
 
 
 def lists_of(value):
@@ -159,7 +159,7 @@ def lists_of(value):
 async def test_a_payload_is_parsed_by_the_annotation_of_the_first_parameter(annotation, value):
     worker, handler, got = handling(annotation)
     async with broker() as queue:
-        await handler.enqueue(queue, value)
+        await handler.using(queue).enqueue(value)
         assert RunReport(succeeded=1) == await drained(worker, queue)
     assert [(value, type(value))] == [(each, type(each)) for each in got]
 
@@ -178,9 +178,9 @@ async def test_a_payload_with_a_default_may_be_left_out_by_handlers_operations_a
         got.append(text)
 
     async with broker() as queue:
-        await mail.enqueue(queue, priority=1)
-        await mail.enqueue(queue, Email(to="ada"), priority=2)
-        await queue.apply(greet.operation(priority=3))
+        await mail.using(queue, priority=1).enqueue()
+        await mail.using(queue, priority=2).enqueue(Email(to="ada"))
+        await queue.apply(greet.using(priority=3).call().operation())
         await queue.enqueue("mail", priority=4)
         await queue.enqueue("greet", b"", priority=5)  # an empty text is a text
         assert RunReport(succeeded=5) == await drained(worker, queue)
@@ -231,8 +231,8 @@ async def test_several_payload_parameters_are_a_json_object_by_name_in_calls_ope
 
     @worker.handler("resize", priority=7)
     async def resize(
-        path: str,
         ctx: Context,
+        path: str,
         width: int = 640,
         *,
         priority: int = 0,
@@ -245,13 +245,13 @@ async def test_several_payload_parameters_are_a_json_object_by_name_in_calls_ope
         got.append((size, mail))
 
     async with broker() as queue:
-        job = await resize.enqueue(queue, "a", width=200, unique_key="once")
+        job = await resize.using(queue, unique_key="once").enqueue("a", width=200)
         assert (b'{"path":"a","width":200}', "once") == (job.payload, job.unique_key)
-        await resize.with_options(priority=9).enqueue(queue, "b", 300, priority=4, shape=Email(to="c"))
-        await queue.apply(resize.with_options(priority=10).with_options(delay=0).operation(path="c"))
+        await resize.using(queue, priority=9).enqueue("b", 300, priority=4, shape=Email(to="c"))
+        await queue.apply(resize.using(priority=10, delay=0).call(path="c").operation())
         await queue.enqueue("resize", b'{"path": "d", "shape": {"to": "e"}}', priority=11)
         await queue.enqueue("defaults", priority=12)
-        await defaults.with_options(priority=13).enqueue(queue, size=5)
+        await defaults.using(queue, priority=13).enqueue(size=5)
         assert RunReport(succeeded=6) == await drained(worker, queue)
     assert [
         ("a", 200, 0, None, 7),
@@ -285,15 +285,27 @@ async def _empty() -> None: ...
         (
             _sized,
             ("a",),
+            {"delay": 60},
+            "the handler 'work' takes no argument 'delay' (its payload: path, width). A queue and",
+        ),
+        (
+            _alone,
+            (DirectQueue(InMemoryStorage()), "a"),
+            {},
+            "the handler 'work' takes at most 1 argument by position, got 2. A queue and",
+        ),
+        (
+            _sized,
+            ("a",),
             {"widht": SECRET},
-            "the handler 'work' takes no argument 'widht', and there is no such option",
+            "the handler 'work' takes no argument 'widht' (its payload: path, width)",
         ),
     ],
 )
 def test_arguments_that_do_not_fit_the_handler_are_refused_by_name(function, payload, keywords, error):
     handler: Any = Worker().handler("work")(function)
-    with pytest.raises((InvalidJobError, TypeError)) as caught:
-        handler.operation(*payload, **keywords)
+    with pytest.raises(InvalidJobError) as caught:
+        handler.call(*payload, **keywords)
     assert str(caught.value).startswith(error)
     assert SECRET not in f"{caught.value} {caught.value.__context__}"
 
@@ -359,7 +371,7 @@ async def test_an_invalid_payload_makes_its_job_dead_and_is_never_shown(annotati
 async def test_a_payload_that_its_handler_would_not_get_is_refused_by_its_place(annotation, value, error):
     _, handler, _ = handling(annotation)
     with pytest.raises(InvalidJobError) as caught:
-        handler.operation(value)
+        handler.call(value)
     assert error in str(caught.value)
     assert SECRET not in f"{caught.value} {caught.value.__context__}"
 
@@ -392,7 +404,7 @@ async def test_a_set_that_would_not_come_back_equal_is_refused_without_showing_i
     for annotation, value in lossy:
         _, handler, _ = handling(annotation)
         with pytest.raises(InvalidJobError) as caught:
-            handler.operation(value)
+            handler.call(value)
         assert SECRET not in f"{caught.value} {caught.value.__context__}"
 
 
@@ -420,7 +432,7 @@ def test_a_payload_is_written_by_the_aliases_that_are_read_and_otherwise_by_name
         (Aliased, Aliased(recipient="a"), b'{"recipient":"a"}'),
         (Renamed, Renamed.model_validate({"file": "a"}), b'{"path":"a","size":0}'),
     ):
-        assert payload == handling(annotation)[1].operation(value).payload
+        assert payload == handling(annotation)[1].call(value).payload
 
 
 @in_virtual_time
@@ -473,10 +485,10 @@ async def test_a_job_whose_result_cannot_be_kept_is_done_once_and_its_result_is_
         return worker
 
     async with broker() as queue:
-        single, own = await work.enqueue(queue), await work.with_options(keep_result=1).enqueue(queue)
-        first, second = await batch.enqueue(queue, 1), await batch.enqueue(queue, 2)
-        await odd.enqueue(queue)  # nobody keeps its result, so its type does not matter
-        typed = await odd.with_options(keep_result=60).enqueue(queue)
+        single, own = await work.using(queue).enqueue(), await work.using(queue, keep_result=1).enqueue()
+        first, second = await batch.using(queue).enqueue(1), await batch.using(queue).enqueue(2)
+        await odd.using(queue).enqueue()  # nobody keeps its result, so its type does not matter
+        typed = await odd.using(queue, keep_result=60).enqueue()
         assert RunReport(succeeded=6) == await drained(worker, queue)
         for job in (single, own, first, typed):
             with pytest.raises(ResultNotKeptError):

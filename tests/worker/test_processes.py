@@ -34,13 +34,13 @@ async def processed(queue):
 async def test_handlers_run_in_processes_whose_crashes_cost_only_their_own_jobs():
     asyncio.get_running_loop().set_default_executor(NoThreads())
     async with broker() as queue:
-        added = await process_handlers.add.enqueue(queue, process_handlers.Numbers(left=2, right=3))
-        ends = [await process_handlers.end.enqueue(queue, status) for status in (7, 0)]
+        added = await process_handlers.add.using(queue).enqueue(process_handlers.Numbers(left=2, right=3))
+        ends = [await process_handlers.end.using(queue).enqueue(status) for status in (7, 0)]
         where = await queue.enqueue("process_id", b"")  # by its name: its handler keeps the result
-        batch = [await process_handlers.batch.enqueue(queue, number) for number in (3, 4, 5)]
+        batch = [await process_handlers.batch.using(queue).enqueue(number) for number in (3, 4, 5)]
         batch.append(await queue.enqueue("batch", b"x"))
         assert RunReport(succeeded=4, dead=4) == await processed(queue)
-        assert process_handlers.Numbers(left=5, right=1) == await process_handlers.add.result(queue, added)
+        assert process_handlers.Numbers(left=5, right=1) == await process_handlers.add.using(queue).result(added)
         assert os.getpid() != await queue.result(where)
         state = await queue.read_state()
     error = "ProcessDied: the process of the handler ended with exit code "
@@ -56,8 +56,11 @@ async def test_handlers_run_in_processes_whose_crashes_cost_only_their_own_jobs(
 
 async def test_a_result_of_a_process_that_cannot_be_kept_is_missing_and_its_job_is_done(caplog):
     async with broker() as queue:
-        unkept = [await process_handlers.unkept.enqueue(queue), await process_handlers.unkept_batch.enqueue(queue, 4)]
-        kept = await process_handlers.unkept_batch.enqueue(queue, 5)
+        unkept = [
+            await process_handlers.unkept.using(queue).enqueue(),
+            await process_handlers.unkept_batch.using(queue).enqueue(4),
+        ]
+        kept = await process_handlers.unkept_batch.using(queue).enqueue(5)
         assert RunReport(succeeded=3) == await processed(queue)
         assert 5 == await queue.result(kept)
         for job in unkept:
@@ -70,11 +73,11 @@ async def test_dependencies_are_made_and_ended_in_the_process_of_the_handler(tmp
     files = [tmp_path / name for name in ("good", "bad")]
     async with broker() as queue:
         good, bad = [
-            await process_handlers.depends.with_options(headers={"file": f"{file}"}).enqueue(queue, right, left=6)
+            await process_handlers.depends.using(queue, headers={"file": f"{file}"}).enqueue(right, left=6)
             for right, file in zip((3, 0), files, strict=True)
         ]
         assert RunReport(succeeded=1, dead=1) == await processed(queue)
-        pid, rest = (await process_handlers.depends.result(queue, good)).split(" ", 1)
+        pid, rest = (await process_handlers.depends.using(queue).result(good)).split(" ", 1)
         assert (True, "True 2.0") == (int(pid) != os.getpid(), rest)
         assert "ZeroDivisionError" in (await queue.read_state()).find(bad.id).error
         monkeypatch.setitem(process_handlers.worker.dependency_overrides, process_handlers.opened, lambda: "fake")
@@ -93,10 +96,10 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
 
     async with broker() as queue:
         for which in process_handlers.ERRORS:
-            await process_handlers.raise_in_thread.enqueue(queue, which)
-            await process_handlers.raise_in_process.enqueue(queue, which)
-        await process_handlers.hidden.enqueue(queue)
-        await process_handlers.resources.enqueue(queue)
+            await process_handlers.raise_in_thread.using(queue).enqueue(which)
+            await process_handlers.raise_in_process.using(queue).enqueue(which)
+        await process_handlers.hidden.using(queue).enqueue()
+        await process_handlers.resources.using(queue).enqueue()
         await processed(queue)
         jobs = (await queue.read_state()).jobs
         thread = {job.payload: fate(job) for job in jobs if job.entrypoint == "raise_in_thread"}
@@ -128,7 +131,7 @@ MAIN = """
 
     async def main():
         async with BrokerQueue(InMemoryStorage()) as queue:
-            await work.enqueue(queue)
+            await work.using(queue).enqueue()
             print(await worker.run(queue, drain=True))
 
     if __name__ == "__main__":
@@ -150,8 +153,8 @@ def test_retry_knows_the_errors_of_a_program_that_is_one_file(tmp_path):
 async def test_an_idle_process_that_is_killed_fails_no_job_and_does_not_stop_the_worker():
     async with broker() as queue, asyncio.timeout(4 * SECONDS), working(process_handlers.worker, queue):
         for _ in range(3):
-            job = await process_handlers.process_id.enqueue(queue)
-            os.kill(await process_handlers.process_id.result(queue, job), signal.SIGKILL)
+            job = await process_handlers.process_id.using(queue).enqueue()
+            os.kill(await process_handlers.process_id.using(queue).result(job), signal.SIGKILL)
         assert {(COMPLETED, None)} == {(job.status, job.error) for job in (await queue.read_state()).jobs}
 
 
@@ -161,8 +164,8 @@ async def test_a_handler_that_writes_to_the_pipe_of_its_process_costs_only_its_o
     pipe = str(tmp_path / "pipe")
     os.mkfifo(pipe)
     async with broker() as queue:
-        culprit = await process_handlers.write_to_pipes.enqueue(queue, pipe)
-        beside = await process_handlers.beside.enqueue(queue, pipe)
+        culprit = await process_handlers.write_to_pipes.using(queue).enqueue(pipe)
+        beside = await process_handlers.beside.using(queue).enqueue(pipe)
         report = await processed(queue)
         state = await queue.read_state()
     assert (1, 1) == (report.succeeded, report.dead)
@@ -176,7 +179,7 @@ async def test_a_handler_that_writes_to_the_pipe_of_its_process_costs_only_its_o
 @pytest.mark.parametrize("in_its_group", [True, False])
 async def test_a_process_that_ends_amid_a_report_and_leaves_its_pipe_open_costs_only_its_job(in_its_group):
     async with broker() as queue, asyncio.timeout(15):
-        await process_handlers.end_amid_a_report.enqueue(queue, in_its_group)
+        await process_handlers.end_amid_a_report.using(queue).enqueue(in_its_group)
         assert RunReport(dead=1) == await processed(queue)
         assert "ProcessDied: the process of the handler ended with exit code 3" == (await only_job(queue)).error
 
@@ -207,7 +210,7 @@ class Ear:
 @pytest.mark.parametrize("handler", [process_handlers.hang_with_another, process_handlers.leave_another])
 async def test_child_processes_of_a_handler_end_with_its_process(ear, handler):
     async with broker() as queue:
-        await handler.enqueue(queue, ear.port)
+        await handler.using(queue).enqueue(ear.port)
         assert RunReport(dead=1) == await processed(queue)
         with ear.lines() as lines:
             assert {"here\n"} >= set(lines), (await only_job(queue)).error  # it may end before it writes
@@ -223,7 +226,7 @@ PROGRAM = """
 
     async def main():
         async with BrokerQueue(InMemoryStorage()) as queue:
-            await getattr(process_handlers, sys.argv[1]).enqueue(queue, int(sys.argv[2]))
+            await getattr(process_handlers, sys.argv[1]).using(queue).enqueue(int(sys.argv[2]))
             print(await process_handlers.worker.run(queue))
 
     if __name__ == "__main__":
@@ -284,7 +287,7 @@ def test_a_signal_to_all_processes_stops_only_the_worker_and_its_handler_process
 
 async def test_a_handler_process_that_takes_too_much_memory_is_not_used_again():
     async with broker() as queue:
-        job = await process_handlers.process_id.enqueue(queue)
+        job = await process_handlers.process_id.using(queue).enqueue()
         for max_memory, number in ((None, 1), (1, 2)):
             processes = Processes(1, max_memory)
             handler, ids = process_handlers.process_id, set()

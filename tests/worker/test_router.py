@@ -46,8 +46,8 @@ async def test_a_worker_does_the_jobs_of_its_routers_with_their_prefix_options_a
     options = {name: (each.options.max_attempts, each.options.timeout) for name, each in worker.handlers.items()}
     assert {"mail.send": (3, 30), "mail.answer": (8, 30), "mail.nightly": (3, 30), "resize": (20, None)} == options
     async with broker() as queue:
-        assert "mail.send" == (await send.enqueue(queue, "ada")).entrypoint
-        await resize.enqueue(queue, "a.png")
+        assert "mail.send" == (await send.using(queue).enqueue("ada")).entrypoint
+        await resize.using(queue).enqueue("a.png")
         assert RunReport(succeeded=2) == await drained(worker, queue)
         [entry] = await queue.schedules()
     assert (["a.png", "ada"], "mail.nightly", "mail.nightly", 4) == (
@@ -76,7 +76,7 @@ async def test_middleware_is_around_by_worker_then_router_then_handler_and_touch
 
     worker.include(router)
     async with broker() as queue:
-        jobs = [await mine.enqueue(queue), await other.enqueue(queue, priority=1)]
+        jobs = [await mine.using(queue).enqueue(), await other.using(queue, priority=1).enqueue()]
         assert RunReport(succeeded=2) == await drained(worker, queue)
         results = [await queue.result(job) for job in jobs]
     names = ["of the worker", "of the router", "of the router too", "its own", "inner"]
@@ -104,8 +104,8 @@ async def test_middleware_without_async_runs_in_the_thread_of_its_handler():
 
     worker.include(router)
     async with broker() as queue:
-        await work.enqueue(queue)
-        await on_the_loop.enqueue(queue)
+        await work.using(queue).enqueue()
+        await on_the_loop.using(queue).enqueue()
         assert RunReport(succeeded=2) == await drained(worker, queue)
     assert 4 == len(threads)
     assert 1 == len(set(threads))
@@ -145,7 +145,7 @@ async def test_a_router_is_included_once_in_a_worker_and_in_any_number_of_worker
     for worker in workers:
         worker.include(router)
         async with broker() as queue:
-            await send.enqueue(queue, "ada")
+            await send.using(queue).enqueue("ada")
             assert RunReport(succeeded=1) == await drained(worker, queue)
     assert ["ada", "ada"] == seen
     with pytest.raises(InvalidJobError, match="included in this worker already"):

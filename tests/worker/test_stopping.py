@@ -62,7 +62,7 @@ async def test_a_worn_worker_claims_no_more_jobs_and_ends_when_those_that_it_has
 
     async with broker() as queue:
         for seconds in (1000, 1, 1, 1, 1, 1):
-            await work.enqueue(queue, seconds)
+            await work.using(queue).enqueue(seconds)
         report = await worker.run(queue)
         assert (True, 0) == (report.worn, report.handed_back)
         assert report.total == 6 - len((await queue.read_state()).queued_jobs()) <= 3
@@ -80,8 +80,8 @@ async def test_a_worker_that_is_stopped_while_it_wears_out_is_not_renewed():
     async def quick() -> None: ...
 
     async with broker() as queue, working(worker, queue) as task:
-        await work.enqueue(queue, 1)
-        await quick.enqueue(queue)
+        await work.using(queue).enqueue(1)
+        await quick.using(queue).enqueue()
         await asyncio.sleep(10)
         worker.stop()
         assert RunReport(succeeded=1, handed_back=1) == await task
@@ -108,7 +108,7 @@ async def test_a_job_whose_claim_is_answered_in_the_moment_of_a_stop_is_done():
     worker, work, *_ = sleeper(1)
     async with broker(kind=Stopping) as queue, working(worker, queue) as task:
         await asyncio.sleep(5)  # it waits for jobs by a long poll
-        await work.enqueue(queue, 1)
+        await work.using(queue).enqueue(1)
         assert RunReport(succeeded=1) == await task
 
 
@@ -117,7 +117,7 @@ async def test_a_job_that_is_being_claimed_when_the_worker_stops_is_handed_back_
     worker, work, begun, _, _ = sleeper(1)
     storage = SlowAnswers()
     async with working(worker, direct(storage)) as task:
-        await work.enqueue(direct(storage.memory), 1)
+        await work.using(direct(storage.memory)).enqueue(1)
         await until(lambda: storage.writes)  # it is claimed, and nobody here knows
         worker.stop()
         assert RunReport() == await task
@@ -141,7 +141,7 @@ async def test_a_job_of_a_poll_that_ends_slowly_is_handed_back_although_the_run_
         worker.stop()
         await asyncio.sleep(0.1)
         task.cancel()
-        await work.enqueue(queue, 1)
+        await work.using(queue).enqueue(1)
         await asyncio.sleep(5)
         job = await only_job(queue)
         assert (QUEUED, 0) == (job.status, job.failures)
@@ -180,7 +180,7 @@ async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the
     worker, work, begun, _, cancelled = sleeper(100, grace=1, lifespan=lifespan)
     storage = InMemoryStorage(clock=VirtualClock())
     queue = broker(storage, Watched)
-    await work.enqueue(direct(storage), 1)
+    await work.using(direct(storage)).enqueue(1)
     async with working(worker, queue):
         await until(lambda: begun)
     assert ([1], [QUEUED, "queue closed"]) == (cancelled, events)
@@ -192,7 +192,7 @@ async def test_outcomes_are_in_the_queue_before_the_lifespan_ends_and_before_the
 async def test_cancelling_run_or_all_tasks_of_a_program_hands_jobs_back_before_it_returns(everything, stops):
     worker, work, begun, _, cancelled = sleeper(1000, grace=600)
     async with broker() as queue:
-        await work.enqueue(queue, 1, max_attempts=1)
+        await work.using(queue, max_attempts=1).enqueue(1)
         others = asyncio.all_tasks()
         task = asyncio.create_task(worker.run(queue, signals=False))
         await until(lambda: begun)
@@ -224,7 +224,7 @@ async def test_a_job_is_handed_back_unharmed_if_all_tasks_are_cancelled_before_i
         ctx.on_ack(Enqueue("other"))
 
     async with broker(kind=Deaf) as queue:
-        await work.enqueue(queue, max_attempts=1)
+        await work.using(queue, max_attempts=1).enqueue()
         others = asyncio.all_tasks()
         task = asyncio.create_task(worker.run(queue, signals=False))
         await until(lambda: acked)
@@ -267,7 +267,7 @@ async def test_a_worker_ends_even_if_all_tasks_of_its_program_are_cancelled_agai
     worker, work, begun, *_ = sleeper(1000, grace=600)
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
     async with broker(storage, deadline=3) as queue:
-        await work.enqueue(queue, 1)
+        await work.using(queue).enqueue(1)
         others = asyncio.all_tasks()
         task = asyncio.create_task(worker.run(queue, signals=False))
         await until(lambda: begun)
@@ -285,7 +285,7 @@ async def test_a_worker_stops_even_if_its_outcomes_cannot_be_written():
     worker, work, begun, *_ = sleeper(100, grace=1)
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))
     async with broker(storage, deadline=3) as queue:
-        await work.enqueue(queue, 1)
+        await work.using(queue).enqueue(1)
         async with working(worker, queue) as task:
             await until(lambda: begun)
             storage.on_write(*[Fault.LOST_REQUEST] * 1000)
@@ -303,7 +303,7 @@ async def test_a_worker_cannot_run_twice_at_once_without_handlers_or_on_what_is_
             await asyncio.sleep(1)
             with pytest.raises(RuntimeError, match="already running"):
                 await worker.run(queue)
-        await work.enqueue(queue, 1)  # the worker has left it open
+        await work.using(queue).enqueue(1)  # the worker has left it open
         assert RunReport(succeeded=1) == await drained(worker, queue)
     with pytest.raises(RuntimeError, match="no handlers"):
         await Worker().run(direct())
@@ -346,7 +346,7 @@ async def test_a_signal_stops_all_workers_of_a_program(number):
         async with broker() as first, broker() as second, asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             runs = []
             for worker, queue in zip(workers, (first, second), strict=True):
-                await worker.handler("work")(work).enqueue(queue)
+                await worker.handler("work")(work).using(queue).enqueue()
                 runs.append(tasks.create_task(worker.run(queue)))
                 await begun.acquire()
             os.kill(os.getpid(), number)
@@ -373,7 +373,7 @@ def test_a_worker_in_another_thread_leaves_signals_alone_and_is_stopped_from_any
 
     async def main():
         async with broker() as queue:
-            await work.enqueue(queue)
+            await work.using(queue).enqueue()
             assert RunReport(succeeded=1) == await worker.run(queue)
 
     thread = threading.Thread(target=lambda: asyncio.run(main()))
@@ -392,7 +392,7 @@ async def test_an_operator_stops_a_worker_that_is_idle_or_busy_and_no_other(seco
     worker, work, begun, ended, cancelled = sleeper(seconds, name="mailer", grace=5)
     other, *_ = sleeper(0, name="other")
     operator = direct(storage.memory)
-    await work.enqueue(operator, 1)
+    await work.using(operator).enqueue(1)
     async with working(worker, direct(storage)) as task, working(other, direct(storage)) as others_task:
         await asyncio.sleep(10)
         assert [[1], [1] * (not seconds)] == [begun, ended]
@@ -412,7 +412,7 @@ async def test_the_order_to_stop_lasts_until_the_worker_has_left_and_holds_for_o
     worker, work, begun, ended, _ = sleeper(8, name="mailer", grace=100)
     async with direct(storage) as queue:
         for number in range(3):
-            await work.enqueue(queue, number)
+            await work.using(queue).enqueue(number)
         async with working(worker, queue) as task:
             await asyncio.sleep(4)
             operator = direct(storage.memory)

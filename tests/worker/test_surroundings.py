@@ -31,7 +31,7 @@ async def test_a_lifespan_that_fails_ends_the_worker_before_any_claim_or_after_a
     async def work() -> None: ...
 
     async with broker() as queue:
-        await work.enqueue(queue)
+        await work.using(queue).enqueue()
         with pytest.raises(ConnectionError, match="no database"):
             await worker.run(queue, drain=True, signals=False)
         assert attempts == [job.attempt for job in (await queue.read_state()).jobs]
@@ -52,7 +52,7 @@ async def test_each_job_has_its_own_context_variables():
     handlers = [on_the_loop, worker.handler("in a thread")(note)]
     number.set(-1)
     async with broker() as queue:
-        await queue.enqueue_many([handler.operation(value) for value in range(1, 10) for handler in handlers])
+        await queue.enqueue_many([handler.call(value) for value in range(1, 10) for handler in handlers])
         await worker.run(queue, drain=True, signals=False)
     assert [-1] * 18 == seen
     assert -1 == number.get()

@@ -25,9 +25,9 @@ async def test_sync_handlers_run_in_at_most_one_thread_per_slot():
         return number * ctx.attempt
 
     async with broker() as queue:
-        queued = await queue.enqueue_many([work.operation(number) for number in range(8)])
+        queued = await queue.enqueue_many([work.call(number) for number in range(8)])
         assert RunReport(succeeded=8) == await drained(worker, queue)
-        assert 7 == await work.result(queue, queued[7], timeout=60)
+        assert 7 == await work.using(queue).result(queued[7], timeout=60)
     assert 4 >= len(threads)
     assert threading.main_thread() not in threads
 
@@ -42,7 +42,7 @@ async def test_a_thread_that_times_out_sees_is_cancelled_and_its_value_does_not_
         seen.append("cancelled")
 
     async with broker() as queue:
-        await work.enqueue(queue)
+        await work.using(queue).enqueue()
         assert RunReport(dead=1) == await drained(worker, queue)
         job = await only_job(queue)
     assert (DEAD, "timed out after 0.05 s", ["cancelled"]) == (job.status, job.error, seen)
@@ -57,7 +57,7 @@ async def test_a_worker_stops_while_a_thread_still_blocks_and_hands_its_job_back
         over.wait(120)
 
     async with broker() as queue:
-        await work.enqueue(queue)
+        await work.using(queue).enqueue()
         async with working(worker, queue) as task:
             await asyncio.to_thread(begun.wait)
             worker.stop()
@@ -83,7 +83,7 @@ def test_a_program_exits_while_a_thread_still_blocks():
 
         async def main():
             async with BrokerQueue(InMemoryStorage()) as queue:
-                await work.enqueue(queue)
+                await work.using(queue).enqueue()
                 print(await worker.run(queue))
 
         asyncio.run(main())

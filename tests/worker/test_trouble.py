@@ -87,7 +87,7 @@ async def test_errors_of_the_store_do_not_end_the_worker(verb, error):
 async def test_a_worker_whose_outcomes_cannot_be_sent_claims_no_more_jobs_and_keeps_those_it_has():
     worker, work, _ = counting(concurrency=3, claim_timeout=9)
     async with broker(kind=FailingQueue) as queue, broker(queue.storage) as other:
-        await queue.enqueue_many([work.operation(number) for number in range(9)])
+        await queue.enqueue_many([work.call(number) for number in range(9)])
         queue.fail("apply_each", DOWN, until=60)
         async with working(worker, queue, drain=True) as task:
             await asyncio.sleep(1)
@@ -104,7 +104,7 @@ async def test_a_store_that_fails_costs_only_its_own_jobs_their_claims():
     storage = Breakable(InMemoryStorage(clock=VirtualClock()))
     async with broker(storage) as ill, broker() as healthy:
         for queue, number in ((ill, 1), (healthy, 2)):
-            await queue.enqueue_many([work.operation(number)])
+            await queue.enqueue_many([work.call(number)])
         async with working(worker, QueueSet(ill, healthy, clock=VirtualClock())) as task:
             await asyncio.sleep(1)
             storage.down = True
@@ -126,7 +126,7 @@ async def test_a_heartbeat_that_fails_costs_only_the_jobs_of_its_call_their_clai
     worker, work, done = counting(5, claim_timeout=1)
     async with broker(kind=OneFails, limits=Limits(batch_size=1)) as queue:
         for number in (1, 2, 3):
-            await work.enqueue(queue, number, job_id=f"{number}")
+            await work.using(queue, job_id=f"{number}").enqueue(number)
         async with working(worker, queue) as task:
             await asyncio.sleep(6)
         assert ([1, 3], 2) == (sorted(done), task.result().succeeded)
@@ -164,7 +164,7 @@ async def test_a_worker_waits_for_a_silent_store_logs_it_each_minute_and_tries_a
         queue.fail("dequeue", DOWN, until=3601)
         await asyncio.sleep(3600)
         assert 240 <= len(queue.calls["dequeue"]) <= 500
-        await work.enqueue(queue, 5)
+        await work.using(queue).enqueue(5)
         await until(lambda: done)
         await asyncio.sleep(30)
     assert [] == log("ERROR")

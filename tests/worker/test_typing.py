@@ -16,14 +16,14 @@ ERROR = re.compile(r"^[^:]+:(\d+): error: .*\[([\w-]+)\]$", re.MULTILINE)
 PROGRAM = """
 from datetime import datetime, timedelta
 from functools import wraps
-from typing import Annotated, Awaitable, Callable, ParamSpec, TypeVar, assert_type
+from typing import Any, Awaitable, Callable, ParamSpec, TypeVar, assert_type
 
 from pydantic import BaseModel
 
 from jqueue import BrokerQueue, Job
 from jqueue.operations import Enqueue
 from jqueue.sync import SyncQueue
-from jqueue.worker import BatchContext, Context, Depends, Discard, Router, Snooze, Worker
+from jqueue.worker import BatchContext, Call, Context, Depends, Discard, Router, Snooze, Worker
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,7 +97,7 @@ async def with_resources(email: Email, ctx: Context[Resources]) -> None:
 async def batch_with_resources(emails: list[Email], ctx: BatchContext[Resources]) -> None:
     assert_type(ctx[0].resources.database, str)
 @worker.handler
-async def needs(to: str, n: int = 3, *, db: Annotated[Resources, Depends(opened)], ctx: Context) -> None: ...
+async def anything(payload: Any, second: Any) -> None: ...
 @worker.handler
 async def needs_with_default(ctx: Context, to: str, width: int = 3, db: Resources = Depends(opened)) -> None: ...
 @worker.handler("resize")
@@ -121,97 +121,102 @@ async def letter(letter: Letter) -> list[Receipt]: ...
 
 
 async def as_in_the_guide(queue: BrokerQueue, job: Job) -> None:
-    assert_type(await post.enqueue(queue, "a", n=2), Job)
-    await post.enqueue(queue, address=3)  # expect-error: call-overload
-    await post.enqueue(queue, "a", m=2)  # expect-error: call-overload
+    assert_type(await post.using(queue).enqueue("a", n=2), Job)
+    await post.using(queue).enqueue(address=3)  # expect-error: arg-type
+    await post.using(queue).enqueue("a", m=2)  # expect-error: call-arg
+    await post.using(queue).enqueue("a", delay=2)  # expect-error: call-arg
     assert_type(await post("a", n=2), Receipt)
-    assert_type((await post.result(queue, job)).at, datetime)
-    (await post.result(queue, job)).att  # expect-error: attr-defined
-    await letter.enqueue(queue, Letter(to="a"))
-    await letter.enqueue(queue, Letter(too="a"))  # expect-error: call-arg
-    assert_type(await letter.result(queue, job), list[Receipt])
+    assert_type((await post.using(queue).result(job)).at, datetime)
+    (await post.using(queue).result(job)).att  # expect-error: attr-defined
+    await letter.using(queue).enqueue(Letter(to="a"))
+    await letter.using(queue).enqueue(Letter(too="a"))  # expect-error: call-arg
+    assert_type(await letter.using(queue).result(job), list[Receipt])
 
 
-async def payloads(queue: BrokerQueue) -> list[Enqueue]:
-    assert_type(await send.enqueue(queue, Email(), priority=3, delay=60, deadline=5), Job)
-    await send.enqueue(queue, "x")  # expect-error: call-overload
-    await send.enqueue(queue)  # expect-error: call-overload
-    await send.enqueue(queue, Email(), dely=3)  # expect-error: call-overload
-    send.enqueue(queue, Email())  # expect-error: unused-coroutine
-    send.operation("x")  # expect-error: call-overload
-    await send.with_options(delay=3).enqueue(queue, "x")  # expect-error: call-overload
-    send.with_options(dely=3)  # expect-error: call-arg
-    await context_first.enqueue(queue, Context)  # expect-error: call-overload
-    await nothing.enqueue(queue, 3)  # expect-error: call-overload
-    assert_type(await defaulted.enqueue(queue), Job)
-    await defaulted.enqueue(queue, "3")  # expect-error: call-overload
-    assert_type(await in_batches.enqueue(queue, Email(), priority=3), Job)
-    assert_type(await nameless.enqueue(queue, Email()), Job)
-    await nameless.enqueue(queue, "x")  # expect-error: call-overload
-    await with_parentheses.enqueue(queue, "x")  # expect-error: call-overload
-    await routed.enqueue(queue, "x")  # expect-error: call-overload
-    await in_batches.enqueue(queue, [Email()])  # expect-error: call-overload
-    return [send.operation(Email(), job_id="a"), nothing.operation(), defaulted.operation(3)]
+async def payloads(queue: BrokerQueue, ctx: Context) -> None:
+    assert_type(await send.using(queue, priority=3, delay=60, deadline=5).enqueue(Email()), Job)
+    (await send.using(queue).enqueue(Email())).ident  # expect-error: attr-defined
+    await send.using(queue).enqueue("x")  # expect-error: arg-type
+    await send.using(queue).enqueue()  # expect-error: call-arg
+    send.using(queue).enqueue(Email())  # expect-error: unused-coroutine
+    send.using(queue, dely=3)  # expect-error: call-arg
+    send.using("memory://")  # expect-error: arg-type
+    send.call("x")  # expect-error: arg-type
+    await context_first.using(queue).enqueue(Context)  # expect-error: arg-type
+    await context_first.using(queue).enqueue(email=Email())
+    await nothing.using(queue).enqueue(3)  # expect-error: call-arg
+    assert_type(await defaulted.using(queue).enqueue(), Job)
+    await defaulted.using(queue).enqueue("3")  # expect-error: arg-type
+    assert_type(await in_batches.using(queue, priority=3).enqueue(Email()), Job)
+    assert_type(await nameless.using(queue).enqueue(Email()), Job)
+    await nameless.using(queue).enqueue("x")  # expect-error: arg-type
+    await with_parentheses.using(queue).enqueue("x")  # expect-error: arg-type
+    await routed.using(queue).enqueue("x")  # expect-error: arg-type
+    await in_batches.using(queue).enqueue([Email()])  # expect-error: arg-type
+    await queue.enqueue_many([send.using(job_id="a").call(Email()), nothing.call(), Enqueue("a")])
+    await queue.enqueue_many(in_batches.call(Email()) for _ in range(3))
+    await queue.enqueue_many([send])  # expect-error: list-item
+    ctx.on_ack(defaulted.call(3), Enqueue("a"))
+    assert_type(context_first.call(Email()), Call[list[int]])
+    assert_type(defaulted.call(3).operation(), Enqueue)
 
 
-async def arguments(queue: BrokerQueue) -> list[Enqueue]:
-    assert_type(await resize.enqueue(queue, "p", 3, height=5), Job)
-    await resize.with_options(delay=3).enqueue(queue, path="p", width=3)
-    await resize.enqueue(queue, "p", delay=3)
-    await resize.enqueue(queue, "p", "3")  # expect-error: call-overload
-    await resize.enqueue(queue, "p", width="3")  # expect-error: call-overload
-    await resize.enqueue(queue, width=3)  # expect-error: call-overload
-    await in_context.enqueue(queue, "p", width=3)
-    await in_context.enqueue(queue, "p", width="3")  # expect-error: call-overload
-    assert_type(await move.enqueue(queue, "a", target="b", delay=3), Job)
-    await move.enqueue(queue, "a", 3)  # expect-error: call-overload
-    assert_type(await between.enqueue(queue, "p", width=3), Job)
-    assert_type(await with_resources.enqueue(queue, Email()), Job)
-    await with_resources.enqueue(queue, 3)  # expect-error: call-overload
-    await batch_with_resources.enqueue(queue, Email())
-    await batch_with_resources.enqueue(queue, 3)  # expect-error: call-overload
-    assert_type(await needs.enqueue(queue, "p", n=3), Job)
-    await needs.enqueue(queue, 3)  # expect-error: call-overload
-    await needs_with_default.enqueue(queue, "p", width=3)
-    await needs_with_default.enqueue(queue, "p", width="3")  # expect-error: call-overload
-    await between.enqueue(queue, 3)  # expect-error: call-overload
-    await only_defaults.enqueue(queue, width=3)
-    await only_defaults.enqueue(queue, priority=3)
-    await only_defaults.enqueue(queue, width="3")  # expect-error: call-overload
-    resize.operation("p", "3")  # expect-error: call-overload
-    return [resize.operation("p", width=3), move.operation("a", target="b"), only_defaults.operation(width=3)]
+async def arguments(queue: BrokerQueue) -> None:
+    assert_type(await resize.using(queue).enqueue("p", 3, height=5), Job)
+    await resize.using(queue).using(delay=3).enqueue(path="p", width=3)
+    await resize.using(queue).enqueue("p", "3")  # expect-error: arg-type
+    await resize.using(queue).enqueue("p", width="3")  # expect-error: arg-type
+    await resize.using(queue).enqueue(width=3)  # expect-error: call-arg
+    await in_context.using(queue).enqueue("p", width=3)
+    await in_context.using(queue).enqueue("p", width="3")  # expect-error: arg-type
+    assert_type(await move.using(queue).enqueue("a", "b"), Job)
+    await move.using(queue).enqueue("a", 3)  # expect-error: arg-type
+    assert_type(await between.using(queue).enqueue("p", width=3), Job)
+    await between.using(queue).enqueue(3)  # expect-error: arg-type
+    assert_type(await with_resources.using(queue).enqueue(Email()), Job)
+    await with_resources.using(queue).enqueue(3)  # expect-error: arg-type
+    await batch_with_resources.using(queue).enqueue(Email())
+    await batch_with_resources.using(queue).enqueue(3)  # expect-error: arg-type
+    await needs_with_default.using(queue).enqueue("p", width=3)
+    await needs_with_default.using(queue).enqueue("p", width="3")  # expect-error: arg-type
+    await only_defaults.using(queue).enqueue(width=3)
+    await only_defaults.using(queue).enqueue(width="3")  # expect-error: arg-type
+    resize.call("p", "3")  # expect-error: arg-type
+    await anything.using(queue).enqueue(3, 4)
+    await anything.using(queue).enqueue(second="a", payload=3)
 
 
 async def bound(queue: BrokerQueue) -> None:
     worker.bind(queue)
     worker.bind(SyncQueue("memory://"))
     worker.bind("memory://")  # expect-error: arg-type
-    await send.enqueue(Email(), priority=3)
-    await send.enqueue("x")  # expect-error: call-overload
+    await send.enqueue(Email())
+    await send.enqueue("x")  # expect-error: arg-type
+    send.enqueue(Email())  # expect-error: unused-coroutine
+    (await send.enqueue(Email())).ident  # expect-error: attr-defined
     await nothing.enqueue()
-    await nothing.enqueue("x")  # expect-error: call-overload
+    await nothing.enqueue("x")  # expect-error: call-arg
     await defaulted.enqueue(n=3)
-    await resize.with_options(delay=3).enqueue("p", width=3)
-    await resize.enqueue("p", "3")  # expect-error: call-overload
-    await move.enqueue("a", target="b")
-    await move.enqueue("a", 3)  # expect-error: call-overload
+    await resize.using(delay=3).enqueue("p", width=3)
+    await resize.enqueue("p", "3")  # expect-error: arg-type
     await in_batches.enqueue(Email())
-    await send.result("a", timeout=3)
+    assert_type(await send.result("a", timeout=3), int)
     await worker.run(drain=True)
 
 
-async def results(queue: BrokerQueue, job: Job, ctx: Context) -> None:
-    assert_type(await send.result(queue, job), int)
+async def calls(job: Job, ctx: Context) -> None:
     assert_type(await send(email=Email(), ctx=ctx), int)
     assert_type(context_first(ctx, Email()), list[int])
     await send("x", ctx)  # expect-error: arg-type
 
 
 def blocking(queue: SyncQueue, job: Job) -> None:
-    assert_type(send.enqueue(queue, Email(), priority=3, deadline=5), Job)
-    send.enqueue(queue, "x")  # expect-error: call-overload
-    assert_type(resize.enqueue(queue, "p", width=3), Job)
-    assert_type(send.result(queue, job), int)
+    assert_type(send.using(queue, priority=3, deadline=5).enqueue_sync(Email()), Job)
+    send.using(queue).enqueue_sync("x")  # expect-error: arg-type
+    assert_type(resize.using(queue).enqueue_sync("p", width=3), Job)
+    assert_type(in_batches.using(queue).enqueue_sync(Email()), Job)
+    assert_type(send.using(queue).result_sync(job), int)
+    assert_type(context_first.using(queue).result_sync(job), list[int])
 """
 
 

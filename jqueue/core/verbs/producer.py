@@ -31,6 +31,7 @@ from jqueue.domain.job_options import EnqueueOptions, OnConflict, check_conflict
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.bulk import EnqueueSegments, StagedReceipt, Transaction, checked, is_repeated
+from jqueue.domain.operations.call import Call, NewJob, NewJobs
 from jqueue.domain.operations.enqueue import LINE_BYTES, Enqueue
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.operations.rules import Configure
@@ -62,9 +63,7 @@ class ProducerVerbs(QueueBase, Producer):
             jobs = await self._submit(operations, deadline, convert=first_of)
         return job_of(jobs[0])
 
-    async def enqueue_many(
-        self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
-    ) -> Sequence[Job]:
+    async def enqueue_many(self, jobs: NewJobs, *, deadline: Duration | None = None) -> Sequence[Job]:
         if isinstance(jobs, str | bytes | Mapping) or not isinstance(jobs, Iterable | AsyncIterable):
             raise InvalidJobError(f"enqueue_many takes an iterable of Enqueue(...), got {type(jobs).__name__}")
         threshold, limits = self._bulk_threshold, self.options.limits
@@ -102,11 +101,11 @@ class ProducerVerbs(QueueBase, Producer):
         return deepcopy(found[0].result)  # the cached state holds the same object
 
 
-def _checked(jobs: Iterable[Enqueue]) -> list[Enqueue]:
-    found = list(jobs)
+def _checked(jobs: Iterable[NewJob]) -> list[Enqueue]:
+    found = [job.operation() if isinstance(job, Call) else job for job in jobs]
     for job in found:
         if not isinstance(job, Enqueue):
-            raise InvalidJobError(f"enqueue_many takes Enqueue(...), got {type(job).__name__}")
+            raise InvalidJobError(f"enqueue_many takes Enqueue(...) or handler.call(...), got {type(job).__name__}")
     return found
 
 
@@ -123,7 +122,7 @@ async def _few(pieces: AsyncIterator[list[Enqueue]], most: int, most_bytes: floa
     return found, True
 
 
-async def _pieces(jobs: Iterable[Enqueue] | AsyncIterable[Enqueue]) -> AsyncGenerator[list[Enqueue], None]:
+async def _pieces(jobs: NewJobs) -> AsyncGenerator[list[Enqueue], None]:
     """Yield the jobs of an iterable, some at a time, with a turn of the event loop between them.
 
     Raises:
@@ -135,7 +134,7 @@ async def _pieces(jobs: Iterable[Enqueue] | AsyncIterable[Enqueue]) -> AsyncGene
             yield several
             await asyncio.sleep(0)
         return
-    piece: list[Enqueue] = []
+    piece: list[NewJob] = []
     try:
         async for job in jobs:
             piece.append(job)

@@ -44,7 +44,7 @@ def block(seconds: float, ctx: Context) -> None:
 async def divide(seconds: float, ctx: Context) -> None:
     """Enqueue another job in the commit of the ack."""
     with journalled(ctx):
-        ctx.on_ack(doze.operation(0.0, job_id=f"{ctx.job.id}-child"))
+        ctx.on_ack(doze.using(job_id=f"{ctx.job.id}-child").call(0.0))
         await asyncio.sleep(seconds)
 
 
