@@ -151,9 +151,10 @@ class HeartbeatManager:
                 names = f"job {shown(_id_of(self._jobs[0]))}" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
                 logger.warning("the heartbeat of %s stopped, and its claims will time out: %s", names, error)
                 return
-            for lost in self._without_cancelled(errors):
-                if not isinstance(lost, JobCancelledError):  # a job that was cancelled is still held
-                    self._jobs = [job for job in self._jobs if _id_of(job) != lost.job_id]
+            errors = self._without_cancelled(errors)
+            gone = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}  # others are held
+            self._jobs = [job for job in self._jobs if _id_of(job) not in gone] if gone else self._jobs
+            for lost in errors:
                 if not getattr(lost, "ended_here", False):
                     self._lose(lost)
                     if self.on_lost == "cancel":

@@ -256,3 +256,29 @@ async def test_any_queue_with_a_heartbeat_method_can_be_used():
             await asyncio.sleep(3600)
     assert "b" == raised.value.job_id
     assert [(5, "a"), (5, "b"), (10, "a"), (10, "b")] == queue.beats
+
+
+@in_virtual_time
+async def test_many_claims_that_are_gone_at_once_are_each_looked_at_a_few_times():
+    looks = 0
+
+    class Counted:
+        def __init__(self, number):
+            self.number = number
+
+        @property
+        def job_id(self):
+            nonlocal looks
+            looks += 1
+            return f"job {self.number}"
+
+    class Gone:
+        async def heartbeat_many(self, jobs, deadline=None):
+            errors = [JobNotFoundError(f"job {number}") for number in range(2000)]
+            for error in errors:
+                error.ended_here = True
+            return errors
+
+    async with HeartbeatManager(Gone(), [Counted(number) for number in range(3000)], timedelta(seconds=1)):
+        await asyncio.sleep(1.5)
+    assert looks < 4 * 3000
