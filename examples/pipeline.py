@@ -89,16 +89,16 @@ def enqueue(spark: SparkSession, url: str, files: list[tuple[str, int]], entrypo
         .write.format("jqueue")
         .mode("append")
         .option("entrypoint", entrypoint)
-        .option("keepResult", KEEP_RESULTS)
-        .option("txnAppId", "pipeline")
-        .option("txnVersion", version)
+        .option("keep_result", KEEP_RESULTS)
+        .option("txn_app_id", "pipeline")
+        .option("txn_version", version)
         .save(url)
     )
 
 
 def stream_out(spark: SparkSession, url: str, out: Path, jobs_per_batch: int) -> list[int]:
     """The jobs that are left as a stream, their files summed up on the way, into a table. Returns the rows by batch."""
-    jobs = spark.readStream.format("jqueue").option("maxJobsPerTrigger", jobs_per_batch).load(url)
+    jobs = spark.readStream.format("jqueue").option("max_jobs_per_trigger", jobs_per_batch).load(url)
     files = jobs.select("id", F.from_json(jobs.payload.cast("string"), FILE).alias("file"))
     summed = files.select("id", "file.path", F.udf(summary, SUMMARY)("file.path").alias("summary"))
     rows = summed.select("id", "path", "summary.*")

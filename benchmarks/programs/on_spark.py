@@ -95,7 +95,7 @@ class Queues:
         start = time.perf_counter()
         query = (
             self.spark.readStream.format("jqueue")
-            .option("maxJobsPerTrigger", batch)
+            .option("max_jobs_per_trigger", batch)
             .load(url)
             .writeStream.foreachBatch(lambda frame, _: sizes.append(frame.count()))
             .option("checkpointLocation", f"{url}.checkpoint")

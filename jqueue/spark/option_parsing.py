@@ -1,7 +1,8 @@
 """Options of `format("jqueue")`: the texts that Spark passes, checked and converted.
 
-Spark ignores the case of option names, and adds options of its own. An unknown name is refused, since a typo would
-otherwise silently change what happens. Errors are one line, without the values of options that may hold secrets.
+The case of option names and their underscores are ignored, so `maxAttempts` is `max_attempts`. Spark adds options of
+its own. An unknown name is refused, since a typo would otherwise silently change what happens. Errors are one line,
+without the values of options that may hold secrets.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ def parse_options(options: Mapping[str, str], known: Mapping[str, OptionType]) -
 
     Args:
         options: as Spark passes them.
-        known: the existing options, in camelCase, with the kind of each.
+        known: the existing options, with the kind of each.
 
     Raises:
         InvalidJobError: an option is unknown, or its value cannot be converted.
     """
-    names = {name.lower(): name for name in known}
+    names = {plain(name): name for name in known}
     parsed: dict[str, Any] = {}
     for option, text in options.items():
-        name = names.get(option.lower())
+        name = names.get(plain(option))
         if name is not None:
             try:
                 parsed[name] = known[name].convert(text)
@@ -56,6 +57,11 @@ def parse_options(options: Mapping[str, str], known: Mapping[str, OptionType]) -
         elif option.lower() not in OF_SPARK:
             raise InvalidJobError(f"there is no option {shown(option)}: the options are {', '.join(sorted(known))}")
     return parsed
+
+
+def plain(name: str) -> str:
+    """Return the name of an option without its case and underscores."""
+    return name.lower().replace("_", "")
 
 
 def url_of(options: Mapping[str, str]) -> str:

@@ -54,11 +54,13 @@ def passed(frame, *columns):
 def enqueue(spark, url):
     """A job for each number, from four tasks."""
     rows = passed(spark.range(0, JOBS, 1, 4), "id number").selectExpr("struct(number, folder) payload")
-    rows.write.format("jqueue").mode("append").options(entrypoint="resize", txnAppId="story", txnVersion="1").save(url)
+    rows.write.format("jqueue").mode("append").options(entrypoint="resize", txn_app_id="story", txn_version="1").save(
+        url
+    )
 
 
 def snapshot(spark, url):
-    jobs = spark.read.format("jqueue").option("numPartitions", 2).load(url)
+    jobs = spark.read.format("jqueue").option("num_partitions", 2).load(url)
     return [row.asDict() for row in passed(jobs, "entrypoint", PAYLOAD).collect()]
 
 
@@ -68,7 +70,7 @@ def stream(spark, url, folder):
     def keep(frame, _number):
         seen.extend(row.asDict() for row in passed(frame, "entrypoint", PAYLOAD).collect())
 
-    jobs = spark.readStream.format("jqueue").option("numPartitions", 2).load(url)
+    jobs = spark.readStream.format("jqueue").option("num_partitions", 2).load(url)
     query = jobs.writeStream.foreachBatch(keep).option("checkpointLocation", f"{folder}/checkpoint")
     query.trigger(availableNow=True).start().awaitTermination()
     return seen

@@ -24,7 +24,7 @@ def moment(name):
 def enqueue(spark):
     rows = spark.range(0, PLAN["rows"], 1, 4).selectExpr("cast(id as string) payload")
     moment("write")
-    rows.write.format("jqueue").mode("append").options(entrypoint="a", txnAppId="n", txnVersion=1).save(PLAN["url"])
+    rows.write.format("jqueue").mode("append").options(entrypoint="a", txn_app_id="n", txn_version=1).save(PLAN["url"])
 
 
 def stream(spark):
@@ -37,7 +37,7 @@ def stream(spark):
             path.with_suffix(".part").rename(path)
         moment("written")
 
-    jobs = spark.readStream.format("jqueue").option("maxJobsPerTrigger", PLAN["size"]).load(PLAN["url"])
+    jobs = spark.readStream.format("jqueue").option("max_jobs_per_trigger", PLAN["size"]).load(PLAN["url"])
     writer = jobs.writeStream.foreachBatch(keep).option("checkpointLocation", f"{PLAN['folder']}/checkpoint")
     writer.trigger(availableNow=True).start().awaitTermination()
 

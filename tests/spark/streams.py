@@ -22,7 +22,7 @@ class KilledError(Exception):
 
 def query_source(url, columns=None, **options):
     """The source of a query, in a process of its own."""
-    made = source(url, **{"pollInterval": 0, **options})
+    made = source(url, **{"poll_interval": 0, **options})
     return made.streamReader(made.schema() if columns is None else columns)
 
 

@@ -29,7 +29,7 @@ from tests.spark.step_stores import Fault, killed_at, told
 MANY = [b"%d" % number for number in range(1001)]
 """Payloads of jobs whose segments the commit names. Those of fewer jobs enter the queue's object."""
 
-NIGHTLY = {"txnAppId": "nightly", "txnVersion": 17}
+NIGHTLY = {"txn_app_id": "nightly", "txn_version": 17}
 
 few_and_many = pytest.mark.parametrize("texts", [[b"a"], MANY], ids=["few", "many"])
 
@@ -64,9 +64,9 @@ def test_a_second_run_of_a_named_write_adds_nothing_and_an_older_one_is_left_out
     caplog.set_level("INFO", "jqueue")
     receipts = []
     for version, text in ((5, b"a"), (5, b"a"), (3, b"b"), (6, b"c")):
-        write(url, [text], txnAppId="nightly", txnVersion=version, receiptPath=tmp_path / "receipt.json")
+        write(url, [text], txn_app_id="nightly", txn_version=version, receipt_path=tmp_path / "receipt.json")
         receipts.append(json.loads((tmp_path / "receipt.json").read_text()))
-    write(url, [b"d"], txnAppId="hourly", txnVersion=0)
+    write(url, [b"d"], txn_app_id="hourly", txn_version=0)
     assert [b"a", b"c", b"d"] == texts_of(url)
     assert {"added": 1, "taken": 0, "repeated": False, "version": None, "left_out": 0} == receipts[0]
     again = {"added": 0, "taken": 0, "repeated": True, "version": 5, "left_out": 0}
@@ -208,7 +208,7 @@ def test_rows_whose_unique_key_is_taken_are_left_out_or_fail_the_write(url, capl
     assert {b"a", b"b", b"e"} == set(texts_of(url))
     assert "2 jobs added; 1 left out: unique key already taken" == caplog.messages[0]
     with pytest.raises(DuplicateJobError, match="Unique key 'k' is taken"):
-        write(url, [(b"f", "new"), (b"g", "k")], KEYED, onConflict="raise")
+        write(url, [(b"f", "new"), (b"g", "k")], KEYED, on_conflict="raise")
     assert 3 == len(texts_of(url))
 
 
@@ -229,15 +229,15 @@ def test_rows_have_no_limit_of_bytes_and_a_payload_has_one_that_an_option_raises
         write(url, rows)
     assert 1130 == len(jobs_of(url))
     large = b"x" * ((1 << 20) + 1)
-    with pytest.raises(InvalidJobError, match=r"row 0 of partition 0: payload is 1048577 bytes; .* maxPayloadBytes"):
+    with pytest.raises(InvalidJobError, match=r"row 0 of partition 0: payload is 1048577 bytes; .* max_payload_bytes"):
         write(url, [large])
-    write(url, [large], maxPayloadBytes=2 << 20)
+    write(url, [large], max_payload_bytes=2 << 20)
     assert 1131 == len(jobs_of(url))
 
 
 def test_a_receipt_that_cannot_be_written_fails_no_write(url, tmp_path, caplog):
     caplog.set_level("WARNING", "jqueue")
-    write(url, [b"a"], receiptPath=tmp_path / "nowhere" / "receipt.json")
+    write(url, [b"a"], receipt_path=tmp_path / "nowhere" / "receipt.json")
     assert [b"a"] == texts_of(url)
     assert ["The receipt of a write could not be stored: FileNotFoundError"] == caplog.messages
 
@@ -260,7 +260,12 @@ def test_each_batch_of_a_stream_is_added_once_under_any_repetition(url):
 
 
 def test_a_stream_is_known_by_its_query_or_by_its_txn_app_id(url, caplog):
-    for query, options in (("one", {}), ("other", {}), ("third", {"txnAppId": "in"}), ("fourth", {"txnAppId": "in"})):
+    for query, options in (
+        ("one", {}),
+        ("other", {}),
+        ("third", {"txn_app_id": "in"}),
+        ("fourth", {"txn_app_id": "in"}),
+    ):
         sink = Sink(url, query, **options)
         sink.commit(0, sink.stage(0, query.encode()))
     assert [b"one", b"other", b"third"] == texts_of(url)
@@ -272,7 +277,7 @@ def test_a_stream_is_known_by_its_query_or_by_its_txn_app_id(url, caplog):
     assert warning.startswith(
         "1 row was not written: the write is version 3 of spark-stream:one, and the queue has version 5"
     )
-    with pytest.raises(InvalidJobError, match="which query they belong to: give the option txnAppId"):
+    with pytest.raises(InvalidJobError, match="which query they belong to: give the option txn_app_id"):
         Sink(url, query=None).stage(0, b"a")
 
 
@@ -294,9 +299,9 @@ def test_an_abort_removes_the_rows_of_its_batch_alone(url):
         ({"URL": "s3://key:secret@b/k"}, "the option url names another queue than the path does"),
         ({"entryPiont": "a"}, "there is no option 'entrypiont'"),
         ({"delay": "nan"}, "option delay takes a number of seconds, 0 or more, got 'nan'"),
-        ({"onConflict": "replace"}, "option onConflict takes return or raise, got 'replace'"),
+        ({"on_conflict": "replace"}, "option on_conflict takes return or raise, got 'replace'"),
         ({"entrypoint": None}, "the entrypoint is missing: add a column entrypoint, or the option entrypoint"),
-        ({"txnAppId": "a"}, "give txnAppId and txnVersion together"),
+        ({"txn_app_id": "a"}, "give txn_app_id and txn_version together"),
     ],
 )
 def test_a_wrong_option_is_refused_in_one_line_that_says_what_is_right(url, options, words):
@@ -309,13 +314,13 @@ def test_a_wrong_option_is_refused_in_one_line_that_says_what_is_right(url, opti
 
 
 def test_options_have_any_case_and_overwriting_is_refused(url):
-    write(url, [b"a"], PRIORITY=7)
-    assert [7] == [job.priority for job in jobs_of(url)]
+    write(url, [b"a"], PRIORITY=7, maxAttempts=3)
+    assert [(7, 3)] == [(job.priority, job.max_attempts) for job in jobs_of(url)]
     with pytest.raises(InvalidJobError, match="cannot be overwritten: that would lose jobs"):
         Write(url, overwrite=True)
     with pytest.raises(InvalidJobError, match="cannot be overwritten with every batch: use outputMode"):
         source(url, entrypoint="a").streamWriter(PAYLOAD, True)
-    with pytest.raises(InvalidJobError, match="there is no option 'txnversion'"):
+    with pytest.raises(InvalidJobError, match="there is no option 'txn_version'"):
         source(url, entrypoint="a", **NIGHTLY).streamWriter(PAYLOAD, False)
 
 

@@ -115,7 +115,7 @@ def test_texts_up_to_their_limits_are_accepted_and_empty_headers_are_none(url):
 
 
 def test_an_option_of_the_write_sets_it_for_all_rows(url):
-    options = {"priority": 4, "delay": 10, "maxAttempts": 2, "keepResult": 60}
+    options = {"priority": 4, "delay": 10, "max_attempts": 2, "keep_result": 60}
     write(url, ["a", "b"], schema(payload=TEXT), entrypoint="e", **options)
     assert [("e", 4, 2, 60.0, timedelta(seconds=10))] * 2 == [
         (job.entrypoint, job.priority, job.max_attempts, job.keep_result, job.run_at - job.created_at)

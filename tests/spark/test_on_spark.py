@@ -45,7 +45,7 @@ def test_a_data_frame_becomes_jobs_once_and_they_become_a_data_frame(spark, url)
         "concat('key-', id) unique_key",
     )
     for _ in range(2):
-        save(frame, url, txnAppId="nightly", txnVersion=1)
+        save(frame, url, txn_app_id="nightly", txn_version=1)
     save(frame.where("id < 10"), url)
     jobs = {int(job.headers["trace"]): job for job in jobs_of(url)}
     assert (1000, 1000) == (len(jobs), len(jobs_of(url)))
@@ -53,7 +53,7 @@ def test_a_data_frame_becomes_jobs_once_and_they_become_a_data_frame(spark, url)
     assert ("e1", 1, "key-7") == (seven.entrypoint, seven.priority, seven.unique_key)
     assert 3600 == (seven.run_at - seven.created_at).total_seconds()
     assert {"id": 7, "at": "1970-01-01T00:00:07+00:00", "of": {"a": [1.5]}} == json.loads(seven.payload)
-    read = spark.read.format("jqueue").option("numPartitions", 3).load(url)
+    read = spark.read.format("jqueue").option("num_partitions", 3).load(url)
     assert 1 == read.where("run_at > created_at and headers['trace'] = '7' and status = 'queued'").count()
     assert {job.id for job in jobs.values()} == {row.id for row in read.select("id").collect()}
     counts = spark.read.schema("entrypoint string, status string").format("jqueue").load(url)

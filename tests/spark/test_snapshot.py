@@ -78,7 +78,7 @@ def deep(url):
 
 @pytest.mark.parametrize("tasks", [1, 8])
 def test_every_field_of_every_job_is_in_its_column(url, deep, tasks):
-    rows = snapshot(url, numPartitions=tasks)
+    rows = snapshot(url, num_partitions=tasks)
     assert shown(deep) == seen(rows)
     by_id = {row["id"]: row for row in rows}
     for job in deep:
@@ -136,7 +136,7 @@ def test_a_snapshot_is_one_version_whatever_happens_between_its_tasks(url, steps
         call(url, lambda queue: queue.claim_range("work", 256))
 
     with told(requests := Fault(" queue.json$", "lost", times=0)):
-        rows = snapshot(steps, numPartitions=4, between=change)
+        rows = snapshot(steps, num_partitions=4, between=change)
     assert before == seen(rows)
     assert ["read queue.json"] == [name for name in requests.names if name.endswith(" queue.json")]
     assert before != shown(jobs_of(url))
@@ -196,7 +196,7 @@ def test_a_payload_in_an_object_of_its_own_is_null(url):
 
 def test_a_queue_without_jobs_gives_no_rows_and_a_missing_one_is_named(url):
     [job_id] = enqueue(url, [Enqueue("resize", b"")])
-    assert [] == snapshot(url, entrypoint="other", numPartitions=8)
+    assert [] == snapshot(url, entrypoint="other", num_partitions=8)
     call(url, lambda queue: queue.cancel(job_id))
     assert [] == snapshot(url)
     with pytest.raises(BlobMissingError, match=r"there is no queue at .*/none.json: check the URL; the first enqueue"):
@@ -215,7 +215,7 @@ def test_an_unreadable_queue_of_several_is_named_in_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"batchSize": 7}, "there is no option 'batchsize': the options are entrypoint, numPartitions, status"),
+        ({"batchSize": 7}, "there is no option 'batchsize': the options are entrypoint, num_partitions, status"),
         ({"status": "scheduled"}, "option status takes some of queued, in_progress, dead, completed"),
     ],
 )

@@ -47,13 +47,13 @@ def open_source(url):
 
 def single(url):
     """A queue of jobs that are claimed one by one, and a query on it."""
-    return Stream(url, enqueue(url, [Enqueue("work", b"payload")] * 25), maxJobsPerTrigger=10)
+    return Stream(url, enqueue(url, [Enqueue("work", b"payload")] * 25), max_jobs_per_trigger=10)
 
 
 def deep(url):
     """A queue whose jobs are claimed by ranges, but for a few, and a query on it."""
     ids = fill_segments(url, range(600)) + fill_segments(url, range(40), keep_result=60)
-    return Stream(url, ids, maxJobsPerTrigger=300)
+    return Stream(url, ids, max_jobs_per_trigger=300)
 
 
 both = pytest.mark.parametrize("make", [single, pytest.param(deep, marks=pytest.mark.wide)])
@@ -202,7 +202,7 @@ def test_rows_have_the_fields_of_the_claimed_jobs(url, open_source):
 @both
 def test_a_batch_has_the_asked_number_of_partitions_and_they_show_no_content(url, open_source, make):
     make(url)
-    reader, start = open_source(numPartitions=4)
+    reader, start = open_source(num_partitions=4)
     end = reader.latestOffset(start, ALL)
     partitions = reader.partitions(start, end)
     assert 4 == len(partitions)
@@ -245,7 +245,7 @@ def test_a_job_cancelled_during_its_batch_is_finished_with_it(url):
 def test_frequent_polls_of_spark_read_the_queue_once_for_each_poll_interval(url, steps, open_source):
     enqueue(url, [Enqueue("other", b"")])
     with told(requests := Fault("", "lost", times=0)):
-        reader, start = open_source(steps, entrypoint="work", pollInterval=3600)
+        reader, start = open_source(steps, entrypoint="work", poll_interval=3600)
         for _ in range(100):
             assert start == reader.latestOffset(start, TEN)
     assert ["read queue.json"] == requests.names
@@ -256,7 +256,7 @@ def test_claims_are_kept_alive_while_their_batch_runs_and_left_when_the_query_st
     """The batch runs until each claim was seen with a new heartbeat: a range and a single job."""
     fill_segments(url, range(300))
     enqueue(url, [Enqueue("work", b"hot", keep_result=60)])
-    reader, start = open_source(claimTimeout=9)
+    reader, start = open_source(claim_timeout=9)
     reader.latestOffset(start, ALL)
     first = {job.id: job.heartbeat_at for job in jobs_of(url)}
     while not all(job.heartbeat_at > first[job.id] for job in jobs_of(url)):
@@ -338,7 +338,7 @@ def test_one_line_has_the_number_of_outcomes_whose_rows_a_batch_does_not_have(ur
 
 
 def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url, caplog):
-    stream = Stream(url, fill_segments(url, range(600)), maxJobsPerTrigger=600)
+    stream = Stream(url, fill_segments(url, range(600)), max_jobs_per_trigger=600)
     [segment] = Path(f"{url}.segments").iterdir()
     content = segment.read_bytes()
 
@@ -372,9 +372,9 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
             {},
             "a broker or an older format takes none: give the URL",
         ),
-        ("q.json", {"maxJobsPerTrigger": 0}, "option maxJobsPerTrigger takes a whole number from 1 to "),
-        ("q.json", {"maxOffsetsPerTrigger": 7, "maxJobsPerTrigger": 7}, "the options maxJobsPerTrigger and "),
-        ("q.json", {"claimTimeout": 0.5}, "option claimTimeout takes a number of seconds, 1 or more, got"),
+        ("q.json", {"max_jobs_per_trigger": 0}, "option max_jobs_per_trigger takes a whole number from 1 to "),
+        ("q.json", {"maxOffsetsPerTrigger": 7, "max_jobs_per_trigger": 7}, "the options max_jobs_per_trigger and "),
+        ("q.json", {"claim_timeout": 0.5}, "option claim_timeout takes a number of seconds, 1 or more, got"),
         ("q.json", {"startingOffsets": "x"}, "there is no option 'startingoffsets': the options are "),
     ],
 )

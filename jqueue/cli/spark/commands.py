@@ -83,7 +83,7 @@ def enqueue(
     The columns are entrypoint and payload, and optionally {optional}.
     Without a payload column, all other columns of a row become its payload, as one JSON object.
     """
-    given = {"entrypoint": entrypoint, "txnAppId": txn_app_id, "txnVersion": txn_version, "onConflict": on_conflict}
+    given = {"entrypoint": entrypoint, "txn_app_id": txn_app_id, "txn_version": txn_version, "on_conflict": on_conflict}
     settings = {name: str(value) for name, value in given.items() if value is not None}
     settings |= options.pairs("--option", option or ())
     reading = options.pairs("--read-option", read_option or ())
@@ -112,7 +112,7 @@ def enqueue(
         rows = read_jobs(session, spark.file(source), file_format, reading)
         receipt_file, began = Path(folder) / "receipt.json", SystemClock().monotonic()
         writer = rows.write.format("jqueue").options(**settings).mode("append")
-        writer.option("receiptPath", str(receipt_file)).save(absolute(url))
+        writer.option("receipt_path", str(receipt_file)).save(absolute(url))
         receipt, seconds = json.loads(receipt_file.read_bytes()), SystemClock().monotonic() - began
     name = describe(storage)
     text = _told(receipt, name, seconds, printable(str(txn_app_id)), txn_version)

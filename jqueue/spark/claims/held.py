@@ -42,14 +42,14 @@ MOST_ROWS = 1_000_000
 """Largest number of jobs of a range."""
 
 
-def open_queue(url: str, claim_timeout: float) -> DirectQueue:
+def open_queue(url: str, claim_timeout: float, deadline: float = DEADLINE) -> DirectQueue:
     """Return a queue object for one batch or query. It takes a call that ends a batch and claims another.
 
     Raises:
         InvalidURLError: the URL is wrong.
     """
     limits = Limits(batch_size=2 * (MOST_SINGLES + RANGES_KEPT) + 2)
-    return connect(url, DirectQueue, limits=limits, stale_timeout=claim_timeout, deadline=DEADLINE)
+    return connect(url, DirectQueue, limits=limits, stale_timeout=claim_timeout, deadline=deadline)
 
 
 def claiming(

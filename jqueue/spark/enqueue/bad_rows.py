@@ -32,7 +32,7 @@ def split_bad_rows(jobs: DataFrame, *, payload_bytes: int | None = None) -> tupl
 
     Args:
         jobs: the rows, with the columns of a bulk enqueue.
-        payload_bytes: the option `maxPayloadBytes` of the write, if it has one.
+        payload_bytes: the option `max_payload_bytes` of the write, if it has one.
     """
     limits = Limits() if payload_bytes is None else Limits(payload_bytes=payload_bytes)
     reason = sql.coalesce(*(sql.when(is_bad, why) for is_bad, why in _checks(jobs, limits)), sql.lit(None))

@@ -67,7 +67,7 @@ class RowEncoder:
         try:
             self._staged.add(entrypoints or [], self._payloads(batch), options)
         except InvalidRowError as error:
-            why = str(error).replace("Limits(payload_bytes=...)", "the option maxPayloadBytes")
+            why = str(error).replace("Limits(payload_bytes=...)", "the option max_payload_bytes")
             raise self._wrong(error.row, why) from None
 
     def _option(self, name: str, batch: pa.RecordBatch) -> list[Any] | None:

@@ -1,8 +1,8 @@
 """Bulk enqueue, and the streaming sink: `df.write.format("jqueue").mode("append").option("entrypoint", "a").save(url)`.
 
-A write adds its jobs once, even if tasks are repeated. With the options `txnAppId` and `txnVersion`, that holds even if
-the program is run again. A micro-batch is added once even after restarts: its transaction is the query and the number
-of the batch. Errors in options and columns are raised before a task starts.
+A write adds its jobs once, even if tasks are repeated. With the options `txn_app_id` and `txn_version`, that holds even
+if the program is run again. A micro-batch is added once even after restarts: its transaction is the query and the
+number of the batch. Errors in options and columns are raised before a task starts.
 
 Each attempt of a task stages segments of its own, in their final form. The commit is given the reports of some
 attempts, and names their segments in one commit of the queue, together with a record of the transaction. A repeated
@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -60,27 +59,26 @@ CALL_TIMEOUT = 60.0
 """Seconds that one request of a commit may take: the object may be large."""
 
 OWN_TRANSACTION_KEPT = 86400.0
-"""Seconds to remember a write without `txnAppId`: its abort has looked by then, even if clocks differ."""
+"""Seconds to remember a write without `txn_app_id`: its abort has looked by then, even if clocks differ."""
 
 OPTIONS: Mapping[str, OptionType] = {
     "entrypoint": TEXT,
     "priority": INTEGER(PRIORITY_MIN, PRIORITY_MAX),
     "delay": SECONDS,
-    "maxAttempts": INTEGER(1, COUNT_MAX),
-    "keepResult": SECONDS,
-    "uniqueFor": SECONDS,
-    "concurrencyLimit": INTEGER(1, COUNT_MAX),
-    "onConflict": ONE_OF("return", "raise"),
-    "txnAppId": TEXT,
-    "txnVersion": INTEGER(0, LARGEST),
-    "txnRetention": SECONDS,
-    "maxPayloadBytes": INTEGER(1, LARGEST),
+    "max_attempts": INTEGER(1, COUNT_MAX),
+    "keep_result": SECONDS,
+    "unique_for": SECONDS,
+    "concurrency_limit": INTEGER(1, COUNT_MAX),
+    "on_conflict": ONE_OF("return", "raise"),
+    "txn_app_id": TEXT,
+    "txn_version": INTEGER(0, LARGEST),
+    "max_payload_bytes": INTEGER(1, LARGEST),
     "deadline": SECONDS,
-    "receiptPath": TEXT,
+    "receipt_path": TEXT,
 }
-"""The options of a write. One that is named like a column, in camel case, sets it for all jobs."""
+"""The options of a write. One that is named like a column sets it for all jobs."""
 
-STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txnVersion", "receiptPath")}
+STREAM_OPTIONS = {name: kind for name, kind in OPTIONS.items() if name not in ("txn_version", "receipt_path")}
 """Options of the sink. The version of a micro-batch is its number, and no receipt fits a query of many commits."""
 
 
@@ -243,14 +241,13 @@ def bulk_enqueue(options: Mapping[str, str], given: Mapping[str, Any], schema: S
         InvalidURLError: the URL is wrong.
     """
     url = absolute(url_of(options))
-    limits = Limits(payload_bytes=given.get("maxPayloadBytes"))
-    for name in ("entrypoint", "txnAppId"):
+    limits = Limits(payload_bytes=given.get("max_payload_bytes"))
+    for name in ("entrypoint", "txn_app_id"):
         if name in given:
             check_name(f"option {name}", given[name], limits)
-    columns = {re.sub("[A-Z]", lambda letter: f"_{letter[0].lower()}", name): name for name in given}
-    constants = {column: given[name] for column, name in columns.items() if column in EXPECTED}
+    constants = {name: value for name, value in given.items() if name in EXPECTED}
     staging = Staging(url, given.get("deadline", DEADLINE))
-    return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("onConflict", "return"))
+    return BulkEnqueue(columns_of(schema, constants), staging, limits, given.get("on_conflict", "return"))
 
 
 @shows_one_line
@@ -275,18 +272,19 @@ class BulkWriter(DataSourceArrowWriter):
                 "`jqueue purge` or `cancel` for jobs to remove"
             )
         given = parse_options(options, OPTIONS)
-        if ("txnAppId" in given) != ("txnVersion" in given):
-            raise InvalidJobError("give txnAppId and txnVersion together: the application, and the number of its write")
+        if ("txn_app_id" in given) != ("txn_version" in given):
+            raise InvalidJobError(
+                "give txn_app_id and txn_version together: the application, and the number of its write"
+            )
         enqueue = bulk_enqueue(options, given, schema)
-        self.receipt_path: str | None = os.path.abspath(given["receiptPath"]) if "receiptPath" in given else None
-        self.is_named: bool = "txnAppId" in given
+        self.receipt_path: str | None = os.path.abspath(given["receipt_path"]) if "receipt_path" in given else None
+        self.is_named: bool = "txn_app_id" in given
         if self.is_named:
-            keep = given.get("txnRetention", TRANSACTION_KEPT)
-            self.transaction: Transaction = Transaction(given["txnAppId"], given["txnVersion"], keep)
+            self.transaction: Transaction = Transaction(given["txn_app_id"], given["txn_version"], TRANSACTION_KEPT)
         else:
             self.transaction = Transaction(f"spark-write:{SystemEntropy().new_id()}", 1, OWN_TRANSACTION_KEPT)
         self.last: int | None
-        self.last, created_at = asyncio.run(enqueue.look(given.get("txnAppId")))
+        self.last, created_at = asyncio.run(enqueue.look(given.get("txn_app_id")))
         self.enqueue: BulkEnqueue = replace(enqueue, created_at=created_at)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
@@ -343,8 +341,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             )
         given = parse_options(options, STREAM_OPTIONS)
         self.enqueue: BulkEnqueue = bulk_enqueue(options, given, schema)
-        self.app_id: str | None = given.get("txnAppId")
-        self.keep: Any = given.get("txnRetention", TRANSACTION_KEPT)
+        self.app_id: str | None = given.get("txn_app_id")
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskReport:
         """Stage the rows of a task."""
@@ -354,7 +351,9 @@ class StreamSink(DataSourceStreamArrowWriter):
             for name in ("sql.streaming.queryId", "streaming.sql.batchId")
         )
         if self.app_id is None and query is None:
-            raise InvalidJobError("Spark does not tell its tasks which query they belong to: give the option txnAppId")
+            raise InvalidJobError(
+                "Spark does not tell its tasks which query they belong to: give the option txn_app_id"
+            )
         if batch is None or not batch.isdigit():
             raise InvalidJobError("Spark does not tell its tasks the number of their batch")
         return asyncio.run(self.enqueue.stage(iterator, self.app_id or f"spark-stream:{query}", int(batch)))
@@ -363,14 +362,14 @@ class StreamSink(DataSourceStreamArrowWriter):
         """Add the jobs that the tasks of this batch have staged, in one commit of the queue."""
         rows = sum(report.staged.jobs for report in reports_of(messages))
         if rows:  # a repeated batch has the same rows
-            transaction = Transaction(reports_of(messages)[0].app_id, batchId, self.keep)
+            transaction = Transaction(reports_of(messages)[0].app_id, batchId, TRANSACTION_KEPT)
             _log(asyncio.run(self.enqueue.commit(messages, transaction)), transaction, rows)
 
     def abort(self, messages: Messages, batchId: int) -> None:
         """Remove the staged segments, unless the commit has succeeded after all."""
         app_id = next((report.app_id for report in reports_of(messages)), self.app_id)
         if app_id is not None:  # otherwise the query is unknown, and the segments go by age
-            asyncio.run(self.enqueue.abort(messages, Transaction(app_id, batchId, self.keep), alone=False))
+            asyncio.run(self.enqueue.abort(messages, Transaction(app_id, batchId, TRANSACTION_KEPT), alone=False))
 
 
 def _log(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
@@ -383,7 +382,7 @@ def _log(receipt: StagedReceipt, transaction: Transaction, rows: int) -> int:
     if rows and receipt.version is not None and receipt.version > version:
         logger.warning(
             "%s not written: the write is version %d of %s, and the queue has version %d. Give each write a higher "
-            "txnVersion, and each application or stream with a new checkpoint a txnAppId of its own",
+            "txn_version, and each application or stream with a new checkpoint a txn_app_id of its own",
             counted(rows, "row was", "rows were"),
             version,
             app_id,

@@ -53,7 +53,7 @@ STATUSES = OptionType(
     lambda text: [JobStatus(name.strip().lower()) for name in text.split(",")],
 )
 
-KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "numPartitions": INTEGER(1, MOST_PARTITIONS)}
+KNOWN: dict[str, OptionType] = {"entrypoint": NAMES, "status": STATUSES, "num_partitions": INTEGER(1, MOST_PARTITIONS)}
 """The options besides the path."""
 
 
@@ -113,7 +113,7 @@ class SnapshotReader(DataSourceReader):
         self.selection: Selection = Selection(
             phases_of(taken.get("status", ())), frozenset(taken.get("entrypoint", ()))
         )
-        self.count: int | None = taken.get("numPartitions")
+        self.count: int | None = taken.get("num_partitions")
         self.schema = schema
         check_schema(schema, fleet=names_several(self.addresses))
 

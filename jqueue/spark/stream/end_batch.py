@@ -165,8 +165,8 @@ def _rows(given: DataFrame | Mapping[str, Any] | None, name: str, kind: type[Row
             raise InvalidJobError(f"{name} has a row without an id, or a column of a wrong type: {error}") from None
     if len(rows) > most:
         raise InvalidJobError(
-            f"more than {counted(most, 'row')} of {name}: make batches smaller with maxJobsPerTrigger, fail the batch "
-            "as a whole, or raise most="
+            f"more than {counted(most, 'row')} of {name}: make batches smaller with max_jobs_per_trigger, fail the "
+            "batch as a whole, or raise most="
         )
     if any(not row.id or type(row.id) is not str for row in rows):
         raise InvalidJobError(f"{name} has a row without an id")

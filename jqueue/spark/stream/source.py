@@ -1,6 +1,6 @@
 """The streaming source: jobs of a queue as the micro-batches of a streaming query.
 
-    spark.readStream.format("jqueue").option("maxJobsPerTrigger", 10_000).load("s3://bucket/queue.json")
+    spark.readStream.format("jqueue").option("max_jobs_per_trigger", 10_000).load("s3://bucket/queue.json")
 
 Spark keeps one `ClaimReader` while the query runs, in a process of its own beside the driver. It claims a batch of
 jobs, keeps the claims alive from a thread in the background while the batch runs, and acks them in the very commit that
@@ -9,7 +9,7 @@ the last batch has ended, and may not tell that the query has.
 
 Every job reaches the query at least once. A batch that is repeated after a restart has the same number, and no new
 jobs. So a sink that skips the batches that it has finished sees every job once, if the restart comes within
-`claimTimeout`. Later, other workers may have the jobs.
+`claim_timeout`. Later, other workers may have the jobs.
 
 A query draws an id when it first starts, and its first batch is empty: its end, written into the checkpoint, holds the
 id. All claims are made under it, so that none is left behind if the driver dies between a claim and its own log.
@@ -31,10 +31,10 @@ from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.ports.storage import describe
-from jqueue.spark.claims.held import open_queue
+from jqueue.spark.claims.held import DEADLINE, open_queue
 from jqueue.spark.errors import one_line, shows_one_line
 from jqueue.spark.fleet import addresses_of, names_several
-from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options
+from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options, plain
 from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.reader import read_pieces
 from jqueue.spark.staging import Staging, absolute
@@ -63,13 +63,14 @@ def _timeout(text: str) -> float:
 
 OPTIONS: dict[str, tuple[OptionType, Any]] = {
     "entrypoint": (NAMES, None),
-    "maxJobsPerTrigger": (INTEGER(1, MOST_JOBS), 10_000),
-    "pollInterval": (SECONDS, 1.0),
-    "claimTimeout": (
+    "max_jobs_per_trigger": (INTEGER(1, MOST_JOBS), 10_000),
+    "poll_interval": (SECONDS, 1.0),
+    "claim_timeout": (
         OptionType(f"a number of seconds, {SHORTEST_TIMEOUT:g} or more", _timeout),
         DEFAULT_CLAIM_TIMEOUT.total_seconds(),
     ),
-    "numPartitions": (INTEGER(1, MOST_PARTITIONS), None),
+    "num_partitions": (INTEGER(1, MOST_PARTITIONS), None),
+    "deadline": (SECONDS, DEADLINE),
 }
 """The options besides the path: their values, and their defaults."""
 
@@ -107,7 +108,7 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return the largest number of jobs in a batch."""
-        return ReadMaxRows(self._options["maxJobsPerTrigger"])
+        return ReadMaxRows(self._options["max_jobs_per_trigger"])
 
     def initialOffset(self) -> dict[str, Any]:
         """Return the start of a new query. Spark asks twice, and gets the same answer."""
@@ -176,21 +177,22 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @cached_property
     def _options(self) -> dict[str, Any]:
         check_schema(self._schema, fleet=False)
-        named = {SAME.get(name.lower(), name): text for name, text in self._given.items()}
-        if len({name.lower() for name in named}) < len(self._given):
-            raise InvalidJobError(f"the options maxJobsPerTrigger and {', '.join(SAME)} mean the same: give one")
+        named = {SAME.get(plain(name), name): text for name, text in self._given.items()}
+        if len({plain(name) for name in named}) < len(self._given):
+            raise InvalidJobError(f"the options max_jobs_per_trigger and {', '.join(SAME)} mean the same: give one")
         parsed = parse_options(named, {name: kind for name, (kind, _) in OPTIONS.items()})
         return {**{name: default for name, (_, default) in OPTIONS.items()}, **parsed}
 
     @cached_property
     def _claims(self) -> ClaimsOfQuery:
-        options, timeout = self._options, self._options["claimTimeout"]
-        return ClaimsOfQuery(open_queue(self._url, timeout), options["entrypoint"], timeout, options["pollInterval"])
+        options, timeout = self._options, self._options["claim_timeout"]
+        queue = open_queue(self._url, timeout, options["deadline"])
+        return ClaimsOfQuery(queue, options["entrypoint"], timeout, options["poll_interval"])
 
     def _partitions_of(self, until: Offset) -> list[InputPartition]:
         """Return the jobs of a batch as partitions: single jobs with their rows, and ranges to be read by tasks."""
         held = self._call_queue(lambda: self._claims.batch_of(until))
-        single = several = self._options["numPartitions"]
+        single = several = self._options["num_partitions"]
         if single is not None and held.jobs and held.ranges:
             single = min(max(1, round(single * len(held.jobs) / held.number)), max(1, single - 1))
             several = max(1, several - single)
@@ -215,4 +217,6 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _max_jobs(self, limit: ReadLimit) -> int:
         if isinstance(limit, ReadAllAvailable):
             return MOST_JOBS
-        return min(MOST_JOBS, limit.max_rows) if isinstance(limit, ReadMaxRows) else self._options["maxJobsPerTrigger"]
+        return (
+            min(MOST_JOBS, limit.max_rows) if isinstance(limit, ReadMaxRows) else self._options["max_jobs_per_trigger"]
+        )
