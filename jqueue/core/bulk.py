@@ -232,6 +232,10 @@ class BulkEnqueue(SegmentCommit):
             first, several = self._prepared + 1, list[Enqueue]()
             for job in jobs[start : start + LINES_PER_SLICE]:
                 self._prepared += 1
+                if job.after:
+                    raise InvalidJobError(
+                        f"a job with `after` cannot be one of more than {self._preparation.limits.batch_size} in a call"
+                    )
                 several.append(job.prepared(self._preparation))
             contents = [new.payload for new in several]
             if any(new.apart for new in several):

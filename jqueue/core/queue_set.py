@@ -49,7 +49,9 @@ SLOW = 2.0
 PENALTY = 30.0
 """Seconds for which a queue that has failed is asked after the others."""
 
-OF_ONE_QUEUE = dict.fromkeys(("limits", "retention", "schedules", "groups", "staged", "history", "ranges"), False)
+OF_ONE_QUEUE = dict.fromkeys(
+    ("limits", "retention", "schedules", "groups", "staged", "history", "ranges", "parents"), False
+)
 """Capabilities for calls to one queue, which a set lacks."""
 
 

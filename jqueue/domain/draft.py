@@ -19,7 +19,7 @@ from jqueue.domain.errors import (
     SegmentDamagedError,
 )
 from jqueue.domain.header import BrokerSeat, Header, SetAside, large
-from jqueue.domain.job import COMPLETED, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
+from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import (
     END_BYTES,
     ENTRYPOINTS_KEPT,
@@ -33,6 +33,7 @@ from jqueue.domain.limits import (
 )
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.order import Order
+from jqueue.domain.parents import awaited_rows, consequence
 from jqueue.domain.printable import printable
 from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segment_rows import SegmentRows
@@ -245,18 +246,21 @@ class Draft:
         uncounted_bytes: bytes of the blob that do not count against the size limit, at the last commit.
         blob_bytes: size limit of the blob in the process that commits, for a queue that has no limit of its own.
         asked_by: person or program that asked for the operation that is carried out now; None if it is not known.
+        now: the time of that operation; None before the first.
         check: called with the new values that an operation has brought, and refuses it by its error; None: none is.
     """
 
     blob_bytes: int = Limits().blob_bytes
     check: Callable[[Any], object] | None = None
     asked_by: str | None = None
+    now: datetime | None = None
 
     def __init__(self, state: QueueState | None = None) -> None:
         state = QueueState() if state is None else state
         self.changed: bool = False
         self.moves: list[Move] = []
         self.bulk_moves: list[BulkMove] = []
+        self._ends: list[tuple[str, Verb | None, JobStatus | None]] = []
         self._changes: list[Change] = []
         self._counted = 0, 0, 0  # the lengths of the three journals up to which members of groups are counted
         self.jobs: IndexedJobs = IndexedJobs()
@@ -371,6 +375,25 @@ class Draft:
             self.jobs.remove(job.id)
             if status is not COMPLETED and job.attempt > self.header.attempt_floor:
                 self.note_floor(job.attempt)
+        if job is not None and self.jobs.order.children:
+            self.end_parent(verb, job.id, status)
+
+    def end_parent(self, verb: Verb | None, parent: str, status: JobStatus | None) -> None:
+        """Let the jobs that wait for a job go on, leave or die, if it has ended: see `consequence`."""
+        if status in (QUEUED, IN_PROGRESS) or parent not in self.jobs.order.children:
+            return
+        self._ends.append((parent, verb, status))
+        if len(self._ends) > 1:
+            return  # the call for the first end comes to this one: a chain of children may be long
+        try:
+            for each, why, end in self._ends:  # which grows
+                for child in [self.jobs[child] for child in self.jobs.order.children.get(each, ())]:
+                    if (move := consequence(child, each, why, end, self.now)) is not None:
+                        if move[2] is DEAD:
+                            self.note_added(END_BYTES)  # about the size of its error
+                        self.move(child, *move)
+        finally:
+            self._ends.clear()
 
     def note(self, table: MutableMapping[str, Any], key: str, value: Any) -> None:
         """Set an entry of a table in the header."""
@@ -410,6 +433,13 @@ class Draft:
             self.changed = True
             attempt = move.attempt + segment.floor
             self.bulk_moves.append(move._replace(attempt=attempt, asked_by=self.asked_by, group=segment.group))
+            if self.jobs.order.children:
+                self._end_rows(move)
+
+    def _end_rows(self, move: BulkMove) -> None:
+        if move.after not in (QUEUED, IN_PROGRESS):
+            for parent in awaited_rows(self.jobs.order, self.jobs.rows, move):
+                self.end_parent(move.verb, parent, move.after)
 
     def admit(self, job: JobRecord) -> None:
         """Put a job that is in progress in a range into the blob, before it is moved by itself."""
@@ -623,6 +653,8 @@ class Draft:
         """Take over the changes of another writer: jobs changed and removed. Cannot be undone."""
         for job_id in removed:
             self.jobs.remove(job_id)
+            if job_id in self.jobs.order.children:  # it was moved to a segment, if the other writer was not an editor
+                self.jobs.order.unseen[job_id] = None
         for job in changed:
             self.jobs.put(job)
         self.settle()

@@ -46,6 +46,7 @@ __all__ = [
     "QueueMissingError",
     "ResultNotKeptError",
     "ResultTimeoutError",
+    "ResultWantedError",
     "SegmentDamagedError",
     "StorageError",
     "StorageFatalError",
@@ -233,6 +234,18 @@ class JobFailedError(JQueueError):
         super().__init__(f"Job {job_id!r} is dead" + (f": {error}" if error else "") + cut)
         self.job_id = job_id
         self.error = error
+
+
+class ResultWantedError(JQueueError):
+    """The ack of a job withheld its result, and another job needs it: ack again with the result. Nothing changed.
+
+    Attributes:
+        job_id: the id of the job.
+    """
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"Job {job_id!r} has children, which need its result: ack it with the result")
+        self.job_id = job_id
 
 
 class ResultNotKeptError(JQueueError):

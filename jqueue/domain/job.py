@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
@@ -36,6 +36,9 @@ QUEUED, IN_PROGRESS, DEAD, COMPLETED = JobStatus  # Python 3.11 takes 0.2 µs to
 
 OBJECTS = "objects"
 """The critical feature of a queue with such objects: an older reader would hand an empty payload to a handler."""
+
+MOST_PARENTS = 100
+"""Largest number of parents of a job."""
 
 PAYLOADS, RESULTS = ".payloads/", ".results/"
 """The beginnings of the suffixes of these objects."""
@@ -161,6 +164,9 @@ class JobRecord(JobFacts, Entry, frozen=True):
     traceback: str | None = None
     claim_call: str | None = None
     group: str | None = None
+    after: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    on_dead: Literal["cancel", "run"] | None = None
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log

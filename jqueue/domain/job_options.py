@@ -20,7 +20,7 @@ import msgspec
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.fields import COUNT_MAX, GivenDuration, Moment, Positive, Priority
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import MOST_PARENTS, JobFacts, JobRecord
 from jqueue.domain.limits import (
     Limits,
     are_headers,
@@ -41,6 +41,9 @@ OnConflict = Literal["return", "raise", "replace"]
 """The answer of an enqueue whose unique key is taken."""
 
 CONFLICTS = get_args(OnConflict)
+
+OnDead = Literal["cancel", "run"]
+"""What becomes of a job if a parent dies or leaves the queue undone."""
 
 
 def _integer(name: str, value: object, limits: Limits) -> int:
@@ -83,6 +86,30 @@ def check_conflict(value: object) -> object:
 
 def _priority(name: str, value: object, limits: Limits) -> int:
     return check_priority(value)
+
+
+def _parents(name: str, value: object, limits: Limits) -> tuple[str, ...]:
+    """Return the ids of parents, each once."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidJobError(f"{name} takes a list of jobs or of their ids, got {type(value).__name__}")
+    if not all(isinstance(each, str | JobFacts) for each in value):
+        raise InvalidJobError(f"{name} takes jobs or their ids, and one of the list is something else")
+    ids = (each if isinstance(each, str) else each.id for each in value)
+    parents = tuple(dict.fromkeys(check_name(name, each, limits) for each in ids))
+    if len(parents) > MOST_PARENTS:
+        raise InvalidJobError(f"{name} has {len(parents)} jobs; the limit is {MOST_PARENTS}: use a group for more")
+    return parents
+
+
+def _parents_bytes(parents: Sequence[str]) -> int:
+    return sum(2 * (written_bytes(each) + 4) for each in parents)  # a waiting job has those that are not done twice
+
+
+def _on_dead(name: str, value: object, limits: Limits) -> object:
+    known = get_args(OnDead)
+    if value not in known:
+        raise InvalidJobError(f"on_dead must be one of {known}, got {shown(value)}")
+    return known[known.index(value)]
 
 
 def _as_given(name: str, value: object, limits: Limits) -> object:
@@ -201,6 +228,30 @@ class OnceOptions(TypedDict, total=False):
             check_name,
             size=lambda group: written_bytes(group) + 9,
             capability="groups",
+        ),
+    ]
+    after: Annotated[
+        Sequence[JobFacts | str],
+        Option(
+            "jobs, or their ids, that must be done before this one is claimed: its parents, at most 100. They may "
+            "wait, run, or have finished lately.",
+            _parents,
+            default=(),
+            unset=(),
+            size=_parents_bytes,
+            capability="parents",
+            in_bulk=False,
+        ),
+    ]
+    on_dead: Annotated[
+        OnDead | None,
+        Option(
+            'what to do if a parent dies, or leaves the queue without being done: "cancel" this job too, or "run" it. '
+            "None: it waits until a dead parent is redriven, and is dead itself if a parent is gone for good.",
+            _on_dead,
+            capability="parents",
+            needs="after",
+            in_bulk=False,
         ),
     ]
 

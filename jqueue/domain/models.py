@@ -11,7 +11,7 @@ import binascii
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import msgspec
 from msgspec.structs import asdict
@@ -209,10 +209,13 @@ class Job(JobFacts, BaseModel):
         cancel_requested: True if it was cancelled while in progress: its holder's next heartbeat says so.
         holder: name of the claim's holder, such as `name@host:pid` of a worker; None unless in progress.
         claimed_at: time of the claim; None unless in progress.
-        queued_at: time of its last return to the queue, after a failure or uncharged; None while it is claimed, and
-            before its first claim.
+        queued_at: time of its last return to the queue, after a failure or uncharged, or of the end of its last parent;
+            None while it is claimed, and before its first claim.
         claim_call: the call of another process for which a broker made the claim; None unless in progress.
         group: id of the group that it belongs to; None if it belongs to none.
+        after: ids of its parents: the jobs that must be done before it is claimed.
+        waits_for: ids of the parents that are not done yet. A queued job that has some is not ready.
+        on_dead: what becomes of it if a parent dies or leaves the queue undone: see `enqueue`.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -254,6 +257,9 @@ class Job(JobFacts, BaseModel):
     traceback: str | None = None
     claim_call: str | None = None
     group: str | None = None
+    after: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    on_dead: Literal["cancel", "run"] | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -112,6 +112,8 @@ class Order:
         queued: number of queued jobs in the table.
         running: number of jobs in progress, by entrypoint.
         running_keys: number of jobs in progress, by concurrency key.
+        children: ids of the jobs that have not ended, by the id of each of their parents.
+        unseen: ids of parents that may be neither in the table nor in a segment, while jobs wait for them.
     """
 
     def __init__(self, jobs: Mapping[str, JobRecord], rows: SegmentRows) -> None:
@@ -135,6 +137,8 @@ class Order:
         self._postponed_keys: list[str] = []
         self._through: int | None = None
         self._later: list[tuple[LazyHeap, Entry]] = []
+        self.children: dict[str, dict[str, None]] = {}
+        self.unseen: dict[str, None] = {}
 
     # Changes
 
@@ -180,7 +184,9 @@ class Order:
                 if entrypoint not in self._ready:
                     self._ready[entrypoint] = LazyHeap(self._is_ready)
                 self._ready[entrypoint].live += 1
-                if after.run_at is None:
+                if after.waits_for:
+                    self.unseen.update(dict.fromkeys(each for each in after.waits_for if each not in self.jobs))
+                elif after.run_at is None:
                     self._push_ready(after)
                 else:
                     self._scheduled.push((after.run_at, after.id))
@@ -194,6 +200,22 @@ class Order:
                 self._keyed += 1
                 if status is IN_PROGRESS:
                     _count(self.running_keys, key, 1)
+        if (parents := _parents_of(before)) != (others := _parents_of(after)):
+            self._relate(before or after, parents, others)
+
+    def _relate(self, job: JobRecord | None, before: Collection[str], after: Collection[str]) -> None:
+        """Take note that a job has other parents, or needs them no longer. The last to need a result lets it go."""
+        assert job is not None
+        for parent in after:
+            self.children.setdefault(parent, {})[job.id] = None
+        for parent in before:
+            if parent not in after:
+                del self.children[parent][job.id]
+                if not self.children[parent]:
+                    del self.children[parent]
+                    there = self.jobs.get(parent)
+                    if there is not None and there.status is COMPLETED and (until := self.leaves_at(there)) is not None:
+                        self.leaving.push((until, parent))
 
     # Queries
 
@@ -335,6 +357,8 @@ class Order:
         if job.status is QUEUED:
             return job.expires_at
         if job.status is COMPLETED:
+            if job.id in self.children:  # they need its result
+                return None
             return _later(job.finished_at or job.created_at, job.keep_result or 0.0)
         if job.status is DEAD and self.settings.dead_retention is not None:
             return _later(job.dead_at or job.created_at, self.settings.dead_retention)
@@ -427,7 +451,7 @@ class Order:
     def _is_ready(self, entry: Entry) -> bool:
         job_id = entry[3]
         job = self.jobs.get(job_id)
-        if job is None or job.status is not QUEUED or job_id in self._parked_ids:
+        if job is None or job.status is not QUEUED or job.waits_for or job_id in self._parked_ids:
             return False
         if entry != (job.priority, job.sequence, job.entrypoint, job_id):
             return False
@@ -444,7 +468,7 @@ class Order:
 
     def _is_scheduled(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        return job is not None and job.status is QUEUED and job.run_at == entry[0]
+        return job is not None and job.status is QUEUED and job.run_at == entry[0] and not job.waits_for
 
     def _is_leaving(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
@@ -452,8 +476,13 @@ class Order:
 
 
 def _has_place(job: JobRecord, entry: Entry) -> bool:
-    """Return True if an entry of a heap is the place of a job that waits."""
-    return job.status is QUEUED and entry == (job.priority, job.sequence, job.entrypoint, job.id)
+    """Return True if an entry of a heap is the place of a job that waits to be claimed."""
+    return job.status is QUEUED and not job.waits_for and entry == (job.priority, job.sequence, job.entrypoint, job.id)
+
+
+def _parents_of(job: JobRecord | None) -> tuple[str, ...]:
+    """Return the ids of the parents that a job needs: one that has ended needs none."""
+    return () if job is None or job.status is COMPLETED else job.after
 
 
 def _count(counts: dict[str, int], name: str, change: int) -> None:

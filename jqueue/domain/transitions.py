@@ -28,6 +28,7 @@ class Verb(StrEnum):
     PURGE = "purge"
     RESCHEDULE = "reschedule"
     REPRIORITISE = "reprioritise"
+    RELEASE = "parent ended"
     ARRIVE = "arrive"
     DEPART = "depart"
 
@@ -86,6 +87,7 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
     (QUEUED, Verb.RESCHEDULE): (QUEUED,),
     (QUEUED, Verb.REPRIORITISE): (QUEUED,),
     (QUEUED, Verb.DEPART): (None,),
+    (QUEUED, Verb.RELEASE): (QUEUED, DEAD),
     (IN_PROGRESS, Verb.HEARTBEAT): (IN_PROGRESS,),
     (IN_PROGRESS, Verb.ACK): (COMPLETED,),
     (IN_PROGRESS, Verb.CANCEL): (IN_PROGRESS,),

@@ -68,6 +68,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             files and async iterables.
         ranges: claims thousands of jobs as one: `claim_range`, `read_range`, `end_range`.
         holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
+        parents: a job can wait for other jobs: `after` and `on_dead`.
     """
 
     priority: bool = True
@@ -97,6 +98,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     holders: bool = True
     objects: bool = True
     ranges: bool = True
+    parents: bool = True
 
     @property
     def missing(self) -> tuple[str, ...]:

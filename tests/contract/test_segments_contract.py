@@ -37,7 +37,10 @@ class EmptiedBroker(BrokerInSegments):
 def _emptied(verb):
     async def call(self, *arguments, **options):
         with suppress(JQueueError):  # then the call itself says so
-            while any(job.status == JobStatus.QUEUED for job in (await BrokerQueue.read_state(self, hot=True)).jobs):
+            while any(
+                job.status == JobStatus.QUEUED and not job.after
+                for job in (await BrokerQueue.read_state(self, hot=True)).jobs
+            ):
                 await self.pause("nothing")
                 await asyncio.sleep(0.001)  # of virtual time, for the writer
                 await self.resume("nothing")  # names the segment

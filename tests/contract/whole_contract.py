@@ -8,7 +8,7 @@ from jqueue.testing.queue_contract import QueueContract
 from tests.contract.queue.claims import ClaimsContract, HoldersContract
 from tests.contract.queue.commits import ChangesContract, TogetherContract
 from tests.contract.queue.looks import ContentContract, HistoryContract, LookingContract
-from tests.contract.queue.ranges import RangesContract
+from tests.contract.queue.parents import ParentsContract
 from tests.contract.queue.times import SchedulesContract, TimingContract
 from tests.contract.queue.values import LargeValuesContract, ResultsContract
 from tests.contract.queue.wrong_calls import RefusedRulesContract
@@ -24,7 +24,7 @@ class WholeQueueContract(
     SchedulesContract,
     ResultsContract,
     LargeValuesContract,
-    RangesContract,
+    ParentsContract,
     HistoryContract,
     RefusedRulesContract,
     LookingContract,

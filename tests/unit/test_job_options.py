@@ -38,6 +38,8 @@ GIVEN: dict[str, Any] = {
     "concurrency_limit": 2,
     "keep_result": 60.5,
     "group": "g",
+    "after": ("p",),
+    "on_dead": "run",
 }
 
 
@@ -73,6 +75,8 @@ def derived(value):
         return Moment.fromisoformat(value.isoformat())
     if isinstance(value, timedelta):
         return type("Length", (timedelta,), {})(seconds=value.total_seconds())
+    if isinstance(value, tuple):
+        return type("Several", (list,), {})(map(derived, value))
     return Text(value) if isinstance(value, str) else type("Number", (type(value),), {})(value)
 
 

@@ -313,8 +313,8 @@ def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tu
     for place, job in enumerate(jobs):
         if (place + 1) % JOBS_PER_SLICE == 0:
             yield
-        if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped:
-            continue  # figures count dropped texts
+        if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped or job.after:
+            continue  # figures count dropped texts, and a job with parents is found by them
         scheduled = job.run_at is not None and job.run_at > now
         groups.setdefault((job.entrypoint, job.group, scheduled), []).append(
             (key_of(job).place(scheduled=scheduled), place)

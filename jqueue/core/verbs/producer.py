@@ -73,7 +73,7 @@ class ProducerVerbs(QueueBase, Producer):
         async with aclosing(_pieces(jobs)) as pieces:
             most_bytes = math.inf if threshold is None else limits.enqueue_bytes
             first, complete = await _few(pieces, limits.batch_size, most_bytes)
-            if threshold is None or (complete and len(first) <= threshold):
+            if threshold is None or (complete and (len(first) <= threshold or any(job.after for job in first))):
                 return await self.apply(*first, deadline=deadline)
             return await self._enqueue_bulk(first, None if complete else pieces, self._seconds(deadline))
 

@@ -12,7 +12,7 @@ import msgspec
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.groups import count_members
-from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim, JobRecord, StoredObject
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, MOST_PARENTS, Claim, JobFacts, JobRecord, StoredObject
 from jqueue.domain.large_values import LargeValue, PayloadSource
 from jqueue.domain.limits import Limits, check_name, cut_error
 from jqueue.domain.models import AnyJob, Job, QueueState, for_callers
@@ -27,10 +27,12 @@ if TYPE_CHECKING:  # a field as callers give it; when the operation is prepared,
     GivenError = BaseException | str
     GivenJob = AnyJob
     GivenNames = str | Sequence[str]
+    GivenParents = Sequence[JobFacts | str]
     GivenPayload = PayloadSource
 else:
     GivenClaim, GivenError, GivenJob, GivenPayload = Claim, str, JobRecord, bytes
     GivenNames = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
+    GivenParents = Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_PARENTS)]
 
 
 ASKED_BYTES = 100
@@ -180,7 +182,7 @@ class Operation(msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbi
         """
         preparation = Preparation(Limits(), DEFAULT_CLAIM_TIMEOUT.total_seconds(), str, claim_of)
         draft = Draft(state)
-        result = self.prepared(preparation).change(draft, now)
+        result = carry_out(self.prepared(preparation), draft, now)
         count_members(draft, now)
         return (draft.freeze() if draft.changed else state), for_callers(result)
 
@@ -227,7 +229,7 @@ def _id_of(reference: JobReference) -> str:
 
 def carry_out(operation: Operation, draft: Draft, now: datetime) -> Any:
     """Apply an operation to a draft, and return its result. Its transitions name who asked for it."""
-    draft.asked_by = getattr(operation, "asked_by", None)
+    draft.asked_by, draft.now = getattr(operation, "asked_by", None), now
     return operation.change(draft, now)
 
 

@@ -20,6 +20,7 @@ from jqueue.domain.job_options import Option
 from jqueue.domain.limits import check_integer, check_name, exact
 from jqueue.domain.operations.base import GivenNames, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
+from jqueue.domain.operations.parents import end_gone_parents
 from jqueue.domain.operations.rules import fire_due
 from jqueue.domain.rules import with_claim
 from jqueue.domain.transitions import CLAIM
@@ -86,6 +87,8 @@ class Claims(Operation, frozen=True, kw_only=True):
     def tidy(self, draft: Draft, now: datetime) -> None:
         """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
         drop_outlived(draft, now)
+        if draft.jobs.order.unseen:
+            end_gone_parents(draft)
         if draft.header.schedules:
             fire_due(draft, now)
 

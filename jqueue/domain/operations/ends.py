@@ -11,7 +11,13 @@ from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, take_reserve
 from jqueue.domain.durations import check_time, to_seconds
-from jqueue.domain.errors import InvalidJobError, JobCancelledError, JobNotFoundError, SegmentDamagedError
+from jqueue.domain.errors import (
+    InvalidJobError,
+    JobCancelledError,
+    JobNotFoundError,
+    ResultWantedError,
+    SegmentDamagedError,
+)
 from jqueue.domain.fields import Count, Duration, Moment
 from jqueue.domain.header import KeyHold
 from jqueue.domain.job import (
@@ -192,6 +198,8 @@ class Ack(_EndsClaim, frozen=True):
         apart: the result as JSON, while it must be stored in an object of its own; set when the operation is prepared.
         result_object: that object, once it exists.
         name_before: time until which a commit may name it.
+        withheld: True if the job has a result that is not sent, as nobody had asked for it. If a job needs it by now,
+            the ack is refused.
     """
 
     result: Any = None
@@ -200,6 +208,7 @@ class Ack(_EndsClaim, frozen=True):
     apart: bytes = b""
     result_object: StoredObject | None = None
     name_before: Moment | None = None
+    withheld: bool = False
 
     @property
     def large(self) -> LargeValue | None:
@@ -220,7 +229,8 @@ class Ack(_EndsClaim, frozen=True):
         size, stored = len(text), self.result_object
         if stored is not None:
             result, size, apart = None, stored.size, b""
-        return Ack(preparation.find_claim(self.job), result, keep_result, size, apart, stored, self.name_before)
+        claim = preparation.find_claim(self.job)
+        return Ack(claim, result, keep_result, size, apart, stored, self.name_before, self.withheld)
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Ack:
         """Return the ack of a job whose result is in this object."""
@@ -232,7 +242,14 @@ class Ack(_EndsClaim, frozen=True):
             yield "results"
 
     def change(self, draft: Draft, now: datetime) -> int | None:
-        """Remove the job, or keep it without its payload, and remember that this attempt finished it."""
+        """Remove the job, or keep it without its payload, and remember that this attempt finished it.
+
+        A job with children that have not ended is kept until then.
+
+        Raises:
+            ClaimLostError: the claim is not current.
+            ResultWantedError: its result is withheld, and needed.
+        """
         claim = self.job
         assert isinstance(claim, Claim)
         if draft.header.finished.get(claim.job_id) == claim.attempt:
@@ -242,6 +259,10 @@ class Ack(_EndsClaim, frozen=True):
         job = draft.held(claim)
         kept = None
         keep_result = self.keep_result if job.keep_result is None else job.keep_result
+        if keep_result is None and job.id in draft.jobs.order.children:
+            if self.withheld:
+                raise ResultWantedError(job.id)
+            keep_result = 0.0  # until the last of them has ended
         if keep_result is not None and self.keep_result != 0:
             check_named_in_time(self.name_before, now)
             before = len(job.payload) * 4 // 3 if job.payload_object is None else OBJECT_BYTES

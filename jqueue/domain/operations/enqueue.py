@@ -29,7 +29,15 @@ from jqueue.domain.job import (
     JobStatus,
     StoredObject,
 )
-from jqueue.domain.job_options import OPTIONS, STORED, OnConflict, check_options, options_bytes, options_needed
+from jqueue.domain.job_options import (
+    OPTIONS,
+    STORED,
+    OnConflict,
+    OnDead,
+    check_options,
+    options_bytes,
+    options_needed,
+)
 from jqueue.domain.large_values import LargeValue, check_named_in_time, split_payload
 from jqueue.domain.limits import (
     TRACEBACK_BYTES,
@@ -41,8 +49,10 @@ from jqueue.domain.limits import (
     written_bytes,
 )
 from jqueue.domain.models import AnyJob, record_of
-from jqueue.domain.operations.base import GivenJob, GivenPayload, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import GivenJob, GivenParents, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.operations.ends import ERRORS_KEPT, kept_of
+from jqueue.domain.operations.parents import missing_parents
+from jqueue.domain.parents import PARENTS
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import ENQUEUE, Verb
 
@@ -100,6 +110,8 @@ def add(draft: Draft, job: JobRecord, verb: Verb) -> JobRecord:
         draft.require(LIMITS)
     if job.payload_object is not None:
         draft.require(OBJECTS)
+    if job.after:
+        draft.require(PARENTS)
     return job
 
 
@@ -134,6 +146,8 @@ class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
     unique_for: Duration | None = None
     on_conflict: OnConflict = "return"
     group: Name | None = None
+    after: GivenParents = ()
+    on_dead: OnDead | None = None
     new_id: str = ""
     apart: bool = False
     payload_object: StoredObject | None = None
@@ -268,6 +282,8 @@ class Enqueue(AddsOneJob, frozen=True):
             keep_result=prepared.keep_result,
             payload_object=self.payload_object,
             group=self.group,
+            after=prepared.after,
+            on_dead=self.on_dead,
         )
 
     def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> JobRecord:
@@ -306,6 +322,8 @@ class Enqueue(AddsOneJob, frozen=True):
             check_named_in_time(self.name_before, now)
         floor = draft.header.attempt_floor if is_given else 0
         job = self.job(draft.jobs.last_sequence + 1, now if created_at is None else created_at, floor)
+        if job.after:
+            job = job.evolve(waits_for=missing_parents(draft, job))
         return add(draft, job, ENQUEUE)
 
     def recovered(self, draft: Draft, at: datetime) -> JobRecord:
@@ -379,6 +397,8 @@ class Arrive(Operation, frozen=True):
             raise InvalidJobError(f"a job that is {job.status} cannot arrive")
         check_integer("attempt", job.attempt, 0, LARGEST // 2)  # as its queue keeps it for all ids that are used again
         stored = None if self.name_before is None else job.payload_object
+        if job.after:
+            raise InvalidJobError("a job that has parents cannot arrive: their results stay in its queue")
         if self.payload is None and job.payload_apart and stored is None:
             raise InvalidJobError(f"the payload of job {job.id!r} is in an object of another queue: load it first")
         given = job.payload if self.payload is None else self.payload
@@ -479,6 +499,8 @@ class Depart(Operation, frozen=True):
         rescheduled = job is not None and job.status is JobStatus.QUEUED and job.run_at != seen.run_at
         if job is None or rescheduled or (job.status, job.attempt) != (seen.status, seen.attempt):
             raise ClaimLostError(*seen.claim, "the job was changed while it was being moved")
+        if job.id in draft.jobs.order.children:
+            raise JobStateError(job.id, job.status, "jobs of this queue need it or its result")
         draft.move(job, Verb.DEPART, None, None)
 
     def references(self) -> Sequence[JobReference]:

@@ -245,6 +245,8 @@ class Purge(Operation, frozen=True):
         if self.job_id is not None:
             job = draft.get(self.job_id)
             _check_status(job, f"only a job that is {self.status} is purged", self.status)
+            if job.status is JobStatus.COMPLETED and (children := draft.jobs.order.children.get(job.id)):
+                raise JobStateError(job.id, job.status, f"job {next(iter(children))} still needs its result")
             draft.move(job, Verb.PURGE, None, None)
             return 1
         cutoff = self.before
@@ -254,6 +256,8 @@ class Purge(Operation, frozen=True):
         if self.status is JobStatus.QUEUED:
             in_segments = _drop_segments(draft, self.entrypoint, cutoff)
         found = _with_status(draft, self.status, self.entrypoint)
+        if self.status is JobStatus.COMPLETED:  # the results of others are still needed
+            found = [job for job in found if job.id not in draft.jobs.order.children]
         doomed = [job for job in found if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
         for job in doomed:
             draft.move(job, Verb.PURGE, None, None)
