@@ -21,13 +21,13 @@ def missing_parents(draft: Draft, job: JobRecord) -> tuple[str, ...]:
         there = draft.jobs.find(parent)
         if there is None and parent not in draft.header.finished:
             raise InvalidJobError(
-                f"after names job {printable(parent)}, which the queue does not know: it neither waits nor runs, is "
+                f"after names job {printable(parent)!r}, which the queue does not know: it neither waits nor runs, is "
                 "not dead, and not among the ids of recently finished jobs"
             )
         if there is None or there.status is COMPLETED or (there.status is DEAD and job.on_dead == "run"):
             continue
         if there.status is DEAD and job.on_dead == "cancel":
-            raise InvalidJobError(f"after names job {printable(parent)}, which is dead, and on_dead is 'cancel'")
+            raise InvalidJobError(f"after names job {printable(parent)!r}, which is dead, and on_dead is 'cancel'")
         missing.append(parent)
     return tuple(missing)
 

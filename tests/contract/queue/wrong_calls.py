@@ -62,6 +62,8 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
     "concurrency_key": BAD_NAMES,
     "concurrency_limit": [5, *BAD_COUNTS],
     "keep_result": BAD_DURATIONS,
+    "after": ["job", 7, [7], [""], None, ["unknown"], [f"job-{number}" for number in range(101)]],
+    "on_dead": ["ignore", "run", 7],
     "deadline": BAD_DURATIONS,
 }
 
@@ -141,6 +143,7 @@ USES: dict[str, list[Use]] = {
         lambda queue, job: queue.enqueue("work", b"", group="a-group"),
         lambda queue, job: queue.group("a-group").redrive(),
     ],
+    "parents": [lambda queue, job: queue.enqueue("work", b"payload", after=[job])],
     "ranges": [],  # a queue without ranges has no verbs for them, and `apply` refuses their operations
     "results": [
         lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
