@@ -1,7 +1,7 @@
 """The memory of a queue object in a second one: a snapshot that runs twice, or a fork that nobody noticed."""
 
 from jqueue.core.broker import BrokerQueue
-from jqueue.core.courier import Courier
+from jqueue.core.broker_client import BrokerClient
 from jqueue.core.direct import DirectQueue
 from jqueue.core.engine import Engine
 
@@ -14,13 +14,13 @@ async def begin_as(copy: DirectQueue | BrokerQueue, original: DirectQueue | Brok
         original: without calls under way.
         content: of the version that the original knows; b"" if it knows none.
     """
-    (engine, courier), (its, its_courier) = _memory(copy), _memory(original)
+    (engine, client), (its, its_client) = _memory(copy), _memory(original)
     if content:
         await engine._adopt(content, its.etag)  # noqa: SLF001 - nothing else reads the past
     engine.writer_id, engine.sequence, engine.last_token = its.writer_id, its.sequence, its.last_token
-    if courier is not None and its_courier is not None:
-        courier.client, courier.sequence = its_courier.client, its_courier.sequence
+    if client is not None and its_client is not None:
+        client.client, client.sequence = its_client.client, its_client.sequence
 
 
-def _memory(queue: DirectQueue | BrokerQueue) -> tuple[Engine, Courier | None]:
-    return queue._engine, queue._writer.courier  # noqa: SLF001 - a snapshot has all of it
+def _memory(queue: DirectQueue | BrokerQueue) -> tuple[Engine, BrokerClient | None]:
+    return queue._engine, queue._writer.broker_client  # noqa: SLF001 - a snapshot has all of it

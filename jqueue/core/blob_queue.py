@@ -9,11 +9,11 @@ from typing import Any
 
 from msgspec.structs import asdict
 
-from jqueue.core.courier import Courier
+from jqueue.core.broker_client import BrokerClient
+from jqueue.core.broker_server import BrokerServer, HeaderOffer
 from jqueue.core.engine import Engine
 from jqueue.core.offer import Offer
 from jqueue.core.queue_base import Prepared
-from jqueue.core.service import HeaderOffer, Service
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import RangeVerbs
@@ -76,22 +76,22 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
                 engine.observers,
                 call_timeout=engine.call_timeout,
             )
-        courier = None
+        client = None
         dialed = storage if isinstance(storage, SupportsDialing) else getattr(storage, "dial_url", None)
         if dialed is not None:
             poll = to_seconds("poll_interval", options.poll_interval)
-            courier = Courier(dialed, engine, options.clock, options.entropy, poll)
-            if not options.share and courier.only:
+            client = BrokerClient(dialed, engine, options.clock, options.entropy, poll)
+            if not options.share and client.only:
                 raise InvalidJobError("this queue can only be reached through its broker: leave share=False out")
             if not options.share:
-                courier = None
-            elif options.must_exist and courier.only:
+                client = None
+            elif options.must_exist and client.only:
                 raise InvalidJobError("this queue is only reached through its broker: start that one with --must-exist")
-        super().__init__(engine, options, batch_limit=batch_limit, objects=objects, courier=courier)
-        if courier is not None:
+        super().__init__(engine, options, batch_limit=batch_limit, objects=objects, client=client)
+        if client is not None:
             weakref.finalize(self, self._writer.drop).atexit = False
         self._offer: HeaderOffer | None = None
-        self._service: Service | None = None
+        self._service: BrokerServer | None = None
         self._served_in: object = None  # the process and the event loop
 
     async def dequeue_again(
@@ -104,36 +104,36 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         [operation] = self._dequeues(entrypoint, options)
         return await self._claimed((NamedDequeue(**{**asdict(operation), "call": call}),), wait, None)
 
-    def service(self) -> Service:
+    def service(self) -> BrokerServer:
         """Return what answers the messages of other processes, until this queue is closed. A server hands them to it.
 
         From now on, this queue commits its calls itself, together with theirs.
         """
-        if self._writer.courier is not None:
-            if self._writer.courier.only:
+        if self._writer.broker_client is not None:
+            if self._writer.broker_client.only:
                 raise InvalidJobError("a process that reaches the queue only through its broker cannot serve it")
-            self._writer.courier.answering = True
+            self._writer.broker_client.answering = True
         return self._answering()
 
     def _forget_other_loop(self) -> None:
         """Forget what this queue object serves on an event loop that has stopped, or in the parent of a fork."""
         here = process_id(), asyncio.get_running_loop()
         if self._served_in != here:
-            if self._writer.courier is not None:
-                self._writer.courier.abandon_seat()
+            if self._writer.broker_client is not None:
+                self._writer.broker_client.abandon_seat()
             self._offer, self._service, self._served_in = None, None, here
 
-    def _answering(self) -> Service:
+    def _answering(self) -> BrokerServer:
         self._forget_other_loop()
         if self._service is None:
             self._writer.open()
-            self._service = Service(self._writer, self._engine, self.options.limits)
+            self._service = BrokerServer(self._writer, self._engine, self.options.limits)
         return self._service
 
     def offer(self, url: str | None = None) -> None:
         self._offer_seat(lasting=True)
         dial_url: DialURL | None = getattr(self.storage, "dial_url", None)
-        if self._writer.courier is None or self._offer is not None or isinstance(self.storage, SupportsSharing):
+        if self._writer.broker_client is None or self._offer is not None or isinstance(self.storage, SupportsSharing):
             return
         if url is not None and dial_url is not None:
             if not 0 < len(url) <= URL_LENGTH or not url.isprintable():
@@ -143,19 +143,19 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
     def _offer_seat(self, *, lasting: bool) -> None:
         """Serve the other processes of the machine, if the storage knows a way."""
         self._forget_other_loop()
-        if (courier := self._writer.courier) is None or not isinstance(self.storage, SupportsSharing):
+        if (client := self._writer.broker_client) is None or not isinstance(self.storage, SupportsSharing):
             return
         service = self._answering()
-        if courier.offer is None or courier.offer.over:
-            courier.offer = Offer(self.storage, service.handle, service.rest)
-        courier.offer.lasting |= lasting
+        if client.offer is None or client.offer.over:
+            client.offer = Offer(self.storage, service.handle, service.rest)
+        client.offer.lasting |= lasting
 
     async def _close(self, reason: str, seconds: float) -> None:
         self._forget_other_loop()
         header_offer, self._offer = self._offer, None
         service, self._service = self._service, None
-        courier = self._writer.courier
-        for each in (header_offer, None if courier is None else courier.offer):
+        client = self._writer.broker_client
+        for each in (header_offer, None if client is None else client.offer):
             if each is not None:
                 each.leave()
         if service is not None:
@@ -163,16 +163,16 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         await super()._close(reason, seconds)
         if isinstance(self.storage, SupportsRelease):
             await self.storage.release()
-        if courier is not None:
-            if courier.offer is not None:
-                await courier.offer.left()
-            courier.offer, courier.answering = None, False
+        if client is not None:
+            if client.offer is not None:
+                await client.offer.left()
+            client.offer, client.answering = None, False
 
     @property
     def is_served(self) -> bool:
         """True while another process commits the calls of this queue object."""
-        courier = self._writer.courier
-        return courier is not None and not courier.serving and (courier.only or courier.shares)
+        client = self._writer.broker_client
+        return client is not None and not client.serving and (client.only or client.shares)
 
     def observe(self, observer: Observer) -> None:
         self._engine.observers.add(observer)

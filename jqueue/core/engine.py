@@ -55,7 +55,7 @@ from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.ends import Sweep
-from jqueue.domain.operations.operator import Fence
+from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
 from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN
@@ -116,7 +116,7 @@ class Step(Enum):
     REFUSE = auto()
 
 
-class Applied(msgspec.Struct):
+class Attempt(msgspec.Struct):
     """One try: requests applied to the draft, and what keeps it from being committed.
 
     Attributes:
@@ -404,13 +404,13 @@ class Engine:
         header = self.draft.header
         return self.pacing.wait_after_read(header.version, header.commits)
 
-    def _answer(self, applied: Applied) -> None:
+    def _answer(self, applied: Attempt) -> None:
         """Answer requests that have changed nothing."""
         self.observers.applied(self.draft.header.version, applied.now, applied.outcomes, applied.sweep)
         for request, outcome in applied.outcomes:
             request.settle(outcome)
 
-    async def _apply(self, pending: Sequence[Request]) -> Applied:
+    async def _apply(self, pending: Sequence[Request]) -> Attempt:
         """Apply requests to the draft: first all that do not claim jobs, then the sweep, then the dequeues."""
         draft, workers, segments = self.draft, self.workers, self.segments
         if draft.header.history is not None:
@@ -420,7 +420,7 @@ class Engine:
         if (workers.present or workers.left) and self.existed and workers.are_due(self.clock.monotonic()):
             draft.touch()  # but a worker that waits creates no queue
         store_time = self.store_time()
-        applied = Applied(exact_time(store_time or self.clock.now()), store_time)
+        applied = Attempt(exact_time(store_time or self.clock.now()), store_time)
         claiming: list[Request] = []
         for start in range(0, len(pending), OPERATIONS_PER_SLICE):
             if start:
@@ -461,7 +461,7 @@ class Engine:
             segments.writer.name_stored(draft, applied.now)
         return applied
 
-    def _perform(self, request: Request, applied: Applied) -> Outcome | None:
+    def _perform(self, request: Request, applied: Attempt) -> Outcome | None:
         """Apply a request, and note its outcome. Return None if it is left out, as rows that it needs are not there."""
         try:
             outcome = perform(request.operations, self.draft, applied.now, atomic=request.atomic)
@@ -484,7 +484,7 @@ class Engine:
         applied.outcomes.append((request, outcome))
         return outcome
 
-    def _note_missing(self, error: RowsMissingError, applied: Applied) -> None:
+    def _note_missing(self, error: RowsMissingError, applied: Attempt) -> None:
         """Note the rows to load. Rows of a segment that this commit names can be loaded only after it."""
         committed, late = self.draft.jobs.rows.committed, self._late_segments()
         known = {each for each in error.wanted if each.segment in committed}
@@ -751,7 +751,7 @@ class Engine:
                 folder = suffix[: suffix.find("/")]
                 left[folder] = left.get(folder, False) or now is None or now - modified >= limit
         is_old = any(left.values())
-        decides = any(isinstance(each, Fence) for request, _ in outcomes for each in request.operations)
+        decides = any(isinstance(each, EmptyCommit) for request, _ in outcomes for each in request.operations)
         if not (is_old or (left and not own and not self.draft.jobs and not decides)):
             return
         if await self._read(None) != (b"", None):
@@ -773,7 +773,7 @@ class Engine:
             "restart the programs that use it, also its broker, or make new queue objects"
         )
 
-    async def _write(self, applied: Applied) -> bool:
+    async def _write(self, applied: Attempt) -> bool:
         """Write the draft, and settle its requests if that has landed. Return False if a value cannot be encoded.
 
         Raises:

@@ -13,7 +13,7 @@ from jqueue.core.tasks import Outage
 from jqueue.domain.commits import CommitId
 from jqueue.domain.job import DEAD, JobRecord
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import AllOrNothing, Carried
+from jqueue.domain.operations.codec import AllOrNothing, ClientBatch
 from jqueue.domain.transitions import Move, Verb
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
@@ -164,7 +164,7 @@ class Observers:
 
 def _calls(operations: Sequence[Operation], outcome: Outcome) -> Iterator[CallOutcome]:
     """Yield a call with its outcome; or those of a batch that came from another process."""
-    if not isinstance(operations[0], Carried) or not isinstance(outcome, list):
+    if not isinstance(operations[0], ClientBatch) or not isinstance(outcome, list):
         yield operations, outcome
         return
     for operation, result in zip(operations[0].operations, outcome[0], strict=True):

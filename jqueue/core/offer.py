@@ -27,7 +27,7 @@ class Offer:
     Args:
         storage: has the seat.
         handle: answers the messages of clients.
-        rest: see `Service.rest`.
+        rest: see `BrokerServer.rest`.
 
     Attributes:
         lasting: True to look for a free seat until the queue is closed; False to look once, and to serve once.

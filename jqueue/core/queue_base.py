@@ -13,10 +13,10 @@ from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from jqueue.core.broker_client import BrokerClient
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
-from jqueue.core.calls import Calls
+from jqueue.core.call_queue import CallQueue
 from jqueue.core.claims import HeldClaim
-from jqueue.core.courier import Courier
 from jqueue.core.engine import Engine
 from jqueue.core.requests import Request
 from jqueue.core.values import ClaimedPayloads, Collector, ValueObjects, handed_out, with_given_payloads
@@ -37,7 +37,7 @@ from jqueue.domain.models import for_callers
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.bulk import BulkConflicts, EnqueueSegments
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.operator import Fence
+from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import process_id, process_name
@@ -129,7 +129,7 @@ class QueueBase(SupportsApply):
 
     _collector: Collector | None = None
 
-    def __init__(self, calls: Calls, options: QueueOptions, objects: ValueObjects | None = None) -> None:
+    def __init__(self, calls: CallQueue, options: QueueOptions, objects: ValueObjects | None = None) -> None:
         self.options = options
         self._calls = calls
         self._enter = calls.enter
@@ -183,7 +183,7 @@ class QueueBase(SupportsApply):
         wait: Duration | None = None,
         convert: Convert = all_of,
     ) -> list[Any]:
-        """Commit prepared operations of any kind in one commit, and return their results. See `Calls.enter`."""
+        """Commit prepared operations of any kind in one commit, and return their results. See `CallQueue.enter`."""
         results: list[Any] = await self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
         return results
 
@@ -369,7 +369,7 @@ class BlobBase(QueueBase, SupportsWorkers):
         options: settings of the queue.
         batch_limit: maximum number of calls in one commit.
         objects: stores and loads large payloads and results; None if the queue keeps none.
-        courier: takes calls to a broker of another process, if there is one; None: never.
+        client: takes calls to a broker of another process, if there is one; None: never.
     """
 
     def __init__(
@@ -379,11 +379,11 @@ class BlobBase(QueueBase, SupportsWorkers):
         *,
         batch_limit: int,
         objects: ValueObjects | None = None,
-        courier: Courier | None = None,
+        client: BrokerClient | None = None,
     ) -> None:
         options.check()
         self._engine = engine
-        self._writer = Writer(engine, options, batch_limit=batch_limit, courier=courier)
+        self._writer = Writer(engine, options, batch_limit=batch_limit, client=client)
         super().__init__(self._writer, options, objects)
         self._claimed_payloads: ClaimedPayloads | None = None
         if objects is not None:
@@ -396,7 +396,7 @@ class BlobBase(QueueBase, SupportsWorkers):
                 objects,
                 partial(engine.view, None, self._deadline),
                 engine.objects_named_in,
-                partial(self._enter, (Fence(),), None, convert=nothing),
+                partial(self._enter, (EmptyCommit(),), None, convert=nothing),
                 options.clock.monotonic,
             )
 
@@ -408,7 +408,7 @@ class BlobBase(QueueBase, SupportsWorkers):
 
     async def remove_left(self, deadline: Duration) -> None:
         if self._engine.workers.left:
-            await self._done(Fence(), deadline)
+            await self._done(EmptyCommit(), deadline)
 
     def _now(self) -> datetime:
         return self._engine.now()

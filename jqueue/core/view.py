@@ -37,7 +37,7 @@ from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, Range, RowKey, Segment, SegmentIndex, job_of_row, with_tries
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.slices import JOBS_PER_SLICE
-from jqueue.domain.stats import Census, QueueStats, why_job_waits
+from jqueue.domain.stats import QueueStats, StatsBuilder, why_job_waits
 
 MOST_AHEAD = 8
 """Largest number of chunks of each segment that are read at once when jobs come in order. The first are read alone."""
@@ -243,20 +243,20 @@ class QueueView:
         Raises:
             StorageError: the store failed.
         """
-        census = Census(now)
+        builder = StatsBuilder(now)
         for some in self._slices():
-            census.count(some)
+            builder.count(some)
             await asyncio.sleep(0)
         if segments := self._segments():
             seconds = self.deadline if deadline is None else deadline
             timed = replace(self, until=asyncio.get_running_loop().time() + seconds)
 
             async def count(entrypoint: str) -> None:
-                await timed._count_rows(census, timed._segments(frozenset({entrypoint})))
+                await timed._count_rows(builder, timed._segments(frozenset({entrypoint})))
 
             await some_at_once(count, sorted({each.entrypoint for each in segments.values()}))
-            census.warnings += self.damage()
-        return census.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
+            builder.warnings += self.damage()
+        return builder.figures(self.header, self.set_aside, self.size, self.taken, self.limits)
 
     def bytes_by_part(self, now: datetime) -> dict[str, int]:
         """Return the bytes of the object by part, the largest first: of jobs by state, and of tables of the header."""
@@ -557,21 +557,21 @@ class QueueView:
 
     # Numbers of rows
 
-    async def _count_rows(self, census: Census, segments: Mapping[str, Segment]) -> None:
+    async def _count_rows(self, builder: StatsBuilder, segments: Mapping[str, Segment]) -> None:
         """Count the waiting rows of segments of one entrypoint. All other jobs have been counted before."""
-        now, with_ready = census.now.timestamp(), []
+        now, with_ready = builder.now.timestamp(), []
         for name, segment in segments.items():
             ready = await self._due(name, segment, now)
-            census.count_waiting(segment.entrypoint, ready, segment.waiting - ready, None)
+            builder.count_waiting(segment.entrypoint, ready, segment.waiting - ready, None)
             if ready:
                 with_ready.append((segment.oldest, name))
         for oldest, name in sorted(with_ready):
             segment = segments[name]
-            known = census.oldest_of(segment.entrypoint)
+            known = builder.oldest_of(segment.entrypoint)
             if known is not None and oldest >= known.timestamp():
                 break
             found = datetime.fromtimestamp(await self._oldest(name, segment), UTC)
-            census.count_waiting(segment.entrypoint, 0, 0, found)
+            builder.count_waiting(segment.entrypoint, 0, 0, found)
 
     async def _due(self, name: str, segment: Segment, now: float) -> int:
         """Return the number of waiting rows that are not scheduled for later.

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from jqueue.core.calls import POLL_GROWTH, SHORTEST_POLL, Calls
-from jqueue.core.courier import Courier
+from jqueue.core.broker_client import BrokerClient
+from jqueue.core.call_queue import POLL_GROWTH, SHORTEST_POLL, CallQueue
 from jqueue.core.engine import Engine
 from jqueue.core.pacing import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
 from jqueue.core.values import Collector
-from jqueue.domain.operations.operator import Fence
+from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import process_id
 
@@ -26,14 +26,14 @@ LATE_ROWS = 0.1
 """Seconds between two looks for rows of a segment that a commit did not wait for. They cost no request."""
 
 
-class Writer(Calls):
+class Writer(CallQueue):
     """Holds every call of one queue object from its entry to its answer, and runs the engine.
 
     Args:
         engine: commits the requests.
         options: settings of the queue.
         batch_limit: maximum number of requests in one commit, unless the store limits the rate of commits.
-        courier: takes calls to a broker of another process, if there is one; None: never.
+        client: takes calls to a broker of another process, if there is one; None: never.
 
     Attributes:
         collector: removes objects that no job names; None if the queue keeps no objects.
@@ -50,30 +50,30 @@ class Writer(Calls):
         options: QueueOptions,
         *,
         batch_limit: int,
-        courier: Courier | None = None,
+        client: BrokerClient | None = None,
     ) -> None:
         self.engine = engine
         self._batch_limit = batch_limit
-        self.courier = courier
-        if courier is not None:
-            courier.wake = self.wake
+        self.broker_client = client
+        if client is not None:
+            client.wake = self.wake
         super().__init__(options, engine.watched)
 
     def _begin(self) -> None:
         super()._begin()
         self._rows_are_late = False  # True if waiting calls need rows for which the last commit did not wait
-        if self.courier is not None:
-            self.courier.reset()
+        if self.broker_client is not None:
+            self.broker_client.reset()
 
     def _reset(self) -> None:
         self.engine.reset()
 
     async def close(self, reason: str, deadline: float) -> None:
-        """See `Calls.close`. The connection to a broker and the work of the engine in the background end, too."""
+        """See `CallQueue.close`. The connection to a broker and the work of the engine in the background end, too."""
         until = asyncio.get_running_loop().time() + deadline
         await super().close(reason, deadline)
-        if self.courier is not None:
-            self.courier.close()
+        if self.broker_client is not None:
+            self.broker_client.close()
             await asyncio.sleep(0)  # the connection begins to end now, also if the event loop ends with the queue
         await self.engine.finish(until - asyncio.get_running_loop().time())
 
@@ -82,19 +82,19 @@ class Writer(Calls):
 
         Never waits, as the garbage collector may call this, in any thread.
         """
-        assert self.courier is not None
+        assert self.broker_client is not None
         if self._loop is None or self._loop.is_closed() or self._process != process_id():
-            self.courier.reset()
+            self.broker_client.reset()
         else:
             with suppress(RuntimeError):  # the loop was closed just now
                 self._loop.call_soon_threadsafe(self._dropped)
 
     def _dropped(self) -> None:
         self._is_dropped = True
-        if self._task is None and self.courier is not None:
-            self.courier.close()
-            if self.courier.offer is not None:
-                self.courier.offer.drop()
+        if self._task is None and self.broker_client is not None:
+            self.broker_client.close()
+            if self.broker_client.offer is not None:
+                self.broker_client.offer.drop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         super()._ended(task)
@@ -103,20 +103,20 @@ class Writer(Calls):
 
     async def _finish(self, until: float) -> None:
         time, begun = asyncio.get_running_loop().time, asyncio.get_running_loop().time()
-        if self.courier is not None:
-            self.courier.stop_waiting()
+        if self.broker_client is not None:
+            self.broker_client.stop_waiting()
         await self.storing.end()
         await self._wait_for_task(until)
         await self.loading.end(until - (until - begun) / 4 - time())  # then claims can be handed back
-        if self.courier is not None:
-            await self.courier.answered_all(until - time())
+        if self.broker_client is not None:
+            await self.broker_client.answered_all(until - time())
         await self._wait_for_task(until)
         if self._owes_claims() and time() < until:
             self._start()  # the store may be available again
             await self._wait_for_task(until)
 
     def _owes_claims(self) -> bool:
-        return self.engine.owes_claims() or (self.courier is not None and self.courier.owes_claims)
+        return self.engine.owes_claims() or (self.broker_client is not None and self.broker_client.owes_claims)
 
     def _has_workers_at_a_broker(self) -> bool:
         """Return True if no commit of this process shows its workers, so that a busy one must report itself."""
@@ -124,8 +124,8 @@ class Writer(Calls):
 
     def _has_broker(self) -> bool:
         """Return True if another process serves this one."""
-        courier = self.courier
-        return courier is not None and not courier.serving and (courier.shares or courier.broker_came())
+        client = self.broker_client
+        return client is not None and not client.serving and (client.shares or client.broker_came())
 
     def wake(self) -> None:
         """Let the task look at its calls again."""
@@ -153,7 +153,7 @@ class Writer(Calls):
             elif self.waiting:
                 await self._poll_for_jobs()
             elif self._owes_claims() and not fenced:
-                await self._commit([self._own_request(Fence(), self.deadline)])
+                await self._commit([self._own_request(EmptyCommit(), self.deadline)])
                 fenced = True
             elif self._has_workers_at_a_broker():
                 if not await self._wait_for_call(engine.workers.until_due(asyncio.get_running_loop().time())):
@@ -164,7 +164,11 @@ class Writer(Calls):
     def _next_batch(self) -> list[Request]:
         """Take the calls for the next commit. Those of a direct queue share one while its commits must be few."""
         limit, pacing = self._batch_limit, self.engine.pacing
-        if pacing.pace.interval or pacing.has_neighbours or (self.courier is not None and self.courier.shares):
+        if (
+            pacing.pace.interval
+            or pacing.has_neighbours
+            or (self.broker_client is not None and self.broker_client.shares)
+        ):
             limit = max(limit, BATCH_WHILE_PACED)
         return self._take_batch(limit)
 
@@ -172,12 +176,12 @@ class Writer(Calls):
         """Commit requests, and clear their list."""
         engine, generation = self.engine, self.engine.generation
         self._carried = own = requests
-        if self.courier is not None:
-            own = await self.courier.carry(requests, self._callers)
+        if self.broker_client is not None:
+            own = await self.broker_client.carry(requests, self._callers)
             engine.check_generation(generation)
             self._carried = [*requests, *own]
         if own:
-            came = None if self.courier is None else self.courier.broker_came
+            came = None if self.broker_client is None else self.broker_client.broker_came
             self._rows_are_late = await engine.commit(
                 own, read_first=read_first, read_later=read_later, broker_came=came
             )
@@ -203,15 +207,15 @@ class Writer(Calls):
 
     async def _poll_for_jobs(self) -> None:
         """Look for jobs for the waiting calls when one may have become ready, and regularly in any case."""
-        courier, loop, activity = self.courier, asyncio.get_running_loop(), self.engine.activity
-        here = [request for request in self.waiting if courier is None or not courier.waits(request)]
+        client, loop, activity = self.broker_client, asyncio.get_running_loop(), self.engine.activity
+        here = [request for request in self.waiting if client is None or not client.waits(request)]
         until_beat = self.engine.workers.until_due(loop.time())
         if not here:
             self._files.end()
             await self._wait_for_call(min(self._longest_poll, until_beat))
             await self._commit(self.waiting)
             return
-        serving = courier is not None and courier.serving  # what others do comes here, mostly
+        serving = client is not None and client.serving  # what others do comes here, mostly
         if serving:
             self._files.end()  # each commit of this process would be an event, and cause a read
         else:

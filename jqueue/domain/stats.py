@@ -109,7 +109,7 @@ class QueueStats(EntrypointStats):
     kept_key_bytes: int = 0
 
 
-class Census:
+class StatsBuilder:
     """Counts jobs one by one, and makes the statistics of their queue.
 
     Args:

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 from msgspec.msgpack import encode
 from msgspec.structs import replace
 
-from jqueue.core.calls import POLL_GROWTH, SHORTEST_POLL, Calls
+from jqueue.core.call_queue import POLL_GROWTH, SHORTEST_POLL, CallQueue
 from jqueue.core.queue_base import Prepared, UsableAtOnce
 from jqueue.core.requests import Request, sleep_while_awaited
 from jqueue.core.staleness import Presence, StaleWatch
@@ -70,7 +70,7 @@ class Part(NamedTuple):
     claimed: Sequence[JobRecord] = ()
 
 
-class StoreCalls(Calls):
+class StoreCalls(CallQueue):
     """The calls of one queue on a store of jobs, and the task that does them.
 
     Args:

@@ -93,7 +93,7 @@ class Observer:
     def sent(self, name: str, calls: Sequence[SentCall]) -> None:
         """Note calls that are about to go to a broker for the first time. Whoever commits them does so under the name.
 
-        The name is the `token` of a `Carried` batch, or the `call` of a dequeue.
+        The name is the `token` of a `ClientBatch`, or the `call` of a dequeue.
         Those of a batch that no broker has taken may go on under another name.
         """
 

@@ -21,12 +21,12 @@ from starlette.requests import Request
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, Carried, Guarded
+from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, ClientBatch, Guarded
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import AwaitGroup, CloseGroup, LookAtGroup, OpenGroup
-from jqueue.domain.operations.operator import Attend, Fence
+from jqueue.domain.operations.operator import Attend, EmptyCommit
 from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
 from jqueue.domain.operations.rules import SetSchedule
 from jqueue.ports.sharing import client_name
@@ -69,11 +69,11 @@ ACCESS: Mapping[str | type[Operation], frozenset[Role]] = {
     "POST /v1/calls": _ADDING,
     **dict.fromkeys(TRAVELLING, _OPERATORS),
     **dict.fromkeys((Enqueue, AllOrNothing), _ADDING),
-    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Attend, Fence), _WORKING),
+    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Attend, EmptyCommit), _WORKING),
     **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, *lookups.TRAVELLING), _WORKING),
     **dict.fromkeys((OpenGroup, CloseGroup, LookAtGroup, AwaitGroup), _ADDING),
     SetSchedule: _WORKING,  # a worker sets the cron entries of its handlers when it starts
-    Carried: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
+    ClientBatch: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another
     "GET /api/overview": OF_THE_PAGE,
     "GET /api/job": OF_THE_PAGE,
     "GET /api/job/events": OF_THE_PAGE,

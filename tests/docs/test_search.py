@@ -26,6 +26,6 @@ def test_the_right_page_is_found_first():
     node = shutil.which("node")
     if node is None or not (SITE / "searchindex.js").exists():
         pytest.skip("needs Node.js, and the site: make docs")
-    command = [node, Path(__file__).with_name("search.js"), SITE, *FIRST]
+    command = [node, str(Path(__file__).with_name("search.js")), str(SITE), *FIRST]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert FIRST == dict(zip(FIRST, found, strict=True))

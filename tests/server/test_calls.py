@@ -16,7 +16,7 @@ from jqueue.core.messages import MOST_VALUES, Batch, Claim, Stop, check_values, 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.models import job_of
-from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, decode_result, error_of
+from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded, decode_result, error_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
 from jqueue.domain.operations.enqueue import Enqueue
@@ -129,7 +129,7 @@ async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path)
         (Role.WORKER, Cancel("one")),
         (Role.WORKER, Guarded(Cancel("one"))),
         (Role.VIEWER, add("one")),
-        (Role.OPERATOR, Carried("c2", 1, "t", 0, (add("one"),))),
+        (Role.OPERATOR, ClientBatch("c2", 1, "t", 0, (add("one"),))),
     ],
     ids=str,
 )

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, LocalFileSystemStorage
-from jqueue.domain.operations.codec import TRAVELLING, Carried
+from jqueue.domain.operations.codec import TRAVELLING, ClientBatch
 from jqueue.server.access import Role, TokenFile
 from jqueue.server.api import ENDPOINTS, Done, Failed, NewClaim, NewJob
 from jqueue.server.openapi import PROBLEMS
@@ -30,7 +30,7 @@ some_json = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
 drawing = Drawing()
-operations = st.sampled_from([each for each in TRAVELLING if each is not Carried]).flatmap(drawing.of)
+operations = st.sampled_from([each for each in TRAVELLING if each is not ClientBatch]).flatmap(drawing.of)
 
 
 def valid_text(value):

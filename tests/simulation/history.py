@@ -14,12 +14,12 @@ from jqueue.domain.job import Claim
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import LastSequence
-from jqueue.domain.operations.operator import Attend, Fence, LeaveSeat, TakeSeat
+from jqueue.domain.operations.operator import Attend, EmptyCommit, LeaveSeat, TakeSeat
 from jqueue.ports.observer import AppliedCall, AppliedCalls, LandedCommit, Observer, SentCall
 from tests.simulation.chain import Created, Timeline, Version
 
 NEVER = float("inf")
-BY_ITSELF = (Fence, HandBack, HandBackCalls, Sweep, Attend, LastSequence, TakeSeat, LeaveSeat)
+BY_ITSELF = (EmptyCommit, HandBack, HandBackCalls, Sweep, Attend, LastSequence, TakeSeat, LeaveSeat)
 """What a queue object does by itself."""
 
 MOST_SHOWN = 2

@@ -15,11 +15,11 @@ from jqueue import JQueueError
 from jqueue.domain.job import Claim
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.bulk import BulkAdded, EnqueueSegments
-from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded
+from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Nack, Sweep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult
-from jqueue.domain.operations.operator import Fence, Reprioritise
+from jqueue.domain.operations.operator import EmptyCommit, Reprioritise
 from jqueue.domain.operations.rules import RunSchedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
@@ -137,12 +137,12 @@ class ModelAudit:
                 self._replay.call(applied)
             except Difference as difference:
                 raise Violation(MODEL, str(difference), version=after, call=call) from difference
-            landed = not (isinstance(first, Carried) and self._is_idle(first, after))
+            landed = not (isinstance(first, ClientBatch) and self._is_idle(first, after))
             for share, its in shares:
                 if its is not None:
                     self.answers[its].append(Answer(after, share, landed=landed))
                     self._note_claims(share, its, after)
-            if isinstance(first, Carried):
+            if isinstance(first, ClientBatch):
                 self.seen["batch of a client landed" if is_new else "batch of a client recognised or idle"] += 1
         self._model.committed()
         self._adopt(before, after)
@@ -153,14 +153,14 @@ class ModelAudit:
 
     def _is_new(self, operation: Operation, after: Version) -> bool:
         """Return False for the batch of a client that is known, or of which a version takes no note."""
-        if not isinstance(operation, Carried):
+        if not isinstance(operation, ClientBatch):
             return True
         known, noted = self._model.clients.get(operation.client), after.clients.get(operation.client)
         is_known = known is not None and known[0] == (operation.sequence, operation.token)
         is_noted = noted is not None and (noted["token"], noted["version"]) == (operation.token, after.number)
         return is_noted and not is_known
 
-    def _is_idle(self, batch: Carried, after: Version) -> bool:
+    def _is_idle(self, batch: ClientBatch, after: Version) -> bool:
         """Return True for a batch that has changed nothing. Sent again, it may be answered by what holds then."""
         noted = after.clients.get(batch.client)
         return noted is None or noted["token"] != batch.token
@@ -170,12 +170,12 @@ class ModelAudit:
     ) -> list[tuple[AppliedCall, Call | None]]:
         """Return what was applied for each call: several calls of another process may have come as one batch."""
         first = applied.operations[0]
-        name = first.token if isinstance(first, Carried) else getattr(first, "call", None)
+        name = first.token if isinstance(first, ClientBatch) else getattr(first, "call", None)
         if name is None:
             return [(applied, call)]
         if name not in self._sent:
             raise Violation(9, f"{name} landed, and nobody had sent it", version=version)
-        if not isinstance(first, Carried):
+        if not isinstance(first, ClientBatch):
             return [(applied, self._sent[name][0][1])]
         shares, place, told = list[tuple[AppliedCall, Call | None]](), 0, applied.outcome
         for operations, its in self._sent[name]:
@@ -313,7 +313,7 @@ class ModelAudit:
                 continue
             elif not isinstance(operation, (*BY_ITSELF, Configure)) and call is None:
                 raise Violation(9, f"{type(operation).__name__} landed, and nobody had called", version=after)
-        if call is None or isinstance(applied.operations[0], AwaitResult | Dequeue | HandBack | Fence):
+        if call is None or isinstance(applied.operations[0], AwaitResult | Dequeue | HandBack | EmptyCommit):
             return
         if (call.process != after.by and not travelled) or call.started > after.at:
             raise Violation(9, f"landed with a write of {after.by}", call=call, version=after)

@@ -18,7 +18,7 @@ from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
-from jqueue.domain.operations.operator import Attend, CreateQueue, Fence, LeaveSeat, TakeSeat
+from jqueue.domain.operations.operator import Attend, CreateQueue, EmptyCommit, LeaveSeat, TakeSeat
 from jqueue.errors import WorkerNotFoundError
 from jqueue.operations import (
     Ack,
@@ -201,7 +201,7 @@ class PlainQueue(PlainRules):
                     raise Refused(InvalidJobError)
                 self.changes += 1
                 return None
-            case Fence():
+            case EmptyCommit():
                 self.changes += 1
                 return None
             case Attend(workers):

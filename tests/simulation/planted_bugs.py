@@ -56,7 +56,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py", "StorageError) and error.nothing_written", "StorageError)", first=1
         ),
         "A dequeue whose wait was ended goes on for the time that it would have had": Bug(
-            "core/calls.py",
+            "core/call_queue.py",
             "            self._alarms.set(request, request.until, Request.expire)\n            if request.ending",
             "            if request.ending",
             first=15,
@@ -486,16 +486,16 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/codec.py",
             "record is not None and record.sequence >= self.sequence",
             "False",
-            also=Bug("core/service.py", "message.sequence <= before[0] and not message.again", "False"),
+            also=Bug("core/broker_server.py", "message.sequence <= before[0] and not message.again", "False"),
         ),
         "Nobody hands back the claims of a dequeue whose answer was lost": Bug(
-            "core/courier.py", "self._lost_calls[operation.call] = request", "pass", first=11
+            "core/broker_client.py", "self._lost_calls[operation.call] = request", "pass", first=11
         ),
         "The last batch of a client is forgotten, and `clients_evicted` does not record it": Bug(
             "domain/commits.py", "*(clients.pop(client).version for", "*(0 * clients.pop(client).version for", first=2
         ),
         "A client commits a batch that it has sent without its number": Bug(
-            "core/courier.py",
+            "core/broker_client.py",
             "left = [self._here(sent, callers), *(request for request in left if request not in there)]",
             "self._open = None",
             first=11,
@@ -522,10 +522,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/codec.py",
             "(record.sequence, record.token) == (self.sequence, self.token)",
             "record.sequence == self.sequence",
-            also=Bug("core/service.py", "message.sequence <= before[0] and not message.again", "False"),
+            also=Bug("core/broker_server.py", "message.sequence <= before[0] and not message.again", "False"),
         ),
         "Copies of the client name their dequeues alike": Bug(
-            "core/courier.py",
+            "core/broker_client.py",
             'f"{self.client}/{self._entropy.new_id()[:18]}"',
             'f"{self.client}/{len(self._engine.queue_id)}"',
         ),

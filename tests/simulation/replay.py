@@ -26,7 +26,7 @@ from jqueue.domain.operations.codec import (
     REFUSALS_KEPT,
     TRAVELLING,
     AllOrNothing,
-    Carried,
+    ClientBatch,
     Guarded,
     decode_operation,
     encode_operation,
@@ -143,7 +143,7 @@ class Replay:
     def _one(self, operation: Operation, told: Any) -> None:
         if _is_beyond(told):
             return
-        if isinstance(operation, Carried):
+        if isinstance(operation, ClientBatch):
             self._batch(operation, told)
             return
         before = self.model.copy()
@@ -154,7 +154,7 @@ class Replay:
             expected = refusal
         self._check_same(expected, told, operation)
 
-    def _batch(self, batch: Carried, told: list[Any]) -> None:
+    def _batch(self, batch: ClientBatch, told: list[Any]) -> None:
         """Do the calls of another process, each by itself; or compare what can still be told of them."""
         model, record = self.model, self.model.clients.get(batch.client)
         answers = list(zip(batch.operations, told, strict=True))

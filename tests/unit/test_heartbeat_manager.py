@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import nullcontext
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
@@ -272,13 +273,15 @@ async def test_many_claims_that_are_gone_at_once_are_each_looked_at_a_few_times(
             looks += 1
             return f"job {self.number}"
 
+    class Ended(JobNotFoundError):
+        ended_here = True
+
     class Gone:
         async def heartbeat_many(self, jobs, deadline=None):
-            errors = [JobNotFoundError(f"job {number}") for number in range(2000)]
-            for error in errors:
-                error.ended_here = True
-            return errors
+            return [Ended(f"job {number}") for number in range(2000)]
 
-    async with HeartbeatManager(Gone(), [Counted(number) for number in range(3000)], timedelta(seconds=1)):
+    claims: Any = [Counted(number) for number in range(3000)]
+    queue: Any = Gone()
+    async with HeartbeatManager(queue, claims, timedelta(seconds=1)):
         await asyncio.sleep(1.5)
     assert looks < 4 * 3000

@@ -18,8 +18,8 @@ import pytest
 from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect, open_storage
 from jqueue.adapters.storage import _unix_socket
 from jqueue.adapters.storage._unix_socket import HEAD, OWN_BYTES, SILENCE
+from jqueue.core.broker_server import STILL
 from jqueue.core.offer import WATCH
-from jqueue.core.service import STILL
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE

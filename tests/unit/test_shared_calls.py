@@ -14,11 +14,11 @@ from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
 from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import CLIENTS_KEPT
-from jqueue.domain.operations.codec import AllOrNothing, Carried, Guarded, encode_result, error_of, refusal_of
+from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded, encode_result, error_of, refusal_of
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
 from jqueue.domain.operations.enqueue import Arrive, Enqueue
-from jqueue.domain.operations.operator import Fence
+from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.domain.operations.rules import Configure, SetLimits, SetSchedule
 from jqueue.ports.queue import Wait
 from jqueue.ports.sharing import LARGEST_MESSAGE
@@ -104,7 +104,7 @@ async def test_a_claim_of_a_call_that_expired_while_this_process_looked_for_it_i
 @in_virtual_time
 async def test_a_call_of_several_operations_that_came_too_late_raises_that():
     async def handle(message):
-        late = [encode_result(Fence(), DeadlineExceededError("late")) for _ in range(message.count(b'"Ack"'))]
+        late = [encode_result(EmptyCommit(), DeadlineExceededError("late")) for _ in range(message.count(b'"Ack"'))]
         return encode(Answer(results=late))
 
     storage = GatedMemory()
@@ -124,7 +124,7 @@ async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
         await queue.ack_many(await queue.dequeue("a"))
         new = Enqueue("a", b"", unique_key="k", job_id="second", on_conflict="return")
         for again in (False, True):
-            batch = Carried("client", 1, "t", 1, (new, Fence()), (EPOCH + timedelta(1),) * 2, again)
+            batch = ClientBatch("client", 1, "t", 1, (new, EmptyCommit()), (EPOCH + timedelta(1),) * 2, again)
             [[job, _]] = await queue.apply(batch)
             assert (first.id, JobStatus.COMPLETED) == (job.id, job.status)
 
@@ -339,7 +339,7 @@ HARMFUL = [
     Arrive(JobRecord("wrong", "a", b"", JobStatus.QUEUED, 1, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=5))))),
     AllOrNothing((Enqueue("a", new_id="wrong"), SetLimits("a", rate=1, per=0))),
     Guarded(SetLimits("a", rate=1, per=0), entrypoint="a"),
-    Carried("another", 9, "t", 0, (Enqueue("a", new_id="wrong"),)),
+    ClientBatch("another", 9, "t", 0, (Enqueue("a", new_id="wrong"),)),
 ]
 
 

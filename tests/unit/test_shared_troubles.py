@@ -14,7 +14,7 @@ from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import JobRecord
 from jqueue.domain.models import QueueState
 from jqueue.domain.operations.base import perform
-from jqueue.domain.operations.codec import Carried, refusal_of
+from jqueue.domain.operations.codec import ClientBatch, refusal_of
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult
 from jqueue.domain.operations.operator import CreateQueue
@@ -79,7 +79,7 @@ async def client_of_offer(broker, wire):
 def test_a_look_that_is_refused_later_does_not_refuse_a_batch_that_has_landed():
     draft = Draft(QueueState())
     draft.note(draft.header.clients, "client", ClientRecord(3, "t", 1, EPOCH.timestamp()))
-    batch = Carried("client", 3, "t", 0, (Enqueue("a", b"", new_id="new"), AwaitResult("gone")), again=True)
+    batch = ClientBatch("client", 3, "t", 0, (Enqueue("a", b"", new_id="new"), AwaitResult("gone")), again=True)
     [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert "new" == results[0].id
     assert isinstance(results[1], JobNotFoundError)
@@ -89,7 +89,7 @@ def test_the_refusals_of_a_client_take_little_room_in_the_object():
     draft, key = Draft(QueueState()), "k" * 200
     perform([Enqueue("a", b"", unique_key=key, job_id="f" * 200)], draft, EPOCH)
     more = [Enqueue("a", b"", unique_key=key, new_id="i" * 190 + str(each), on_conflict="raise") for each in range(90)]
-    batch = Carried("client", 1, "t", 0, (Enqueue("a", b"", new_id="new"), *more))
+    batch = ClientBatch("client", 1, "t", 0, (Enqueue("a", b"", new_id="new"), *more))
     [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert len(encode(draft.header.clients)) < 10_000
     [again] = perform([batch], draft, EPOCH)  # type: ignore[misc]
@@ -102,14 +102,14 @@ def test_a_batch_that_has_landed_is_not_refused_if_its_results_are_too_large_for
     draft = Draft(QueueState())
     perform([Enqueue("a", bytes(1000), job_id="one")], draft, EPOCH)
     draft.note(draft.header.clients, "client", ClientRecord(3, "t", 1, EPOCH.timestamp()))
-    batch = Carried("client", 3, "t", 0, (Enqueue("a", job_id="one"),) * 5, again=True, answer_bytes=5000)
+    batch = ClientBatch("client", 3, "t", 0, (Enqueue("a", job_id="one"),) * 5, again=True, answer_bytes=5000)
     [results] = perform([batch], draft, EPOCH)  # type: ignore[misc]
     assert [JobRecord] * 2 + [UnknownOutcomeError] * 3 == [*map(type, results)]
 
 
 def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_has_changed_it_before():
     draft = Draft(QueueState())
-    batch = Carried("client", 1, "t", 0, (CreateQueue(),))
+    batch = ClientBatch("client", 1, "t", 0, (CreateQueue(),))
     perform([Configure(history=60.0), batch], draft, EPOCH)
     assert 1 == draft.header.clients["client"].sequence
     draft.settle()

@@ -230,7 +230,7 @@ def _first_of(refused: Mapping[str, JQueueError]) -> dict[str, Refused]:
     return kept
 
 
-class Carried(Operation, frozen=True):
+class ClientBatch(Operation, frozen=True):
     """A batch of calls that one process commits for another, at most once whoever commits it.
 
     The header notes the number of the last batch of each client. So a batch that is sent again, as its answer was
@@ -326,7 +326,7 @@ class Carried(Operation, frozen=True):
 TRAVELLING = (
     *(Dequeue, *ends.TRAVELLING, *enqueue.TRAVELLING, *lookups.TRAVELLING, *operator.TRAVELLING),
     *(*groups.TRAVELLING, *ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING),
-    *(Guarded, AllOrNothing, Carried),
+    *(Guarded, AllOrNothing, ClientBatch),
 )
 """The operations that have an encoded form.
 

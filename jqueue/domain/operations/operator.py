@@ -434,7 +434,7 @@ class LeaveSeat(Operation, frozen=True):
             draft.set_broker(seat.evolve(doubted_at=round(now.timestamp(), 3)))
 
 
-class Fence(Operation, frozen=True):
+class EmptyCommit(Operation, frozen=True):
     """Force a commit without a change. A write that was sent before, and has not landed by then, never will."""
 
     def change(self, draft: Draft, now: datetime) -> None:
@@ -519,4 +519,4 @@ class Reprioritise(OnJob, frozen=True):
         return after
 
 
-TRAVELLING = (Cancel, Reschedule, Reprioritise, Redrive, Purge, CreateQueue, Fence, Attend, StopWorker)
+TRAVELLING = (Cancel, Reschedule, Reprioritise, Redrive, Purge, CreateQueue, EmptyCommit, Attend, StopWorker)

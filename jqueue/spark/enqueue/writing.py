@@ -34,7 +34,7 @@ from jqueue.domain.job_options import OnConflict
 from jqueue.domain.limits import Limits, check_name
 from jqueue.domain.operations.bulk import TRANSACTION_KEPT, NewSegment, StagedReceipt, Transaction
 from jqueue.domain.operations.lookups import LastTransaction
-from jqueue.domain.operations.operator import Fence
+from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.log import Logger, logger_of
@@ -224,7 +224,7 @@ async def _never_lands(queue: DirectQueue, transaction: Transaction) -> bool:
     look = LastTransaction(transaction.app_id)
     [last] = await queue.apply(look)
     if last is None or last < transaction.version:
-        _, last = await queue.apply(Fence(), look)  # a write sent before it has landed by then, or never will
+        _, last = await queue.apply(EmptyCommit(), look)  # a write sent before it has landed by then, or never will
     return last is None or last < transaction.version
 
 

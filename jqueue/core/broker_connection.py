@@ -46,7 +46,7 @@ _LEFT_TO_PARENT: list[Link] = []
 """Connections from before a fork. They are never closed, nor collected: that would end them for the parent too."""
 
 
-class Discovery:
+class BrokerConnection:
     """Finds the broker of the queue, and keeps the connection to it.
 
     Args:

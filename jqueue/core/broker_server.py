@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from jqueue.core.calls import SHORTEST_POLL
+from jqueue.core.broker_connection import ask, is_absent
+from jqueue.core.call_queue import SHORTEST_POLL
 from jqueue.core.claims import ClaimRegistry
-from jqueue.core.discovery import ask, is_absent
 from jqueue.core.engine import Engine
 from jqueue.core.messages import (
     ANSWER_BYTES,
@@ -45,7 +45,7 @@ from jqueue.domain.limits import CLIENTS_KEPT, Limits
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import (
-    Carried,
+    ClientBatch,
     count_of,
     encode_result,
     held_by,
@@ -55,7 +55,7 @@ from jqueue.domain.operations.codec import (
 )
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
-from jqueue.domain.operations.operator import Fence, LeaveSeat, TakeSeat
+from jqueue.domain.operations.operator import EmptyCommit, LeaveSeat, TakeSeat
 from jqueue.domain.stats import crowd_warning
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
@@ -89,7 +89,7 @@ class _OthersClaims(ClaimRegistry):
         pass
 
 
-class Service:
+class BrokerServer:
     """Answers the messages of clients.
 
     Args:
@@ -179,8 +179,8 @@ class Service:
                 if (waiting := self._waiting.get(message.call)) is not None:
                     waiting.stop_waiting()
                 return self._done([])
-            courier = self._writer.courier
-            if self._leaving or (courier is not None and courier.client == message.client):
+            client = self._writer.broker_client
+            if self._leaving or (client is not None and client.client == message.client):
                 return Answer(leaving=True)  # a process that begins to serve may find itself, and would wait for itself
             if message.queue and not self._engine.queue_id and not await self._reaches_store():
                 return self._shunned()  # the client may have more time
@@ -209,7 +209,7 @@ class Service:
         away, self._away = self._away or self._callers.loop.time() > until + STILL, False
         if away:
             try:
-                probe = Fence() if self._engine.existed else LastSequence()  # a broker creates no queue
+                probe = EmptyCommit() if self._engine.existed else LastSequence()  # a broker creates no queue
                 await self._writer.enter([probe], PATIENCE, callers=self._callers, convert=list)
             except JQueueError:
                 self._away, away = True, False
@@ -251,7 +251,7 @@ class Service:
             del self._begun[next(iter(self._begun))]
         engine = self._engine
         now, longest = engine.now(), max([AGAIN * message.again, *message.seconds])
-        carried = Carried(
+        carried = ClientBatch(
             message.client,
             message.sequence,
             message.token,
@@ -317,7 +317,7 @@ class Service:
 def _claims(operation: Operation) -> bool:
     """Return True if an operation, or one that it holds, hands out claims, or speaks for another client."""
     looks = isinstance(operation, lookups.TRAVELLING)  # these come last, as operations that claim
-    claims = (operation.claims_jobs and not looks) or isinstance(operation, Carried)
+    claims = (operation.claims_jobs and not looks) or isinstance(operation, ClientBatch)
     return claims or any(map(_claims, held_by(operation)))
 
 
@@ -337,7 +337,7 @@ class HeaderOffer:
     """
 
     def __init__(
-        self, url: str, dial_url: DialURL, writer: Writer, engine: Engine, service: Service, entropy: Entropy
+        self, url: str, dial_url: DialURL, writer: Writer, engine: Engine, service: BrokerServer, entropy: Entropy
     ) -> None:
         self._url, self._dial_url, self._writer, self._engine = url, dial_url, writer, engine
         self._service, self._entropy = service, entropy

@@ -1,4 +1,4 @@
-"""The client's side: a courier takes the calls of a queue object to the broker that serves the queue.
+"""The client's side: it takes the calls of a queue object to the broker that serves the queue.
 
 Whatever goes wrong, the calls are committed by this process, as without a broker. A batch that was sent is committed
 under its number, so that it lands once, whoever commits it. A dequeue that was sent names its call, so that claims
@@ -19,7 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from jqueue.core.blob.lines import ENCODING_ERRORS
-from jqueue.core.discovery import LONGEST_PAUSE, Discovery
+from jqueue.core.broker_connection import LONGEST_PAUSE, BrokerConnection
 from jqueue.core.engine import Engine
 from jqueue.core.messages import BATCH_OPERATIONS, LONGEST, Answer, Batch, Claim, Stop, encode
 from jqueue.core.offer import Offer
@@ -42,7 +42,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import (
     TRAVELLING,
     AllOrNothing,
-    Carried,
+    ClientBatch,
     count_of,
     decode_result,
     encode_operation,
@@ -50,7 +50,7 @@ from jqueue.domain.operations.codec import (
 )
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
-from jqueue.domain.operations.operator import Attend, Fence, LeaveSeat
+from jqueue.domain.operations.operator import Attend, EmptyCommit, LeaveSeat
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.sharing import (
     DialURL,
@@ -63,7 +63,7 @@ from jqueue.ports.sharing import (
 )
 
 OWN_SECONDS = 30.0
-"""Seconds for a call that a courier makes for itself."""
+"""Seconds for a call that a client makes for itself."""
 
 STOP_AGAIN = 0.25
 """Seconds after which a broker is first asked again to end a wait. They double each time."""
@@ -128,7 +128,7 @@ class Sent:
 
 
 class OwnCall(Request):
-    """A call that the courier makes for itself.
+    """A call that the client makes for itself.
 
     Args:
         operation: prepared.
@@ -162,7 +162,7 @@ class OwnCall(Request):
         self._failed(error)
 
 
-class Courier:
+class BrokerClient:
     """Takes calls to the broker of the queue, one batch at a time, while there is a broker.
 
     Args:
@@ -191,8 +191,8 @@ class Courier:
         self._longest_poll = longest_poll
         self._beat = BEAT if isinstance(store, SupportsSharing) else SHARED_BEAT
         self._engine, self._clock, self._entropy = engine, clock, entropy
-        self._discovery = Discovery(store, engine, clock)
-        self.only: bool = self._discovery.only
+        self._connection = BrokerConnection(store, engine, clock)
+        self.only: bool = self._connection.only
         self.reset()
 
     def reset(self) -> None:
@@ -201,7 +201,7 @@ class Courier:
         self.answering = False
         self.abandon_seat()
         self.sequence: int = 0
-        self._discovery.reset()
+        self._connection.reset()
         self._open: Sent | None = None
         self._parked: dict[Request, Parked] = {}
         self._lost_calls: dict[str, Request] = {}
@@ -221,7 +221,7 @@ class Courier:
     @property
     def shares(self) -> bool:
         """True if calls share commits with those of other processes."""
-        return self.serving or self._discovery.current is not None
+        return self.serving or self._connection.current is not None
 
     @property
     def owes_claims(self) -> bool:
@@ -230,7 +230,7 @@ class Courier:
 
     def broker_came(self) -> bool:
         """Return True if another process may have begun to serve since the last look for a broker."""
-        return not self.serving and self._discovery.has_news()
+        return not self.serving and self._connection.has_news()
 
     def waits(self, request: Request) -> bool:
         """Return True if a broker will answer the call."""
@@ -241,18 +241,18 @@ class Courier:
 
         A dequeue is answered later. The other calls are answered when this returns, as far as the broker answers.
         """
-        discovery = self._discovery
+        connection = self._connection
         while True:
-            if not self.serving and (link := await discovery.connect()) is not None:
+            if not self.serving and (link := await connection.connect()) is not None:
                 try:
                     return await self._take(link, requests, callers)
                 except LinkError as error:
-                    discovery.drop(link, error)
+                    connection.drop(link, error)
                     for request in requests if self.only else ():
                         request.last_error = error
             if not self.only:
                 return self._left_to_us(requests, callers)
-            for request in requests if (why := discovery.why) is not None else ():
+            for request in requests if (why := connection.why) is not None else ():
                 request.last_error = why
                 if isinstance(why, StorageFatalError):
                     is_open = request.in_flight or request.open_writes
@@ -260,7 +260,7 @@ class Courier:
             waiting = [request for request in requests if request.awaited and request not in self._parked]
             if not waiting:
                 return []
-            await sleep_while_awaited(waiting, max(0.0, discovery.next_dial - self._clock.monotonic()))
+            await sleep_while_awaited(waiting, max(0.0, connection.next_dial - self._clock.monotonic()))
 
     def _left_to_us(self, requests: Sequence[Request], callers: Callers) -> list[Request]:
         """Return the calls that this process must commit itself, as no broker has answered."""
@@ -270,8 +270,8 @@ class Courier:
             left = [self._here(sent, callers), *(request for request in left if request not in there)]
         if self._lost_calls:
             left.append(self._hand_back_here(callers))
-        if (seat := self._discovery.gone) is not None and not all(map(_may_change_nothing, left)):
-            self._discovery.gone = None
+        if (seat := self._connection.gone) is not None and not all(map(_may_change_nothing, left)):
+            self._connection.gone = None
             left.append(OwnCall(LeaveSeat(seat.writer, seat.term, doubted=True), callers, lambda _: None))
         return left
 
@@ -323,7 +323,7 @@ class Courier:
                     break
                 some.append(batch.popleft())
             self.sequence += 1
-            base = self._discovery.version or self._engine.draft.header.version
+            base = self._connection.version or self._engine.draft.header.version
             self._open = Sent(self.sequence, self._entropy.new_id()[:18], base, some)
             self._engine.observers.sent(self._open.token, [request for request, *_ in some])
             try:
@@ -343,7 +343,7 @@ class Courier:
     def _done_without_store(self, requests: Sequence[Request]) -> list[Request]:
         """Answer calls that do not travel, where no process but the broker can commit."""
         for request in requests:
-            if all(isinstance(operation, Fence) for operation in request.operations):
+            if all(isinstance(operation, EmptyCommit) for operation in request.operations):
                 request.settle([None for _ in request.operations])  # every batch that was sent is known by now
             else:
                 names = ", ".join(sorted({type(operation).__name__ for operation in request.operations}))
@@ -370,7 +370,7 @@ class Courier:
         for request, *_ in sent.parcels:
             request.in_flight = True
         try:
-            answer = await self._discovery.exchange(link, encoded)
+            answer = await self._connection.exchange(link, encoded)
         except LinkError as error:
             sent.again = sent.again or error.sent
             if not sent.again:
@@ -471,7 +471,7 @@ class Courier:
         now, base = self._engine.now(), asyncio.get_running_loop().time()
         seconds = sent.seconds(base)
         due = tuple(now + timedelta(seconds=each) for each in seconds)
-        carried = Carried(self.client, sent.sequence, sent.token, sent.base, sent.operations, due, again=True)
+        carried = ClientBatch(self.client, sent.sequence, sent.token, sent.base, sent.operations, due, again=True)
 
         def settled(outcome: Any) -> None:
             if isinstance(outcome, JQueueError):
@@ -518,7 +518,7 @@ class Courier:
 
     async def _wait_for_jobs(self, link: Link, request: Request, operation: Dequeue, message: bytes) -> None:
         try:
-            answer = await self._discovery.exchange(link, message)
+            answer = await self._connection.exchange(link, message)
             failure = None if answer.error is None else error_of(answer.error)
             if answer.leaving or isinstance(failure, UnknownOutcomeError):
                 raise LinkError("the broker is leaving", sent=failure is not None, pause=answer.pause)
@@ -543,7 +543,7 @@ class Courier:
                 request.open_writes += 1  # until the claims are handed back
                 request.doubtful = True
             request.in_flight = False
-            self._discovery.drop(link, error)
+            self._connection.drop(link, error)
         finally:
             self._parked.pop(request, None)
         self.wake()
@@ -571,11 +571,11 @@ class Courier:
             message, pause = encode(Stop(client=self.client, queue=self._engine.queue_id, call=call)), STOP_AGAIN
             try:
                 while not answering.done():  # a message on a connection of its own may overtake the dequeue's
-                    await self._discovery.exchange(link, message)
+                    await self._connection.exchange(link, message)
                     await asyncio.wait([answering], timeout=pause)
                     pause *= 2
             except LinkError as error:
-                self._discovery.drop(link, error)
+                self._connection.drop(link, error)
 
         task = asyncio.get_running_loop().create_task(stop(), name="jqueue-stop")
         self._stops.add(task)
@@ -620,7 +620,7 @@ class Courier:
         """End the connections, and what still waits for an answer."""
         for task in (*(parked.task for parked in self._parked.values()), *self._stops):
             task.cancel()
-        self._discovery.close()
+        self._connection.close()
 
 
 def _left(request: Request, now: float) -> float:
@@ -630,7 +630,7 @@ def _left(request: Request, now: float) -> float:
 
 def _travels(operation: Operation) -> bool:
     """Return True if a broker can commit an operation for this process. A fence is about the writes of this one."""
-    return isinstance(operation, TRAVELLING) and operation.large is None and not isinstance(operation, Fence)
+    return isinstance(operation, TRAVELLING) and operation.large is None and not isinstance(operation, EmptyCommit)
 
 
 def _looks(operations: Sequence[Operation]) -> bool:

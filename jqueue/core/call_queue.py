@@ -29,7 +29,7 @@ from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosed
 from jqueue.domain.job import Claim
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import HandBack
-from jqueue.domain.operations.operator import Fence
+from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Wait
@@ -172,7 +172,7 @@ SHORTEST_POLL = 0.01
 POLL_GROWTH = 1.5
 
 
-class Calls(ABC):
+class CallQueue(ABC):
     """The calls of one queue object, and the task that does them.
 
     Args:
@@ -358,7 +358,7 @@ class Calls(ABC):
         seconds = self.deadline if timeout is None else timeout
         if request.verdict is None:
             self._join_running_loop()
-            fence = self._own_request(Fence(), seconds)
+            fence = self._own_request(EmptyCommit(), seconds)
             self.pending.append(fence)  # sent even if the queue is closed: it belongs to an earlier call
             self._go_on()
             try:
