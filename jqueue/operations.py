@@ -8,7 +8,16 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import CancelGroup, CloseGroup, GroupStatus, OpenGroup
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Redriven, Reprioritise, Reschedule, StopWorker
 from jqueue.domain.operations.ranges import ClaimRange, EndRange
-from jqueue.domain.operations.rules import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
+from jqueue.domain.operations.rules import (
+    Configure,
+    Pause,
+    PauseSchedule,
+    Reset,
+    Resume,
+    SetLimits,
+    SetSchedule,
+    Unschedule,
+)
 from jqueue.domain.segments import RangeClaim, RangeFailure
 
 __all__ = [
@@ -28,6 +37,7 @@ __all__ = [
     "OpenGroup",
     "Operation",
     "Pause",
+    "PauseSchedule",
     "Purge",
     "RangeClaim",
     "RangeFailure",
@@ -36,6 +46,7 @@ __all__ = [
     "Reprioritise",
     "RequeueStale",
     "Reschedule",
+    "Reset",
     "Resume",
     "SetLimits",
     "SetSchedule",

@@ -1,4 +1,4 @@
-"""`jqueue schedule URL NAME`: sets a cron entry, removes it, or enqueues a job of it now."""
+"""`jqueue schedule URL NAME`: sets a cron entry, pauses or removes it, or enqueues a job of it now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jqueue.cli.printing import instant, moment, tell
 from jqueue.domain.job_options import SCHEDULE_OPTIONS, ScheduleOptions
 from jqueue.domain.models import Job
 from jqueue.domain.operations.codec import Guarded
-from jqueue.domain.operations.rules import RunSchedule, SetSchedule
+from jqueue.domain.operations.rules import PauseSchedule, Reset, RunSchedule, SetSchedule
 from jqueue.domain.printable import printable
 
 
@@ -33,21 +33,25 @@ def schedule(
     file: PayloadFile = None,
     options: dict[str, Any] = {},  # noqa: B006 - replaced by the flags
     run_now: Annotated[bool, typer.Option("--run-now", help="Enqueue a job of the entry now.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Enqueue no jobs of the entry until --resume.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="End the pause. Missed times are left out.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Take the values that the program declares.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the entry. Its jobs stay.")] = False,
     as_json: AsJSON = False,
 ) -> None:
-    """Set a cron entry, which enqueues a job at each of its times; or --remove it, or --run-now.
+    """Set a cron entry, which enqueues a job at each of its times; or --pause, --remove or --reset it, or --run-now.
 
     At each time, one job is enqueued, whatever the number of workers. If there is an entry of this name, it is changed:
     what is not given stays as it is. The jobs are enqueued by the workers, so none is while no worker runs. A DURATION
-    is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d. `jqueue stats` lists the entries.
+    is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d. `jqueue stats` lists the entries. An entry that is changed
+    here stays so when a worker starts whose program declares it differently, until --reset.
 
-    With --remove or --run-now, the entry must exist, and no other option is taken. After --run-now, the next worker
-    that is free takes the job; the times of the entry stay as they are.
+    Of the options from --run-now to --remove, at most one is taken, alone, and the entry must exist. After --run-now,
+    the next worker that is free takes the job; the times of the entry stay as they are.
     """
     is_given = bool(options) or {cron, entrypoint, timezone, payload, file} != {None}
-    if remove + run_now + is_given > 1:
-        raise RefusedError("give --remove or --run-now, and no other option")
+    if remove + run_now + pause + resume + reset + is_given > 1:
+        raise RefusedError("give one of --run-now, --pause, --resume, --reset and --remove, and no other option")
 
     async def change(opened: OpenedQueue) -> tuple[dict[str, Any], str]:
         queue = opened.queue
@@ -59,6 +63,15 @@ def schedule(
             job: Job = await opened.apply(RunSchedule(name))
             values = {"id": job.id, "entrypoint": job.entrypoint, "schedule": name}
             return values, f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})"
+        if pause or resume:
+            entry = await opened.apply(PauseSchedule(name, paused=pause))
+            next_job = f"resumed; the next job is enqueued at {moment(entry.next_at)} UTC"
+            sentence = "paused: it enqueues no jobs until --resume" if pause else next_job
+            return {"name": name, "paused": entry.paused, "next_at": instant(entry.next_at)}, sentence
+        if reset:
+            was_set = await opened.apply(Reset(schedule=name))
+            words = "the program's values hold again" if was_set else "no operator has changed it: it stays as it is"
+            return {"name": name, "reset": was_set}, words
         queue.capabilities.require("schedules")
         known = opened.view.header.schedules.get(name)
         times = {"cron": cron, "entrypoint": entrypoint, "timezone": timezone}
@@ -74,7 +87,7 @@ def schedule(
                 "elsewhere, and give its address"
             )
         kept = () if known is None else ("cron", "entrypoint", "timezone", "payload", *SCHEDULE_OPTIONS)
-        operation = SetSchedule(name, **{key: getattr(known, key) for key in kept} | given)
+        operation = SetSchedule(name, **{key: getattr(known, key) for key in kept} | given, by="operator")
         entry = await opened.apply(operation if known is None else Guarded(operation, schedule=known))
         values = {"name": name, "cron": entry.cron, "timezone": entry.timezone, "entrypoint": entry.entrypoint}
         what = "added; the first" if known is None else "changed the entry of this name; the next"

@@ -35,9 +35,9 @@ from jqueue.domain.errors import ChangedMeanwhileError, HistoryDamagedError, Inv
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
-from jqueue.domain.operations.rules import Pause, Resume, SetLimits
+from jqueue.domain.operations.rules import Pause, Reset, Resume, SetLimits
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings
+from jqueue.domain.rules import SETTINGS, EntrypointRules, QueueSettings, given
 from jqueue.domain.stats import EntrypointStats, QueueStats, sum_of
 
 LISTED = 20
@@ -311,15 +311,17 @@ def _writers(writers: Sequence[Figures], now: datetime) -> Iterator[Row]:
 
 def _limits(entrypoints: Mapping[str, Figures]) -> Iterator[Row]:
     for name, each in entrypoints.items():
-        if each["max_running"] or each["rate"]:
+        if each["max_running"] or each["rate"] or each["by_operator"]:
             running = f"{each['in_progress']} of {each['max_running']}" if each["max_running"] else "no limit"
-            yield [name, running, f"{each['rate']} in {each['per']:g} s" if each["rate"] else "no limit"]
+            claims = f"{each['rate']} in {each['per']:g} s" if each["rate"] else "no limit"
+            yield [name, running, f"{claims}, set by an operator" if each["by_operator"] else claims]
 
 
 def _schedules(schedules: Sequence[Figures], now: datetime) -> Iterator[Row]:
     for each in schedules:
         when = datetime.fromisoformat(each["next_at"])
-        yield [each["name"], each["entrypoint"], f"{each['cron']} {each['timezone']}", moment(when), age(when - now)]
+        cron = f"{each['cron']} {each['timezone']}{', set by an operator' if each['by_operator'] else ''}"
+        yield [each["name"], each["entrypoint"], cron, moment(when), "paused" if each["paused"] else age(when - now)]
 
 
 def init(url: URL, as_json: AsJSON = False) -> None:
@@ -441,13 +443,16 @@ def limit(
     per: Annotated[str | None, option("DURATION", "Period of --rate: 60, 90s, 15m, 12h.")] = None,
     no_running: Annotated[bool, typer.Option("--no-running", help="Remove the limit on jobs in progress.")] = False,
     no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the limit on claims.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Take the limits that the program declares.")] = False,
     as_json: AsJSON = False,
 ) -> None:
     """Set the limits of an entrypoint; without options, show its limits.
 
     They hold for all workers of the queue together. A limit that is not named stays as it is. Jobs in progress
-    continue.
+    continue. Limits that are set here stay when a worker starts whose program declares others, until --reset.
     """
+    if reset and (no_running or no_rate or {running, rate, per} != {None}):
+        raise RefusedError("give --reset alone")
     seconds = None if per is None else duration("--per", per)
     if (rate is None) != (per is None):
         raise RefusedError("give --rate and --per together: --rate 100 --per 60 means 100 claims a minute")
@@ -456,6 +461,7 @@ def limit(
 
     async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
         opened.queue.capabilities.require("limits")
+        was_set = reset and await opened.apply(Reset(entrypoint))
         while True:
             before = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
             after = SetLimits(
@@ -463,10 +469,14 @@ def limit(
                 running=None if no_running else running or before.max_running,
                 rate=None if no_rate else rate or before.rate,
                 per=None if no_rate else before.per if seconds is None else seconds,
+                by="operator",
             )
             rules = before.evolve(max_running=after.running, rate=after.rate, per=after.per)
-            if rules == before:
-                return before, False
+            if rules == before and (before.declared is not None or not (running or rate or no_running or no_rate)):
+                return before, was_set
+            rules = rules.evolve(
+                declared=EntrypointRules(**given(before)) if rules.declared is None else rules.declared
+            )
             try:
                 await opened.apply(Guarded(after, entrypoint=entrypoint, rules=before))
             except ChangedMeanwhileError:
@@ -474,11 +484,13 @@ def limit(
             return rules, True
 
     rules, changed = on_queue(url, change)
+    by_operator = rules.declared is not None
     told = {"running": rules.max_running, "rate": rules.rate, "per": rules.per, "paused": rules.paused}
     most = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
     claims = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
-    words = f"in progress: {most}; claims: {claims}{'; this entrypoint is paused' if rules.paused else ''}"
-    tell({"entrypoint": entrypoint, **told, "changed": changed}, words, as_json=as_json)
+    words = f"in progress: {most}; claims: {claims}{'; set by an operator' if by_operator else ''}"
+    words += "; this entrypoint is paused" if rules.paused else ""
+    tell({"entrypoint": entrypoint, **told, "by_operator": by_operator, "changed": changed}, words, as_json=as_json)
 
 
 class Setting(NamedTuple):

@@ -183,6 +183,7 @@ class ShownEntrypoint(ShownFigures):
     max_running: int | None
     rate: int | None
     per: float | None
+    by_operator: bool
 
 
 class ShownSchedule(msgspec.Struct):
@@ -194,6 +195,8 @@ class ShownSchedule(msgspec.Struct):
     entrypoint: str
     priority: int
     next_at: Instant | None
+    paused: bool
+    by_operator: bool
 
 
 class ShownWorker(msgspec.Struct):
@@ -276,6 +279,7 @@ def stats_values(
             "paused": figures.paused,
             "why_waiting": waits.get(each),
             **{key: getattr(rules, key) for key in ("max_running", "rate", "per")},
+            "by_operator": rules.declared is not None,
         }
     schedules = [as_shown(schedule, now) for schedule in header.schedules.values()]
     made = {
@@ -292,7 +296,8 @@ def stats_values(
         "holders": dict(stats.holders or {}),
         "entrypoints": entrypoints,
         "schedules": [
-            _values(ShownSchedule, each, {}) for each in sorted(schedules, key=lambda each: (each.next_at, each.name))
+            _values(ShownSchedule, each, {"by_operator": each.declared is not None})
+            for each in sorted(schedules, key=lambda each: (each.next_at, each.name))
         ],
         "dead_retention": header.settings.dead_retention,
         "blob_bytes": header.settings.blob_bytes,

@@ -354,6 +354,7 @@ def schedule_bytes(schedule: Schedule) -> int:
     """Return about how many bytes a cron entry takes in the blob."""
     size = SCHEDULE_BYTES + len(schedule.payload) * 4 // 3 + SPAN_BYTES * len(schedule.fired)
     size += sum(written_bytes(text) for text in (schedule.name, schedule.entrypoint, schedule.cron))
+    size += 0 if schedule.declared is None else schedule_bytes(schedule.declared)
     return size + sum(written_bytes(name) + written_bytes(text) + 4 for name, text in schedule.headers.items())
 
 

@@ -326,7 +326,8 @@ class Order:
 
     def next_due(self) -> datetime | None:
         """Return the next time after the last `take` at which a job or cron entry is due, or a rate allows a claim."""
-        times = [time for each in self.schedules.values() if (time := time_shown(each, self._now)) > self._now]
+        entries = (each for each in self.schedules.values() if not each.paused)
+        times = [time for each in entries if (time := time_shown(each, self._now)) > self._now]
         if (top := self._scheduled.top()) is not None:
             times.append(top[0])
         if self._rows.segments and (first := self._rows.next_due(self._now)) is not None:

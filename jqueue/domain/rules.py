@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 from msgspec.structs import force_setattr
@@ -32,6 +32,9 @@ from jqueue.domain.fields import (
 LIMITS = "limits"
 """The critical feature of a blob with limits. A program that does not know it would claim beyond the limits."""
 
+CRON_PAUSE = "cron_pause"
+"""The critical feature of a blob with a paused cron entry. A program that does not know it would enqueue its jobs."""
+
 HISTORY = "history"
 """The critical feature of a blob with a history. A program that does not know it would leave gaps."""
 
@@ -44,12 +47,15 @@ class EntrypointRules(Entry, frozen=True):
         max_running: number of its jobs that may be in progress at once; None means any number.
         rate: number of its jobs that may be claimed within any `per` seconds; None means any number.
         per: the window of `rate`, in seconds.
+        declared: the limits that the program's workers declare, while those of an operator hold in their place; None
+            if no operator has set any.
     """
 
     paused: bool = False
     max_running: Positive | None = None
     rate: Positive | None = None
     per: Annotated[float, Meta(gt=0)] | None = None
+    declared: EntrypointRules | None = None
 
     def __post_init__(self) -> None:
         if (self.rate is None) != (self.per is None):
@@ -105,6 +111,9 @@ class Schedule(Entry, frozen=True):
         next_at: the first occurrence after all that were fired. A clock that is not behind them fires it next.
         fired: the spans whose occurrences are done, in order: see `jqueue.domain.rules`. Empty if an older
             version wrote the entry; then nothing before `next_at` will be fired.
+        paused: True if it enqueues no jobs. Occurrences until it is resumed are passed.
+        declared: the entry as the program declares it, while an operator's holds in its place; None if no operator has
+            set it.
     """
 
     name: JobId
@@ -121,6 +130,8 @@ class Schedule(Entry, frozen=True):
     concurrency_limit: Positive | None = None
     keep_result: Seconds | None = None
     fired: tuple[Span, ...] = ()
+    paused: bool = False
+    declared: Schedule | None = None
 
     def __post_init__(self) -> None:
         force_setattr(self, "headers", FrozenHeaders(self.headers) if self.headers else NO_HEADERS)
@@ -261,7 +272,7 @@ def is_pending(schedule: Schedule, now: datetime) -> bool:
 
     It computes no times in the common case: everything before `now` was fired, and the entry is not due.
     """
-    if schedule.fired and schedule.fired[-1].last <= now < schedule.next_at:
+    if schedule.paused or (schedule.fired and schedule.fired[-1].last <= now < schedule.next_at):
         return False
     try:
         return next_time(schedule, now) <= now or is_behind(schedule, now)
@@ -297,6 +308,18 @@ def with_fired(schedule: Schedule, occurrence: datetime, now: datetime) -> Sched
     return schedule.evolve(fired=_merged(spans), next_at=next_at)
 
 
+def without_missed(schedule: Schedule, now: datetime) -> Schedule:
+    """Return an entry whose occurrences until `now` are passed.
+
+    Raises:
+        InvalidJobError: this machine cannot read the entry's expression or time zone.
+    """
+    *before, last = schedule.fired or (passed_by(now),)
+    if now < last.last:  # another clock is ahead, and has passed them
+        return schedule
+    return schedule.evolve(fired=(*before, Span(last.first, passed_by(now).last)), next_at=_after(schedule, now))
+
+
 def time_shown(schedule: Schedule, now: datetime) -> datetime:
     """Return `next_time`; if this machine cannot read the entry, the time that another writer has stored."""
     try:
@@ -308,6 +331,17 @@ def time_shown(schedule: Schedule, now: datetime) -> datetime:
 def as_shown(schedule: Schedule, now: datetime) -> Schedule:
     """Return the entry as callers see it: its next time by a clock that shows `now`, and no spans."""
     return schedule.evolve(next_at=time_shown(schedule, now), fired=())
+
+
+def given(rule: EntrypointRules | Schedule) -> dict[str, Any]:
+    """Return the values of a rule that its setter gives: neither its pause nor what is computed."""
+    others = ("next_at", "fired", "paused", "declared", "extra")
+    return {name: getattr(rule, name) for name in rule.__struct_fields__ if name not in others}
+
+
+def is_overridden(rule: EntrypointRules | Schedule) -> bool:
+    """Return True if an operator's values hold in place of others that the program declares."""
+    return rule.declared is not None and given(rule) != given(rule.declared)
 
 
 def _place(spans: tuple[Span, ...] | list[Span], now: datetime) -> int:

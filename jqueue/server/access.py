@@ -120,6 +120,8 @@ def check_operation(role: Role, operation: Operation) -> None:
         Problem: it may not.
     """
     check(role, type(operation))
+    if isinstance(operation, SetSchedule) and operation.by == "operator" and role is not Role.OPERATOR:
+        raise not_allowed(f"a {role} may not do SetSchedule as an operator")
     if isinstance(operation, Enqueue) and operation.on_conflict == "replace" and role not in REPLACING:
         raise not_allowed(f"a {role} may not do Enqueue with on_conflict='replace': the job may be another program's")
 

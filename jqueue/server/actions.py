@@ -36,7 +36,16 @@ from jqueue.domain.operations.codec import Guarded, asked_by
 from jqueue.domain.operations.ends import RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule, StopWorker
-from jqueue.domain.operations.rules import Pause, Resume, RunSchedule, SetLimits, SetSchedule, Unschedule
+from jqueue.domain.operations.rules import (
+    Pause,
+    PauseSchedule,
+    Reset,
+    Resume,
+    RunSchedule,
+    SetLimits,
+    SetSchedule,
+    Unschedule,
+)
 from jqueue.domain.rules import EntrypointRules, Schedule
 from jqueue.domain.selection import QUEUED, Phase, phase_of
 from jqueue.ports.clock import Clock
@@ -163,7 +172,7 @@ def _set_schedule(known: Schedule | None, values: Values) -> Operation:
     if payload is None:
         payload = b"" if known is None else known.payload
     options |= {"payload": payload, "timezone": values["timezone"] or "UTC", "priority": values["priority"] or 0}
-    return SetSchedule(values["name"], values["cron"], values["entrypoint"], **options)
+    return SetSchedule(values["name"], values["cron"], values["entrypoint"], **options, by="operator")
 
 
 def _payload(values: Values) -> bytes | None:
@@ -202,7 +211,13 @@ def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
     return "reschedule", {"delay": "0s", "run_at": None if job.run_at is None else job.run_at.timestamp()}
 
 
+def _set_limits(name: str, values: Values) -> Operation:
+    return SetLimits(name, values["max_running"], values["rate"], values["per"], by="operator")
+
+
 def _old_limits(rules: EntrypointRules) -> tuple[str, dict[str, Any]]:
+    if rules.declared is None:
+        return "reset-limits", {}
     per = None if rules.per is None else f"{Decimal(rules.per):f}s"
     return "limit", {"max_running": rules.max_running, "rate": rules.rate, "per": per}
 
@@ -270,9 +285,9 @@ ACTIONS: Mapping[str, Action] = {
         lambda name, _: Resume(name), needs=("limits",), undo=lambda _: ("pause", {}),
     ),
     "limit": Action(
-        "entrypoint", "Limits…", "Limits of an entrypoint", "They hold for all workers. An empty field is no limit.",
-        "Set the limits", "New limits",
-        lambda name, values: SetLimits(name, running=values["max_running"], rate=values["rate"], per=values["per"]),
+        "entrypoint", "Limits…", "Limits of an entrypoint",
+        "They hold for all workers, and stay when a program starts that declares others. An empty field is no limit.",
+        "Set the limits", "New limits", _set_limits,
         (
             Field("entrypoint", "Entrypoint", required=True),
             Field("max_running", "Jobs in progress at once", "integer"),
@@ -280,6 +295,11 @@ ACTIONS: Mapping[str, Action] = {
             Field("per", "… within any", "duration", "For example 60s or 1h."),
         ),
         needs=("limits",), undo=_old_limits,
+    ),
+    "reset-limits": Action(
+        "entrypoint", "Reset…", "Take the limits that the program declares?",
+        "They replace those that an operator has set.", "Reset", "Reset", lambda name, _: Reset(name),
+        needs=("limits",),
     ),
     "schedule": Action(
         "entry", "Change…", "Set a cron entry", "Each occurrence adds one job.", "Set the entry", "Set the cron entry",
@@ -299,6 +319,18 @@ ACTIONS: Mapping[str, Action] = {
         "entry", "Run now…", "Run this cron entry now?",
         "One more job is added now. The times of the entry stay as they are.", "Add the job", "Added job",
         lambda entry, _: RunSchedule(entry.name), needs=("schedules",),
+    ),
+    "pause-schedule": Action(
+        "entry", "Pause…", "Pause this cron entry?", "It adds no jobs until it is resumed.", "Pause", "Paused",
+        lambda entry, _: PauseSchedule(entry.name), needs=("schedules",),
+    ),
+    "resume-schedule": Action(
+        "entry", "Resume…", "Resume this cron entry?", "It adds jobs again. The missed ones are left out.", "Resume",
+        "Resumed", lambda entry, _: PauseSchedule(entry.name, paused=False), needs=("schedules",),
+    ),
+    "reset-schedule": Action(
+        "entry", "Reset…", "Take the values that the program declares?", "They replace those that an operator has set.",
+        "Reset", "Reset", lambda entry, _: Reset(schedule=entry.name), needs=("schedules",),
     ),
     "unschedule": Action(
         "entry", "Remove…", "Remove this cron entry?",

@@ -32,7 +32,10 @@ def without_payloads(state: QueueState) -> bytes:
     header, suffix, digest = header_of(state), *_WITHHELD
     header = replace(
         header,
-        schedules={name: each.evolve(payload=b"", headers={}, extra=None) for name, each in header.schedules.items()},
+        schedules={
+            name: each.evolve(payload=b"", headers={}, declared=None, extra=None)
+            for name, each in header.schedules.items()
+        },
         clients={name: each.evolve(refused={}, extra=None) for name, each in header.clients.items()},
         history=None if header.history is None else header.history.evolve(batches=(), extra=None),
         extra=None,

@@ -195,7 +195,7 @@ async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: d
             if opening is not None:
                 moments.append(max(datetime.fromtimestamp(opening, UTC), now) + A_TICK)
     if end is not None:
-        entries = [entry for entry in state.schedules.values() if entry.entrypoint in names]
+        entries = [each for each in state.schedules.values() if each.entrypoint in names and not each.paused]
         moments += [time_shown(entry, now) for entry in entries]
     return min((moment for moment in moments if moment > now and (end is None or moment <= end)), default=None)
 

@@ -54,6 +54,7 @@ from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Cancel
+from jqueue.domain.operations.rules import PauseSchedule, Reset, SetLimits, SetSchedule
 from jqueue.ports.queue import JobQueue, SupportsHistory
 from jqueue.ports.storage import ObjectStoragePort, SupportsObjects
 from jqueue.runtime.system import SystemClock
@@ -699,6 +700,18 @@ class QueueContract(QueueContractBase):
             rules = (await second.read_state()).entrypoints
             assert (rules["work"].max_running, rules["rated"].rate, rules["paused"].paused) == (1, 1, True)
 
+    async def test_limits_of_an_operator_stay_when_a_program_declares_its_own(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["limits"]) as [operator, program]:
+            declared = SetLimits("work", running=2, by="program")
+            await program.apply(declared)
+            await operator.apply(SetLimits("work", running=1, by="operator"))
+            [rules] = await program.apply(declared)
+            assert (rules.max_running, rules.declared.max_running) == (1, 2)
+            await self.several(program, 3)
+            assert len(await program.dequeue("work", batch_size=3)) == 1
+            assert await operator.apply(Reset("work"), Reset("work")) == [True, False]
+            assert len(await program.dequeue("work", batch_size=3)) == 1, "the program's limit must hold again"
+
     async def test_a_key_is_exact_for_queue_objects_that_claim_at_once(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["limits"]) as queues:
             enqueued = [await self.keyed(queues[0], "ab"[number % 2], limit=2) for number in range(8)]
@@ -724,6 +737,23 @@ class QueueContract(QueueContractBase):
                 assert len(jobs) == 2
                 assert {occurrence(job) for job in jobs} == {NOON + timedelta(hours=hour)}
                 assert sorted(job.id.split(":")[1] for job in jobs) == ["one", "two"]
+
+    async def test_a_paused_entry_passes_its_times_and_an_operators_one_stays(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            declared = SetSchedule("one", HOURLY, "work", by="program")
+            await queue.apply(declared, PauseSchedule("one"))
+            await other.apply(SetSchedule("one", HOURLY, "work", b"new", by="operator"))
+            for hour, fired in enumerate((False, False, True)):
+                clock.time = NOON + timedelta(hours=hour, seconds=9)
+                assert len(await queue.dequeue("work")) == fired
+                if hour == 1:
+                    [entry] = await other.apply(PauseSchedule("one", paused=False))
+                    assert entry.next_at == NOON + timedelta(hours=2)
+                    assert await queue.dequeue("work") == [], "a missed time was made up for"
+            [entry] = await queue.apply(declared)
+            assert (entry.payload, entry.paused) == (b"new", False)
+            await other.apply(Reset(schedule="one"))
+            assert [each.payload for each in await queue.schedules()] == [b""]
 
     async def test_a_job_fired_is_as_the_entry_says(self, make_queue: QueueFactory) -> None:
         async with self.clocked(make_queue, 2) as (clock, [queue, other]):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
+from jqueue.domain.operations.rules import SetLimits, SetSchedule
+from jqueue.domain.rules import is_overridden
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import Operator
 from jqueue.runtime.tasks import all_at_once
@@ -48,23 +49,24 @@ async def declare(
 ) -> None:
     """Set all limits and schedules concurrently, and repeat each call until it succeeds. Equal values change nothing.
 
+    What an operator has set stays. A line in the log names each such value that differs.
+
     Raises:
         InvalidJobError: the queue does not support limits or schedules, or a value is invalid.
         StorageFatalError: the queue cannot be used.
     """
-    calls: list[Callable[[], Awaitable[Any]]] = []
+    operations: list[SetLimits | SetSchedule] = []
     for handler in handlers:
         options = handler.options
         if options.max_running is not None or options.rate is not None:
             queue.capabilities.require("limits")
             rate, per = (None, None) if options.rate is None else (options.rate.count, options.rate.per)
-            calls.append(partial(queue.limit, handler.entrypoint, running=options.max_running, rate=rate, per=per))
+            operations.append(SetLimits(handler.entrypoint, options.max_running, rate, per, by="program"))
     for cron in crons:
         queue.capabilities.require("schedules")
         options = cron.handler.options
-        calls.append(
-            partial(
-                queue.schedule,
+        operations.append(
+            SetSchedule(
                 cron.name,
                 cron.cron,
                 cron.handler.entrypoint,
@@ -74,20 +76,29 @@ async def declare(
                 max_attempts=options.attempts_said,
                 unique_key=cron.unique_key,
                 keep_result=options.keep_result,
+                by="program",
             )
         )
-    await all_at_once(*(_until_done(call, health) for call in calls))
+    await all_at_once(*(_until_done(queue, each, health) for each in operations))
 
 
-async def _until_done(call: Callable[[], Awaitable[Any]], health: QueueHealth) -> None:
+async def _until_done(queue: Operator, operation: SetLimits | SetSchedule, health: QueueHealth) -> None:
     while True:
         try:
-            await call()
+            [rule] = await queue.apply(operation)
         except RETRIED_ERRORS as error:
             raise_if_final(error)
             await asyncio.sleep(health.failed(CALLS, error))
         else:
             health.answered(CALLS)
+            if rule is not None and is_overridden(rule):
+                what, noun, name = "limits of", "limit", operation.entrypoint
+                if isinstance(operation, SetSchedule):
+                    what, noun, name = "cron entry", "schedule", operation.name
+                logger.warning(
+                    "the %s %s: an operator's value holds, not this program's. `jqueue %s URL %s --reset` ends that",
+                    *(what, name, noun, name),
+                )
             return
 
 

@@ -309,10 +309,34 @@ def test_the_first_enqueue_creates_the_queue_and_says_so_and_a_folder_only_on_re
 
 def test_each_limit_is_set_for_itself(path, queue):
     assert "in progress: no limit; claims: no limit" == text("limit", path, "mail")
-    assert "in progress: at most 2; claims: no limit" == text("limit", path, "mail", "--running", "2")
+    said = text("limit", path, "mail", "--running", "2")
+    assert "in progress: at most 2; claims: no limit; set by an operator" == said
     answer = values("limit", path, "mail", "--rate", "100", "--per", "1m")
     assert {"running": 2, "rate": 100, "per": 60, "paused": False, "changed": True}.items() <= answer.items()
-    assert "in progress: no limit; claims: at most 100 in 60 s" == text("limit", path, "mail", "--no-running")
+    said = text("limit", path, "mail", "--no-running")
+    assert "in progress: no limit; claims: at most 100 in 60 s; set by an operator" == said
+    assert "set by an operator" in text("stats", path)
+    assert "in progress: no limit; claims: no limit" == text("limit", path, "mail", "--reset")
+
+
+def test_a_limit_equal_to_the_programs_is_an_operators_if_the_command_names_it(path, queue):
+    queue.limit("mail", running=2)
+    assert values("limit", path, "mail")["by_operator"] is False
+    assert values("limit", path, "mail", "--running", "2")["by_operator"] is True
+    assert values("limit", path, "mail", "--reset") == values("limit", path, "mail") | {"changed": True}
+
+
+def test_a_cron_entry_is_paused_resumed_and_reset(path, queue):
+    queue.schedule("nightly", "30 2 * * *", "clean")
+    assert text("schedule", path, "nightly", "--pause").startswith("paused")
+    assert "paused" in text("stats", path)
+    assert text("schedule", path, "nightly", "--resume").startswith("resumed; the next job is enqueued at")
+    text("schedule", path, "nightly", "--priority", "7")
+    assert values("stats", path)["schedules"][0]["by_operator"] is True
+    assert "the program's values hold again" == text("schedule", path, "nightly", "--reset")
+    [entry] = queue.schedules()
+    assert (0, None, False) == (entry.priority, entry.declared, entry.paused)
+    assert "there is no cron entry 'hourly'" in refused("schedule", path, "hourly", "--pause")
 
 
 def test_every_setting_of_a_queue_can_be_configured(path, queue):
@@ -361,7 +385,7 @@ def test_one_field_of_a_cron_entry_is_changed_and_the_others_stay(path, queue):
             "changed the entry of this name; the next job is "
         )
         [after] = queue.schedules()
-        expected = before.evolve(**{name: value}, next_at=after.next_at, fired=after.fired)
+        expected = before.evolve(**{name: value}, next_at=after.next_at, fired=after.fired, declared=after.declared)
         assert expected == after
         before = after
     assert "give what is to be changed" == refused("schedule", path, "nightly")

@@ -364,9 +364,27 @@ async def test_a_change_of_a_job_or_of_limits_is_undone_unless_somebody_else_has
     assert (False, None, None, None) == (await rules(queue) or (False, None, None, None))
     assert 200 == (await act(app, undo["action"], undo["body"])).status
     assert (False, 2, 3, 0.1) == await rules(queue)
+    assert (await queue.read_state()).entrypoints["mail"].declared is None
     undo = (await on_job(app, "reprioritise", job_id, priority=9)).values["undo"]
     await other.reprioritise(job_id, 4)
     assert 409 == (await act(app, undo["action"], undo["body"])).status
+
+
+async def test_what_an_operator_has_set_is_marked_and_reset_and_an_entry_is_paused(queue, app):
+    await queue.limit("mail", running=2)
+    known = {**OPEN, "max_running": 2}
+    await act(app, "limit", {"entrypoint": "mail", "seen": known, "max_running": 5})
+    await act(app, "schedule", {"name": "nightly", "seen": None, "cron": "0 3 * * *", "entrypoint": "mail"})
+    shown = (await get(app, "/api/overview")).values
+    assert [True, True] == [shown["entrypoints"]["mail"]["by_operator"], shown["schedules"][0]["by_operator"]]
+    await act(app, "reset-limits", {"entrypoint": "mail", "seen": {**OPEN, "max_running": 5}})
+    assert (False, 2, None, None) == await rules(queue)
+    body = {"name": "nightly", "seen": ["0 3 * * *", "UTC", "mail", 0]}
+    for action, paused in (("pause-schedule", True), ("resume-schedule", False)):
+        assert 200 == (await act(app, action, body)).status
+        assert paused is (await get(app, "/api/overview")).values["schedules"][0]["paused"]
+    assert 200 == (await act(app, "reset-schedule", body)).status
+    assert (await queue.schedules())[0].declared is None
 
 
 async def test_a_job_is_added_with_payload_priority_and_delay(queue, app):

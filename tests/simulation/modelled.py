@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.simulation.chain import Fields, Version, attempt_of, failures_of, status_of
 from tests.simulation.plain_queue import EXPIRED, PlainQueue
-from tests.simulation.plain_rules import NO_RULES, SETTINGS
+from tests.simulation.plain_rules import NO_LIMITS, NO_RULES, SETTINGS
 from tests.simulation.plain_values import ABSENT, ENTRY, JobFields
 from tests.simulation.workload import CRONS
 
@@ -171,12 +171,8 @@ def is_whole(failures: int, spare: int | None) -> bool:
 
 def parts_of(version: Version) -> dict[str, Any]:
     """Return what the model has under these names, and neither jobs nor ranges."""
-    names = {"max_running": "running"}
     return {
-        "rules": {
-            entrypoint: {**NO_RULES, **{names.get(name, name): value for name, value in rules.items()}}
-            for entrypoint, rules in version.entrypoints.items()
-        },
+        "rules": {entrypoint: {**NO_RULES, **_rules(rules)} for entrypoint, rules in version.entrypoints.items()},
         "settings": {**SETTINGS, "history_payloads": False, **version.settings},
         "schedules": {name: _entry(name, said) for name, said in version.schedules.items()},
         "transactions": {app: record[0] for app, record in version.transactions.items()},
@@ -192,12 +188,22 @@ def parts_of(version: Version) -> dict[str, Any]:
     }
 
 
+def _rules(said: Fields) -> Fields:
+    """Return the rules of an entrypoint that are given."""
+    rules = {{"max_running": "running"}.get(name, name): value for name, value in said.items()}
+    return {**rules, "declared": {**NO_LIMITS, **_rules(said["declared"])}} if "declared" in said else rules
+
+
 def _entry(name: str, said: Fields) -> Fields:
     """Return a cron entry."""
     entry: Fields = {**dict.fromkeys(ENTRY), "priority": 0, "headers": {}, "timezone": "UTC", **said, "name": name}
     entry["payload"] = b64decode(said.get("payload", ""))
     entry["next_at"] = datetime.fromisoformat(said["next_at"])
-    entry["fired"] = tuple(tuple(map(datetime.fromisoformat, span)) for span in said["fired"])
+    entry["fired"] = tuple(tuple(map(datetime.fromisoformat, span)) for span in said.get("fired", ()))
+    entry |= {"paused": said.get("paused", False), "declared": None}
+    if "declared" in said:
+        declared = _entry(name, said["declared"])
+        entry["declared"] = {each: declared[each] for each in ENTRY}
     return entry
 
 

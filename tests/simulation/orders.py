@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from jqueue.domain.errors import (
+    InvalidJobError,
     JobFailedError,
     JobNotFoundError,
     JobStateError,
@@ -20,11 +21,14 @@ from jqueue.domain.errors import (
     WorkerNotFoundError,
 )
 from jqueue.domain.header import WorkerRecord
+from jqueue.domain.operations.rules import PauseSchedule, Reset, SetBy, SetLimits, SetSchedule
 from tests.simulation.chain import IN_PROGRESS, NOTHING, QUEUED, Version, status_of
 from tests.simulation.history import NEVER, Violation
 from tests.simulation.workload import CRONS, DEADLINE, Actor, World
 
 NAMES = ("cron 1", "cron 2")
+ORIGINS: tuple[tuple[SetBy, ...], ...] = (("",), ("program",), ("operator", "program"))
+"""Origins of values that are set one after the other. A program that starts is the last."""
 WORKERS = ("worker 1", "worker 2")
 GONE = (JobNotFoundError, JobStateError)
 HISTORY_KEPT = 365 * 86400.0
@@ -44,6 +48,8 @@ class Ruler(Actor):
             (8, self._configure),
             (16, self._schedule),
             (5, self._unschedule),
+            (5, self._pause_entry),
+            (5, self._reset),
             (2, self._list),
             (14, self._stop),
             (8, self._reschedule),
@@ -58,8 +64,17 @@ class Ruler(Actor):
         await self._limit(running=running, rate=self.dice.choice([1, 2, 4]), per=self.dice.choice([1.0, 2.0, 6.0]))
 
     async def _limit(self, **limits: Any) -> None:
-        """Set limits, or lift them all."""
-        await self.call("limit", self.queue.limit(self.entrypoint(), **limits))
+        """Set limits, or lift them all, as an operator or as a program that starts."""
+        entrypoint = self.entrypoint()
+        for by in self.dice.choice(ORIGINS):
+            await self.call("limit", self.one(SetLimits(entrypoint, **limits, by=by)))
+            limits = {"running": self.dice.choice([None, 4])}
+
+    async def _reset(self) -> None:
+        """Give up what operators have set."""
+        name = self.dice.choice(["", *NAMES])
+        work = self.one(Reset(self.dice.choice([self.entrypoint(), ""]), name))
+        await self.call("reset", work, expected=(InvalidJobError,))
 
     async def _pause(self) -> None:
         """Pause, and after a while usually resume, whatever the outcome of the pause."""
@@ -81,8 +96,17 @@ class Ruler(Actor):
             details["keep_result"] = 20.0
         if dice.random() < 0.3:
             details["concurrency_key"] = "ceiling 1"
-        cron = dice.choice([*CRONS])
-        await self.call("schedule", self.queue.schedule(name, cron, self.entrypoint(), name.encode(), **details))
+        for by in dice.choice(ORIGINS):
+            cron, entrypoint = dice.choice([*CRONS]), self.entrypoint()
+            await self.call("schedule", self.one(SetSchedule(name, cron, entrypoint, name.encode(), **details, by=by)))
+
+    async def _pause_entry(self) -> None:
+        """Pause a cron entry, and after a while usually resume it."""
+        name = self.dice.choice(NAMES)
+        await self.call("pause_entry", self.one(PauseSchedule(name)), expected=(InvalidJobError,))
+        await asyncio.sleep(self.dice.choice([0.0, 0.5, 4.0]))
+        if self.dice.random() < 0.9:
+            await self.call("resume_entry", self.one(PauseSchedule(name, paused=False)), expected=(InvalidJobError,))
 
     async def _unschedule(self) -> None:
         await self.call("unschedule", self.queue.unschedule(self.dice.choice(NAMES)))

@@ -753,7 +753,7 @@ class PlainQueue(PlainRules):
         """Raise the refusal if something is not as the caller of a guarded operation has seen it."""
         if (seen := guarded.schedule) is not None:
             entry = self.schedules.get(seen.name)
-            if entry is None or any(entry[name] != getattr(seen, name) for name in ENTRY):
+            if entry is None or any(entry[name] != getattr(seen, name) for name in (*ENTRY, "paused")):
                 raise Refused(ChangedMeanwhileError)
         if (seen := guarded.job) is not None:
             job = self._there(seen.id)

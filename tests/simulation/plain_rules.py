@@ -10,12 +10,13 @@ from types import MappingProxyType
 from typing import Any
 
 from jqueue import InvalidJobError
-from jqueue.domain.operations.rules import UNCHANGED, RunSchedule
+from jqueue.domain.operations.rules import UNCHANGED, PauseSchedule, Reset, RunSchedule
 from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.plain_values import ENTRY, JobFields, Refused
 
-NO_RULES = {"paused": False, "running": None, "rate": None, "per": None}
+NO_LIMITS = {"running": None, "rate": None, "per": None}
+NO_RULES = {"paused": False, **NO_LIMITS, "declared": None}
 SETTINGS = {"dead_retention": None, "blob_bytes": None, "history": None, "history_bytes": None}
 LONGEST_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -67,13 +68,17 @@ class PlainRules:
                 return self.set_rules(entrypoint, paused=True)
             case Resume(entrypoint):
                 return self.set_rules(entrypoint, paused=False)
-            case SetLimits(entrypoint, running=running, rate=rate, per=per):
-                return self.set_rules(entrypoint, running=running, rate=rate, per=per)
+            case SetLimits(entrypoint, running=running, rate=rate, per=per, by=by):
+                return self.set_limits(entrypoint, {"running": running, "rate": rate, "per": per}, by)
             case Configure():
                 given = {name: getattr(operation, name) for name in self.settings}
                 return self.configure({name: value for name, value in given.items() if value is not UNCHANGED})
             case SetSchedule():
-                return self.schedule({name: getattr(operation, name) for name in ENTRY})
+                return self.schedule({name: getattr(operation, name) for name in ENTRY}, operation.by)
+            case PauseSchedule(name, paused):
+                return self.pause_schedule(name, paused)
+            case Reset(entrypoint, name):
+                return self.reset(entrypoint, name)
             case RunSchedule(name, job_id):
                 return self.run_schedule(name, job_id)
             case Unschedule(name):
@@ -92,6 +97,35 @@ class PlainRules:
         if after["rate"] is None:
             self.claims_made.pop(entrypoint, None)
         self.changes += 1
+
+    def set_limits(self, entrypoint, limits, by):
+        """Set limits. A program's do not replace those of an operator; they are noted for a reset."""
+        before = self.rules.get(entrypoint, NO_RULES)
+        if by == "program" and before["declared"] is not None:
+            limits = {"declared": limits}
+        elif by == "operator" and before["declared"] is None:
+            limits = {**limits, "declared": {name: before[name] for name in NO_LIMITS}}
+        self.set_rules(entrypoint, **limits)
+        after = self.rules.get(entrypoint)
+        if after is None or by != "program":
+            return None
+        return {"paused": after["paused"], "max_running": after["running"]}
+
+    def reset(self, entrypoint, name):
+        """Replace what an operator has set by what a program declares."""
+        declared = self.rules.get(entrypoint, NO_RULES)["declared"]
+        if declared is not None:
+            self.set_rules(entrypoint, **declared, declared=None)
+        if not name:
+            return declared is not None
+        if name not in self.schedules:
+            raise Refused(InvalidJobError)
+        entry = self.schedules[name]
+        if entry["declared"] is None:
+            return declared is not None
+        self.schedules[name] = {**entry, "declared": None}
+        self.schedule(entry["declared"])
+        return True
 
     def configure(self, given):
         """Change settings; returns all of them."""
@@ -195,17 +229,38 @@ class PlainRules:
 
     # Cron entries: each knows spans of time whose occurrences are done, as the clocks of several programs may differ
 
-    def schedule(self, asked):
+    def schedule(self, asked, by=""):
         """Set a cron entry. An equal one stays; one with the same times may be overdue."""
         entry = {**asked, "headers": dict(asked["headers"] or {}), "payload": bytes(asked["payload"])}
         known, second = self.schedules.get(entry["name"]), self.now.replace(microsecond=0)
         entry |= {"next_at": self.time_after(entry, self.now), "fired": ((second, second),)}
         if known is not None and (known["cron"], known["timezone"]) == (entry["cron"], entry["timezone"]):
             entry |= {"next_at": known["next_at"], "fired": known["fired"]}
+        entry |= {"paused": known is not None and known["paused"], "declared": known and known["declared"]}
+        if by == "program" and entry["declared"] is not None:
+            entry = {**(known or {}), "declared": {name: entry[name] for name in ENTRY}}
+        elif by == "operator" and entry["declared"] is None:
+            entry["declared"] = {name: (known or entry)[name] for name in ENTRY}
+        return self.set_entry(entry, known)
+
+    def pause_schedule(self, name, paused):
+        """Pause a cron entry, or resume it without the occurrences that it has missed."""
+        if name not in self.schedules:
+            raise Refused(InvalidJobError)
+        known = self.schedules[name]
+        entry, (*before, (first, last)) = {**known, "paused": paused}, known["fired"]
+        if known["paused"] and not paused and last <= self.now:
+            entry["next_at"] = self.time_after(entry, self.now)
+            entry["fired"] = (*before, (first, self.now.replace(microsecond=0)))
+        return self.set_entry(entry, known)
+
+    def set_entry(self, entry, known):
+        """Set an entry in place of a known one, and return it as it is shown."""
         if entry != known:
             self.schedules[entry["name"]] = entry
             self.changes += 1
-        return {**entry, "next_at": self.next_time(entry), "fired": ()}
+        shown = {**entry, "next_at": self.next_time(entry), "fired": ()}
+        return {name: value for name, value in shown.items() if name != "declared"}
 
     def unschedule(self, name):
         """Remove a cron entry; returns True if there was one."""
@@ -224,7 +279,7 @@ class PlainRules:
     def fire(self):
         """Enqueue one job for each cron entry that is due: for its last due time, even if several were missed."""
         for name, entry in sorted(self.schedules.items()):
-            if name in self.not_fired:
+            if name in self.not_fired or entry["paused"]:
                 continue
             second, spans = self.now.replace(microsecond=0), entry["fired"]
             if self.now < spans[0][0] and self.time_after(entry, self.now) <= spans[0][0]:  # met by a clock behind all

@@ -187,6 +187,16 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "list(usage)",
             is_slow=True,
         ),
+        "A worker's start overwrites an operator's limit": Bug(
+            "domain/operations/rules.py", 'self.by == "program" and before.declared', "False and before.declared"
+        ),
+        "A worker's start overwrites an operator's cron entry": Bug(
+            "domain/operations/rules.py", 'known.declared is not None and self.by == "program"', "False"
+        ),
+        "A paused cron entry fires": Bug("domain/rules.py", "if schedule.paused or (", "if ("),
+        "A resumed cron entry fires for what it has missed": Bug(
+            "domain/operations/rules.py", "known if self.paused else without_missed(known, now)", "known"
+        ),
         "A pause is ignored": Bug("domain/order.py", "if rules.paused:", "if False:"),
         "A job held back by its concurrency key never becomes ready again": Bug(
             "domain/order.py", "kinds = self._parked.get(key)", "kinds = None"
@@ -302,12 +312,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/draft.py",
             "if job.unique_key is not None and",
             "if before is None and job.unique_key is not None and",
-            first=21,
+            first=30,
         ),
         "A run of a cron entry counts as its next occurrence, which is then left out": Bug(
             "domain/operations/rules.py",
-            "return _enqueue_of(schedule, now",
-            "draft.header.schedules[self.name] = with_fired(schedule, schedule.next_at, now)\n"
+            "return _enqueue_of(_entry(draft, self.name), now",
+            "schedule = draft.header.schedules[self.name]\n"
+            "        draft.header.schedules[self.name] = with_fired(schedule, schedule.next_at, now)\n"
             "        return _enqueue_of(schedule, now",
         ),
         "The purge of one dead job purges all dead jobs": Bug(

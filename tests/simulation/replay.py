@@ -32,7 +32,7 @@ from jqueue.domain.operations.codec import (
     encode_operation,
 )
 from jqueue.domain.operations.ends import Ack, Heartbeat
-from jqueue.domain.rules import QueueSettings, Schedule
+from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
 from jqueue.ports.observer import AppliedCall
 from tests.simulation.actors import Mistake
@@ -407,7 +407,7 @@ def _is_same(expected: Any, told: Any) -> bool:
         return is_there and all(expected[name] == getattr(told, name, None) for name in names)
     if isinstance(told, BrokerSeat):
         return bool(expected == (told.writer, told.url, told.term, told.doubted_at))
-    if isinstance(told, QueueSettings | Schedule | WorkerRecord):
+    if isinstance(told, EntrypointRules | QueueSettings | Schedule | WorkerRecord):
         return all(value == getattr(told, name) for name, value in expected.items())
     if isinstance(told, list | tuple) and isinstance(expected, list):
         return len(expected) == len(told) and all(map(_is_same, expected, told))

@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from pydantic import BaseModel
 
 from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Job
-from jqueue.operations import Enqueue
+from jqueue.operations import Enqueue, SetLimits, SetSchedule
 from jqueue.worker import BatchContext, Context, Depends, Exponential, Rate, Retry, Router, RunReport, Snooze, Worker
 from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, drained, only_job
@@ -362,3 +362,29 @@ async def test_a_coroutine_that_a_wrapper_passes_on_has_its_context_and_can_be_s
         await queue.enqueue(name, b"")
         assert RunReport(handed_back=1) == await own.run(queue, signals=False)
     assert ["set", "stopped"] == seen
+
+
+@in_virtual_time
+async def test_an_operators_limit_and_cron_entry_stay_when_a_worker_starts_and_it_logs_so(caplog):
+    own = Worker()
+
+    @own.handler(max_running=5)
+    async def mail() -> None: ...
+
+    @own.cron("0 3 * * *")
+    async def nightly() -> None: ...
+
+    async with broker() as queue:
+        await drained(own, queue)
+        assert [] == caplog.messages
+        await queue.apply(
+            SetLimits("mail", running=2, by="operator"), SetSchedule("nightly", "0 4 * * *", "nightly", by="operator")
+        )
+        await drained(own, queue)
+        state = await queue.read_state()
+    assert (2, "0 4 * * *") == (state.entrypoints["mail"].max_running, state.schedules["nightly"].cron)
+    assert [
+        "the limits of mail: an operator's value holds, not this program's. `jqueue limit URL mail --reset` ends that",
+        "the cron entry nightly: an operator's value holds, not this program's."
+        " `jqueue schedule URL nightly --reset` ends that",
+    ] == sorted(caplog.messages, reverse=True)

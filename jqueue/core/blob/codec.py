@@ -58,12 +58,12 @@ from jqueue.domain.job import OBJECTS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.parents import PARENTS
 from jqueue.domain.printable import counted
-from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.rules import CRON_PAUSE, HISTORY, LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.segments import SEGMENTS, Range, Segment
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.ports.log import Logger, logger_of
 
-KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS, GROUPS, PARENTS})
+KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS, GROUPS, PARENTS, CRON_PAUSE})
 """The critical features that this version knows. It refuses a blob that names another."""
 
 SEPARATOR = b",\n"

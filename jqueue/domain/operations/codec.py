@@ -62,7 +62,7 @@ class Guarded(Operation, frozen=True):
         job: the job is in the queue, and nothing of it but its heartbeat has changed. Its payload is not compared.
         selection, job_id: the job with this id is in the queue and belongs to the selection.
         rules, entrypoint: the limits and the pause of this entrypoint have not changed.
-        schedule: the cron entry is there, and nothing of it but its times has changed.
+        schedule: the cron entry is there, and nothing of it but its times, and what a program declares, has changed.
     """
 
     operation: Inner
@@ -138,7 +138,7 @@ def _without_place(job: JobRecord) -> JobRecord:
 
 
 def _without_times(schedule: Schedule) -> Schedule:
-    return schedule.evolve(next_at=datetime.min, fired=())
+    return schedule.evolve(next_at=datetime.min, fired=(), declared=None)
 
 
 class AllOrNothing(Operation, frozen=True):

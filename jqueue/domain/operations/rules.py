@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Literal, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -25,17 +25,21 @@ from jqueue.domain.limits import check_headers, check_integer, check_name, exact
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.enqueue import AddsJobs, Enqueue
 from jqueue.domain.rules import (
+    CRON_PAUSE,
     SETTINGS,
+    EntrypointRules,
     QueueSettings,
     Schedule,
     Span,
     as_shown,
+    given,
     is_behind,
     is_pending,
     next_time,
     passed_by,
     with_clock,
     with_fired,
+    without_missed,
 )
 
 _NEEDS = {
@@ -55,6 +59,26 @@ Unchanged = msgspec.UnsetType
 
 UNCHANGED: Final = msgspec.UNSET
 """Stands for a setting that stays as it is."""
+
+
+SetBy = Literal["", "program", "operator"]
+"""The origin of a rule. An operator's stays: a worker that starts and declares another value changes nothing.
+
+The value without a name is an order of the moment: it takes effect, and the next declaration replaces it.
+"""
+
+
+def _checked(by: object) -> SetBy:
+    """Return the origin of a rule.
+
+    Raises:
+        InvalidJobError: it is something else.
+    """
+    for each in get_args(SetBy):
+        if each == by:
+            origin: SetBy = each
+            return origin
+    raise InvalidJobError(f"by must be one of {get_args(SetBy)}, got {shown(by)}")
 
 
 class _OnEntrypoint(Operation, frozen=True):
@@ -94,11 +118,13 @@ class SetLimits(_OnEntrypoint, frozen=True):
         running: number of its jobs that may be in progress at once; None means any number.
         rate: number of its jobs that may be claimed within any time of length `per`; None means any number.
         per: the window of `rate`, a timedelta or seconds: more than 0, given if `rate` is.
+        by: "operator" for limits that stay until `Reset`; "program" for those that a program declares at each start.
     """
 
     running: Positive | None = None
     rate: Positive | None = None
     per: Duration | None = None
+    by: SetBy = ""
 
     def prepared(self, preparation: Preparation) -> SetLimits:
         """Return the operation, checked, with the window in seconds."""
@@ -110,16 +136,26 @@ class SetLimits(_OnEntrypoint, frozen=True):
         rate = None if self.rate is None else check_integer("rate", self.rate, 1, COUNT_MAX)
         if per == 0:
             raise InvalidJobError("per must be more than 0 seconds")
-        return replace(checked, running=running, rate=rate, per=per)
+        return replace(checked, running=running, rate=rate, per=per, by=_checked(self.by))
 
-    def change(self, draft: Draft, now: datetime) -> None:
+    def change(self, draft: Draft, now: datetime) -> EntrypointRules | None:
         """Set the limits. Earlier claims count too, if the entrypoint had a rate limit when they were made.
+
+        Returns:
+            The rules that hold, for a program that declares its own.
 
         Raises:
             QueueFullError: too many entrypoints have limits or pauses.
         """
         per = None if self.per is None else to_seconds("per", self.per)
-        draft.change_rules(self.entrypoint, max_running=self.running, rate=self.rate, per=per)
+        limits: dict[str, Any] = {"max_running": self.running, "rate": self.rate, "per": per}
+        before = draft.header.entrypoints.get(self.entrypoint, EntrypointRules())
+        if self.by == "program" and before.declared is not None:
+            limits = {"declared": EntrypointRules(**limits)}
+        elif self.by == "operator" and before.declared is None:
+            limits["declared"] = EntrypointRules(**given(before))
+        draft.change_rules(self.entrypoint, **limits)
+        return draft.header.entrypoints.get(self.entrypoint) if self.by == "program" else None
 
 
 class Configure(Operation, frozen=True, kw_only=True):
@@ -178,9 +214,6 @@ SCHEDULED_FOR = "jqueue-scheduled-for"
 
 CLOCK_WAS_WRONG = timedelta(days=1)
 """If an older version's entry is due later than it should be by this much, a clock that was far ahead has fired it."""
-
-OF_TIME = ("next_at", "fired")
-"""Fields of an entry that jqueue computes; the caller gives the others."""
 
 _SPARE_NAME = 64
 """Number of bytes of a job's id that are kept free for its prefix and its time, besides the entry's name."""
@@ -242,6 +275,7 @@ class SetSchedule(AddsJobs, frozen=True):
         entrypoint, payload: as in the jobs that it enqueues.
         timezone: IANA name of the time zone of the expression.
         priority: of the jobs; lower is served first, and 0 is the default.
+        by: as in `SetLimits`.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
@@ -252,6 +286,7 @@ class SetSchedule(AddsJobs, frozen=True):
     payload: bytes = b""
     timezone: str = "UTC"
     priority: Priority32 = 0
+    by: SetBy = ""
 
     def prepared(self, preparation: Preparation) -> SetSchedule:
         """Return the operation, checked like the jobs that it will enqueue."""
@@ -270,7 +305,7 @@ class SetSchedule(AddsJobs, frozen=True):
         job = Enqueue(self.entrypoint, self.payload, **options).prepared(inline)
         checked = {each: getattr(job, each) for each in ("entrypoint", "payload", *SCHEDULE_OPTIONS)}
         texts = {"name": name, "cron": exact(self.cron), "timezone": exact(self.timezone)}
-        return replace(self, **checked | texts | {"headers": headers})
+        return replace(self, **checked | texts | {"headers": headers, "by": _checked(self.by)})
 
     def change(self, draft: Draft, now: datetime) -> Schedule:
         """Set the entry, due at its next time after `now`. If it exists with the same times, its due time is kept.
@@ -278,21 +313,115 @@ class SetSchedule(AddsJobs, frozen=True):
         Raises:
             QueueFullError: there is no room.
         """
-        values = {name: getattr(self, name) for name in Schedule.__struct_fields__ if name not in (*OF_TIME, "extra")}
+        values = {name: getattr(self, name) for name in Schedule.__struct_fields__ if hasattr(self, name)}
         values["headers"] = dict(self.headers or {})
         known = draft.header.schedules.get(self.name)
         next_at = next_after(self.cron, self.timezone, now)
+        if known is not None and known.declared is not None and self.by == "program":
+            declared = known.declared.evolve(**values)  # its time does not count
+            return _set_entry(draft, known.evolve(declared=declared), known, now)
         fired: tuple[Span, ...] = (passed_by(now),)
-        if known is not None and (known.cron, known.timezone) == (self.cron, self.timezone):
-            if known.fired or known.next_at - next_at < CLOCK_WAS_WRONG:  # the entry may be overdue: keep that
-                next_at, fired = known.next_at, known.fired
-            if next_at == known.next_at and all(getattr(known, name) == value for name, value in values.items()):
-                return as_shown(known, now)
-        schedule = Schedule(**values, next_at=next_at, fired=fired)
-        size = schedule_bytes(schedule) - (0 if known is None else schedule_bytes(known))
-        take_space(draft, size, f"the cron entry {self.name!r}")
-        draft.note(draft.header.schedules, self.name, schedule)
-        return as_shown(schedule, now)
+        is_alike = known is not None and (known.cron, known.timezone) == (self.cron, self.timezone)
+        if known and is_alike and (known.fired or known.next_at - next_at < CLOCK_WAS_WRONG):
+            next_at, fired = known.next_at, known.fired  # the entry may be overdue: keep that
+        values |= {"next_at": next_at, "fired": fired}
+        entry = Schedule(**values) if known is None else known.evolve(**values)
+        if self.by == "operator" and entry.declared is None:  # of a new entry, it stands for what a program may declare
+            entry = entry.evolve(declared=(known or entry).evolve(fired=(), paused=False, extra=None))
+        return _set_entry(draft, entry, known, now)
+
+
+def _set_entry(draft: Draft, entry: Schedule, known: Schedule | None, now: datetime) -> Schedule:
+    """Set an entry in place of a known one. Return it as callers see it.
+
+    Raises:
+        QueueFullError: there is no room.
+    """
+    if entry != known:
+        size = schedule_bytes(entry) - (0 if known is None else schedule_bytes(known))
+        take_space(draft, size, f"the cron entry {entry.name!r}")
+        draft.note(draft.header.schedules, entry.name, entry)
+    return as_shown(entry, now)
+
+
+class PauseSchedule(Operation, frozen=True):
+    """Pause a cron entry, or resume it. Its result is the `Schedule`. A paused entry enqueues no jobs.
+
+    Attributes:
+        name: the name of the entry.
+        paused: False to resume it: its first occurrence after now is the next one to enqueue a job.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("schedules",)
+    checked_names: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: str
+    paused: bool = True
+
+    def change(self, draft: Draft, now: datetime) -> Schedule:
+        """Set the pause.
+
+        Raises:
+            InvalidJobError: there is no such entry; or it is resumed, and this machine cannot read its times.
+        """
+        known = _entry(draft, self.name)
+        if known.paused == self.paused:
+            return as_shown(known, now)
+        if self.paused:
+            draft.require(CRON_PAUSE)
+        entry = known if self.paused else without_missed(known, now)
+        return _set_entry(draft, entry.evolve(paused=self.paused), known, now)
+
+
+class Reset(Operation, frozen=True):
+    """Replace what an operator has set with what the program declares. Its result is True if an operator had set it.
+
+    Attributes:
+        entrypoint: the entrypoint whose limits are reset.
+        schedule: the name of the cron entry that is reset. A pause of either stays.
+    """
+
+    entrypoint: str = ""
+    schedule: str = ""
+
+    def prepared(self, preparation: Preparation) -> Reset:
+        """Return the operation with its names checked."""
+        named = {name: text for name in ("entrypoint", "schedule") if (text := getattr(self, name)) != ""}
+        return Reset(**{name: check_name(name, text, preparation.limits) for name, text in named.items()})
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """Yield the capability for each name."""
+        yield from (what for what, name in (("limits", self.entrypoint), ("schedules", self.schedule)) if name)
+
+    def change(self, draft: Draft, now: datetime) -> bool:
+        """Set the program's limits, and its entry.
+
+        Raises:
+            InvalidJobError: there is no such entry.
+            QueueFullError: there is no room.
+        """
+        was_set = False
+        rules = draft.header.entrypoints.get(self.entrypoint)
+        if rules is not None and (limits := rules.declared) is not None:
+            draft.change_rules(self.entrypoint, **given(limits), declared=None)
+            was_set = True
+        if self.schedule and (declared := (known := _entry(draft, self.schedule)).declared) is not None:
+            _set_entry(draft, known.evolve(declared=None), known, now)
+            SetSchedule(**given(declared)).change(draft, now)
+            was_set = True
+        return was_set
+
+
+def _entry(draft: Draft, name: str) -> Schedule:
+    """Return a cron entry.
+
+    Raises:
+        InvalidJobError: there is no such entry.
+    """
+    schedule = draft.header.schedules.get(name)
+    if schedule is None:
+        raise InvalidJobError(f"there is no cron entry {name!r}")
+    return schedule
 
 
 class RunSchedule(Operation, frozen=True):
@@ -324,10 +453,7 @@ class RunSchedule(Operation, frozen=True):
             DuplicateJobError: the unique key of the entry is taken by an earlier job of it.
             QueueFullError: there is no room.
         """
-        schedule = draft.header.schedules.get(self.name)
-        if schedule is None:
-            raise InvalidJobError(f"there is no cron entry {self.name!r}")
-        return _enqueue_of(schedule, now, self.job_id).change(draft, now)
+        return _enqueue_of(_entry(draft, self.name), now, self.job_id).change(draft, now)
 
     def job_ids(self) -> Sequence[str]:
         """Return the id of the job."""
@@ -349,4 +475,4 @@ class Unschedule(Operation, frozen=True):
         return known
 
 
-TRAVELLING = (Pause, Resume, SetLimits, Configure, SetSchedule, RunSchedule, Unschedule)
+TRAVELLING = (Pause, Resume, SetLimits, Configure, SetSchedule, PauseSchedule, Reset, RunSchedule, Unschedule)

@@ -186,15 +186,19 @@ export function workers({ state, actions }) {
         ({ key: `h:${holder}`, cells: [foreign(holder), link({ holder }, count(jobs))] })), "")] : null];
 }
 
+const origin = (rule) => rule.by_operator && [" ", h("small", {}, "set by an operator")];
+const hides = (rule) => [rule.paused ? "pause-schedule" : "resume-schedule", !rule.by_operator && "reset-schedule"];
+
 export function schedules({ state, actions }) {
   const columns = ["Name", "Cron", "Time zone", "Entrypoint", "Last", "Next", hidden("Actions")];
   const last = (run) => run && h("span", {}, h("a", { href: `#/job?${new URLSearchParams({ id: run.id })}` }, when(run.at, state.now)),
     run.state && [" ", h("span", { class: `badge ${run.state}` }, words(run.state))]);
   const rows = state.schedules.map((entry) => ({ key: `s:${entry.name}`, cells: [
-    foreign(entry.name), h("code", { class: "whole", title: visible(entry.cron) }, visible(entry.cron)), foreign(entry.timezone),
+    [foreign(entry.name), origin(entry)], h("code", { class: "whole", title: visible(entry.cron) }, visible(entry.cron)), foreign(entry.timezone),
     link({ entrypoint: entry.entrypoint }, foreign(entry.entrypoint)),
-    last(state.last_runs[entry.name]), [when(entry.next_at, state.now), " ", h("small", {}, clock(entry.next_at))],
-    actions.row(actions.of("entry"), { name: entry.name, of: entry.entrypoint, values: entry,
+    last(state.last_runs[entry.name]),
+    entry.paused ? h("span", { class: "badge paused" }, "paused") : [when(entry.next_at, state.now), " ", h("small", {}, clock(entry.next_at))],
+    actions.row(actions.of("entry").filter((name) => !hides(entry).includes(name)), { name: entry.name, of: entry.entrypoint, values: entry,
       body: { name: entry.name, seen: [entry.cron, entry.timezone, entry.entrypoint, entry.priority] } }),
   ] }));
   return [heading("Schedules", actions.button("schedule", { body: { seen: null } }, "Add a cron entry…")),
@@ -202,15 +206,15 @@ export function schedules({ state, actions }) {
 }
 
 export function limits({ state, actions, view, redraw }) {
-  const limited = (row) => row.paused || row.max_running !== null || row.rate !== null, all = state.rows.filter(limited);
+  const limited = (row) => row.paused || row.by_operator || row.max_running !== null || row.rate !== null, all = state.rows.filter(limited);
   all.push(...state.rows.filter((row) => !limited(row)));
   const shown = view.all ? all : all.slice(0, Math.max(SHOWN, all.filter(limited).length)), more = all.length - shown.length;
   const columns = ["Entrypoint", figure("In progress"), figure("At most"), figure("Rate"), "Claims", hidden("Actions")];
   const rows = shown.map((row) => ({ key: `l:${row.name}`, cells: [
-    foreign(row.name), count(row.in_progress), row.max_running === null ? "no limit" : count(row.max_running),
+    [foreign(row.name), origin(row)], count(row.in_progress), row.max_running === null ? "no limit" : count(row.max_running),
     row.rate === null ? "no limit" : `${count(row.rate)} in ${duration(row.per)}`,
     row.paused ? h("span", { class: "badge paused" }, "paused") : "open",
-    actions.row(["limit", row.paused ? "resume" : "pause"], rulesOf(row)),
+    actions.row(["limit", row.by_operator && "reset-limits", row.paused ? "resume" : "pause"], rulesOf(row)),
   ] }));
   const open = { body: { seen: { paused: false, max_running: null, rate: null, per: null } } };
   return [heading("Limits", actions.button("limit", open, "Another entrypoint…")),
