@@ -596,7 +596,8 @@ class BrokerClient:
     def _attend(self, callers: Callers) -> Request:
         """Return the call that shows the workers of this process in the queue."""
         workers = self._engine.workers
-        records = workers.records(self._engine.now().timestamp(), self._beat)
+        known = workers.records(self._engine.now().timestamp(), self._beat).items()
+        records = {run: record and record.evolve(client=self.client) for run, record in known}
 
         def settled(outcome: Any) -> None:
             if not isinstance(outcome, JQueueError):

@@ -29,7 +29,7 @@ from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
-from jqueue.core.staleness import Presence, StaleWatch
+from jqueue.core.staleness import ORPHANS_EVERY, Presence, StaleWatch, orphans
 from jqueue.core.tasks import TRANSIENT, Backoff, SpareTurns, as_storage_error, in_turns, retried
 from jqueue.core.values import OURS
 from jqueue.core.view import QueueView
@@ -50,7 +50,7 @@ from jqueue.domain.errors import (
     shown,
 )
 from jqueue.domain.header import BEAT, Header, WorkerRecord
-from jqueue.domain.job import OBJECTS, PAYLOADS, QUEUED, JobRecord
+from jqueue.domain.job import OBJECTS, PAYLOADS, QUEUED, Claim, JobRecord
 from jqueue.domain.large_values import NAMED_WITHIN
 from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
 from jqueue.domain.operations.base import Operation, perform
@@ -61,7 +61,7 @@ from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
 from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN
 from jqueue.domain.stats import writers_warning
 from jqueue.domain.transitions import claims_of
-from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.clock import Clock, Entropy, SupportsProcesses
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import (
     ObjectStoragePort,
@@ -254,6 +254,7 @@ class Engine:
         self.generation: object = object()
         self.watch: StaleWatch = StaleWatch(self.claim_timeout)
         self._presence = Presence(self.clock)
+        self._looks_for_orphans_at = 0.0
         self._forget_content()
         self.open_writes: list[OpenWrite] = []
         self.pacing: Pacing = Pacing(self.clock, self.entropy)
@@ -430,8 +431,9 @@ class Engine:
                     claiming.append(request)
                 elif request.awaited:  # its deadline may have passed just now
                     self._perform(request, applied)
-        if (claiming or draft.changed) and (suspects := self.watch.suspects()):
-            sweep = Sweep(suspects)
+        suspects, orphaned = (self.watch.suspects(), self._orphans()) if claiming or draft.changed else ((), ())
+        if suspects or orphaned:
+            sweep = Sweep(suspects, orphaned)
             try:
                 swept = perform([sweep], draft, applied.now)
                 assert isinstance(swept, list)
@@ -460,6 +462,13 @@ class Engine:
         if segments is not None and segments.writer.under_way and draft.changed and not applied.missing:
             segments.writer.name_stored(draft, applied.now)
         return applied
+
+    def _orphans(self) -> tuple[tuple[Claim, datetime | None], ...]:
+        """Return the claims of processes of this machine that have ended. It looks once a second."""
+        if self._looks_for_orphans_at > self.clock.monotonic() or not isinstance(self.entropy, SupportsProcesses):
+            return ()
+        self._looks_for_orphans_at = self.clock.monotonic() + ORPHANS_EVERY
+        return orphans(self.draft, self.entropy.is_gone, self.now())
 
     def _perform(self, request: Request, applied: Attempt) -> Outcome | None:
         """Apply a request, and note its outcome. Return None if it is left out, as rows that it needs are not there."""

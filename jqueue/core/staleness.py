@@ -13,9 +13,11 @@ from __future__ import annotations
 import asyncio
 import heapq
 import weakref
+from collections.abc import Callable
 from datetime import datetime
 
 from jqueue.domain.draft import Draft
+from jqueue.domain.header import WORKER_AGE, WORKERS_KEPT
 from jqueue.domain.job import Claim
 from jqueue.ports.clock import Clock
 from jqueue.runtime.system import suspended_by
@@ -35,6 +37,10 @@ LATE = 0.5
 
 WATCHED = 3600.0
 """Seconds after its last look at the queue for which a process watches."""
+
+
+ORPHANS_EVERY = 1.0
+"""Least number of seconds between two looks for processes that have ended."""
 
 
 class Presence:
@@ -211,6 +217,39 @@ class StaleWatch:
     def _is_current(self, entry: tuple[float, str]) -> bool:
         due, job_id = entry
         return job_id in self._seen and self._seen[job_id][1] == due
+
+
+def orphans(
+    draft: Draft, is_gone: Callable[[int, str], bool], now: datetime
+) -> tuple[tuple[Claim, datetime | None], ...]:
+    """Return the claims of workers whose processes have certainly ended, each with its last heartbeat.
+
+    A claim names the worker, host and process id of its holder, which containers may share. It counts if each worker of
+    this name has ended. A worker that commits its own claims shows itself in the same commits. A claim that another
+    process has made for a worker names that worker as a client.
+
+    Args:
+        draft: the queue.
+        is_gone: see `SupportsProcesses`.
+        now: the present time.
+    """
+    if len(draft.header.workers) >= WORKERS_KEPT:  # others may have been dropped
+        return ()
+    ended: dict[str, set[str]] = {}  # by holder: the names as clients
+    alive: set[str] = set()
+    for record in draft.header.workers.values():
+        if is_gone(record.pid, record.mark):
+            ended.setdefault(record.holder, set()).add(record.client)
+        else:
+            alive.add(record.holder)
+    found = []
+    for job in map(draft.jobs.__getitem__, draft.jobs.claimed if ended.keys() - alive else ()):
+        if job.holder in ended and job.holder not in alive and job.heartbeat_at is not None:
+            client = (job.claim_call or "").rpartition("/")[0]
+            is_recent = (now - job.heartbeat_at).total_seconds() < WORKER_AGE / 2  # the record of a holder is there
+            if client in ended[job.holder] if client else is_recent:
+                found.append((job.claim, job.heartbeat_at))
+    return tuple(found)
 
 
 def _grace(timeout: float) -> float:

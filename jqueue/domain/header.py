@@ -51,6 +51,8 @@ class WorkerRecord(Entry, frozen=True):
         version: version of jqueue.
         stopping: True if an operator has told it to stop. It learns of it when it reads the queue, or commits.
         writer: id of the writer that commits its calls; empty if that is another process.
+        mark: what tells its process from all others of its machine that had the id; empty if it is not known.
+        client: its name as a client of the process that commits its calls; empty if it commits them itself.
     """
 
     name: str
@@ -66,6 +68,8 @@ class WorkerRecord(Entry, frozen=True):
     version: str = ""
     stopping: bool = False
     writer: str = ""
+    mark: str = ""
+    client: str = ""
 
     @property
     def holder(self) -> str:

@@ -26,6 +26,19 @@ class SupportsSuspension(Protocol):
 
 
 @runtime_checkable
+class SupportsProcesses(Protocol):
+    """A source of ids that knows the processes of its machine."""
+
+    def is_gone(self, pid: int, mark: str) -> bool:
+        """Return True if a process has certainly ended: one of this machine, and of this namespace of process ids.
+
+        Args:
+            pid: its id, which another process may have by now.
+            mark: what tells it from all others that had its id; empty if it is not known.
+        """
+
+
+@runtime_checkable
 class Entropy(Protocol):
     """A source of ids and jitter."""
 

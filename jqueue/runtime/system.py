@@ -8,6 +8,7 @@ its process id. A second run of a snapshot has the same process id, and is told 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import os
 import random
@@ -96,6 +97,44 @@ def _name_of(process: int) -> str:
     return f"{host}:{process}"
 
 
+@cache
+def process_mark(pid: int) -> str:
+    """Return what tells a process of this machine from all others that ever had its id; empty if that is not known.
+
+    It is a digest of the host's name, the machine's boot and the namespace of process ids, and the time of its start.
+    Containers may share a host's name, and machines made of one snapshot share a boot.
+    """
+    try:
+        if os.readlink("/proc/self") != str(os.getpid()):  # another namespace's
+            return ""
+        boot, space = Path("/proc/sys/kernel/random/boot_id").read_text(), os.stat("/proc/self/ns/pid").st_ino
+        place = f"{socket.gethostname()} {boot} {space}".encode()
+        return f"{hashlib.blake2b(place, digest_size=8).hexdigest()}/{_status_of(pid)[19]}"
+    except (OSError, IndexError):
+        return ""
+
+
+def _status_of(pid: int) -> list[str]:
+    """Return the fields of `/proc/PID/stat` from the state on: the twentieth is the time of the start."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def is_gone(pid: int, mark: str) -> bool:
+    """Return True if a process of this machine has certainly ended: see `SupportsProcesses`."""
+    here, _, started = mark.rpartition("/")
+    if not here or here != process_mark(os.getpid()).rpartition("/")[0]:
+        return False
+    try:
+        os.kill(pid, 0)  # nothing is sent; /proc may hide the processes of other users
+        status = _status_of(pid)
+        is_zombie = status[0] == "Z" and len(os.listdir(f"/proc/{pid}/task")) == 1  # its threads have ended, too
+        return status[19] != started or is_zombie
+    except ProcessLookupError:
+        return True
+    except (OSError, IndexError):
+        return False
+
+
 def usable_processors(system: Path = Path("/")) -> int:
     """Return the number of processors that this process may use: by its affinity, and by the quotas of its cgroups.
 
@@ -169,7 +208,9 @@ async def rest(seconds: float, clock: Clock) -> None:
 
 
 class SystemEntropy:
-    """Random ids and jitter from the operating system, each drawn when it is needed."""
+    """Random ids and jitter from the operating system, each drawn when it is needed; and what it knows of processes."""
+
+    is_gone = staticmethod(is_gone)
 
     def new_id(self) -> str:
         """Return a random UUID (version 4) as text, like `uuid.uuid4` in half the time."""

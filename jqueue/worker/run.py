@@ -22,7 +22,7 @@ from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.queue_options import options_of
-from jqueue.runtime.system import process_name
+from jqueue.runtime.system import process_mark, process_name
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.claims import Claims
@@ -302,6 +302,7 @@ class Run:
             slots=self._settings.concurrency,
             entrypoints=tuple(map(exact, self._state.handlers))[:ENTRYPOINTS_SHOWN],
             version=__version__,
+            mark=process_mark(int(pid)),
         )
 
     # The end

@@ -10,7 +10,7 @@ import pytest
 
 from jqueue.operations import Enqueue
 from tests.worker_processes.journal import BEGINS, ENDS
-from tests.worker_processes.processes import Scene, most_at_once
+from tests.worker_processes.processes import Scene, WorkerProcess, most_at_once
 from tests.worker_processes.programs.load import FEW
 
 pytestmark = [pytest.mark.wide, pytest.mark.xdist_group("worker processes")]
@@ -78,6 +78,27 @@ async def test_every_job_is_done_and_acked_once_however_its_workers_end(tmp_path
     assert most_at_once(lines, "few") <= FEW
     if "kill" not in ends:  # only a thread that finishes after its grace works in vain
         assert {1} == {count for job_id, count in ended.items() if not job_id.startswith("block")}
+
+
+@pytest.mark.parametrize("first", [0, 1], ids=["the one that commits for both", "the other one"])
+async def test_the_job_of_a_killed_worker_is_claimed_again_at_once(tmp_path, first):
+    """The claims last for ten minutes, but the processes are on one machine."""
+    async with Scene(tmp_path).open() as scene:
+        workers = list[WorkerProcess]()
+        for _ in range(2):
+            workers.append(scene.start("load"))
+            await scene.until(lambda: workers[-1].has_started, "it works")
+            await asyncio.sleep(3)  # it is in the list of workers
+        jobs = await scene.queue.enqueue_many([Enqueue("doze", b"4", max_attempts=9)] * 6)
+        await scene.until(lambda: {job.id for job in jobs} <= scene.count(BEGINS).keys(), "all are claimed")
+        workers[first].kill()
+        claims = (await scene.queue.read_state()).in_progress_jobs()
+        lost = {job.id for job in claims if job.entrypoint == "doze" and (job.holder or "").endswith(f":{workers[first].pid}")}
+        assert lost
+        at = asyncio.get_running_loop().time()
+        await scene.until(lambda: all(scene.count(BEGINS)[each] == 2 for each in lost), "they are claimed again")
+        assert asyncio.get_running_loop().time() - at < 30
+        await scene.until(lambda: {job.id for job in jobs} <= scene.count(ENDS).keys(), "all jobs are done")
 
 
 async def test_workers_that_all_stood_still_keep_their_claims(tmp_path):

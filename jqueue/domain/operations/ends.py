@@ -453,6 +453,16 @@ def hand_back_calls(draft: Draft, calls: Collection[str], now: datetime) -> None
 
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
+DIED_ERROR = "the process of its worker died"
+
+
+def may_kill(job: JobRecord | Job) -> bool:
+    """Return True if a job may be the cause of the deaths of its workers: it should have no neighbours.
+
+    The process of its last worker is known to have died, or its last two workers have stopped to confirm their claims.
+    """
+    last = [each.text for each in job.errors[-2:]]
+    return last[-1:] == [DIED_ERROR] or last == [STALE_ERROR] * 2
 
 
 def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
@@ -477,14 +487,14 @@ def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
     return held.rows
 
 
-def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime) -> int:
+def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, error: str = STALE_ERROR) -> int:
     """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
     jobs = sorted(stale, key=lambda job: job.sequence)
     for job in jobs:
         changes: dict[str, Any] = {}
         if not job.cancel_requested:
-            changes["errors"] = kept_errors(draft, job, STALE_ERROR, now)
-        send_back(draft, job, Verb.REVOKE, now, error=STALE_ERROR, error_dropped=0, traceback=None, **changes)
+            changes["errors"] = kept_errors(draft, job, error, now)
+        send_back(draft, job, Verb.REVOKE, now, error=error, error_dropped=0, traceback=None, **changes)
     return len(jobs)
 
 
@@ -521,23 +531,30 @@ class Sweep(Operation, frozen=True):
 
     suspects: tuple[tuple[Claim, datetime | None], ...]
     """Each stale claim, with its last known heartbeat."""
+    orphans: tuple[tuple[Claim, datetime | None], ...] = ()
+    """The same of the jobs of processes that have died."""
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead."""
-        stale, in_ranges = [], 0
+        died = revoke(draft, self._held(draft, self.orphans), now, DIED_ERROR)
+        in_ranges = 0
         for claim, heartbeat_at in self.suspects:
             held = draft.header.ranges.get(claim.job_id)
             if held is not None and (held.claims, held.heartbeat_at) == (claim.attempt, heartbeat_at):
                 with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
                     in_ranges += revoke_range(draft, claim.job_id, now)
-            job = draft.jobs.get(claim.job_id)
-            if (
-                job is not None
-                and job.status is JobStatus.IN_PROGRESS
-                and (job.attempt, job.heartbeat_at) == (claim.attempt, heartbeat_at)
-            ):
-                stale.append(job)
-        return revoke(draft, stale, now) + in_ranges
+        return revoke(draft, self._held(draft, self.suspects), now) + in_ranges + died
+
+    def _held(self, draft: Draft, claims: Iterable[tuple[Claim, datetime | None]]) -> list[JobRecord]:
+        """Return the jobs whose claims are still as they were seen."""
+        seen = ((draft.jobs.get(claim.job_id), claim.attempt, heartbeat_at) for claim, heartbeat_at in claims)
+        return [
+            job
+            for job, attempt, heartbeat_at in seen
+            if job is not None
+            and job.status is JobStatus.IN_PROGRESS
+            and (job.attempt, job.heartbeat_at) == (attempt, heartbeat_at)
+        ]
 
 
 TRAVELLING = (Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale)

@@ -291,9 +291,13 @@ LATEST = 2.0**37
 """Largest time in the record of a worker, in seconds since 1970: it is shown as a date."""
 
 
+TEXTS = ("name", "host", "version", "writer", "mark", "client")
+"""Texts in the record of a worker."""
+
+
 def _bounded(record: WorkerRecord) -> WorkerRecord:
     """Return the record of a worker within bounds, whatever it says: the header does not count what it takes."""
-    texts = {name: cut_error(getattr(record, name), TEXT_BYTES) for name in ("name", "host", "version", "writer")}
+    texts = {name: cut_error(getattr(record, name), TEXT_BYTES) for name in TEXTS}
     names = [cut_error(each, TEXT_BYTES) for each in record.entrypoints[:ENTRYPOINTS_SHOWN]]
     times = {name: max(0.0, min(getattr(record, name), LATEST)) for name in ("started", "at")}
     changes: dict[str, Any] = {**texts, **times, "entrypoints": tuple(names), "beat": min(record.beat, WORKER_AGE)}
