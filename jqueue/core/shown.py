@@ -49,14 +49,6 @@ class ShownError(msgspec.Struct):
     holder: str | None
 
 
-class ShownStep(msgspec.Struct):
-    """A step that is done."""
-
-    name: str
-    occurrence: int
-    at: Instant | None
-
-
 class ShownJob(msgspec.Struct):
     """A job in a list."""
 
@@ -93,11 +85,11 @@ class ShownLife(ShownJob):
     concurrency_limit: int | None
     unique_for: float | None
     keep_result: float | None
+    encoding: str | None
     errors: list[ShownError]
     error_bytes_dropped: int
     traceback: str | None
     result_bytes_dropped: int
-    steps: list[ShownStep]
 
 
 def _values(kind: type[msgspec.Struct], source: Any, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +118,6 @@ def job_values(job: Job, now: datetime, kind: type[ShownJob] = ShownJob) -> dict
             {"attempt": each.attempt, "at": instant(each.at), "error": each.text, "holder": each.holder}
             for each in job.errors
         ],
-        "steps": [{"name": each.name, "occurrence": each.occurrence, "at": instant(each.at)} for each in job.steps],
         "error_bytes_dropped": job.error_dropped,
         "result_bytes_dropped": job.result_dropped,
     }

@@ -20,7 +20,7 @@ import msgspec
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.fields import COUNT_MAX, GivenDuration, Moment, Positive, Priority
-from jqueue.domain.job import MOST_PARENTS, JobFacts, JobRecord
+from jqueue.domain.job import MOST_PARENTS, Encoding, JobFacts, JobRecord
 from jqueue.domain.limits import (
     Limits,
     are_headers,
@@ -82,6 +82,13 @@ def check_conflict(value: object) -> object:
     if value not in CONFLICTS:
         raise InvalidJobError(f"on_conflict must be one of {CONFLICTS}, got {shown(value)}")
     return CONFLICTS[CONFLICTS.index(value)]
+
+
+def _encoding(name: str, value: Any, limits: Limits) -> str:
+    known = get_args(Encoding)
+    if value not in known:
+        raise InvalidJobError(f"encoding must be one of {known} or None, got {shown(value)}")
+    return str(known[known.index(value)])
 
 
 def _priority(name: str, value: object, limits: Limits) -> int:
@@ -315,11 +322,26 @@ class RepeatedOptions(TypedDict, total=False):
     ]
 
 
-class EnqueueOptions(OnceOptions, RepeatedOptions, total=False):
+class EncodingOption(TypedDict, total=False):
+    """How the payload of a job is encoded. Handlers give it to their own calls."""
+
+    encoding: Annotated[
+        Encoding | None,
+        Option(
+            '"named" if the payload is a JSON object with the arguments of the handler by name; None means one value.',
+            _encoding,
+            size=lambda encoding: len(encoding) + 15,
+            capability="encodings",
+            in_bulk=False,
+        ),
+    ]
+
+
+class EnqueueOptions(OnceOptions, RepeatedOptions, EncodingOption, total=False):
     """Keyword options of `enqueue` and `Enqueue` besides entrypoint, payload and priority."""
 
 
-class ScheduleOptions(PriorityOption, RepeatedOptions, total=False):
+class ScheduleOptions(PriorityOption, RepeatedOptions, EncodingOption, total=False):
     """Keyword options of `schedule` and `SetSchedule` for the jobs of a cron entry."""
 
 

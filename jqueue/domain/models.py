@@ -47,10 +47,10 @@ from jqueue.domain.job import (
     NO_CLAIM,
     AttemptError,
     Claim,
+    Encoding,
     JobFacts,
     JobRecord,
     JobStatus,
-    Step,
     StoredObject,
 )
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
@@ -143,10 +143,6 @@ def _check_errors(errors: tuple[AttemptError, ...]) -> tuple[AttemptError, ...]:
     return msgspec.convert(dated, tuple[AttemptError, ...])
 
 
-def _in_utc(steps: tuple[Step, ...]) -> tuple[Step, ...]:
-    return tuple(step._replace(at=to_utc(step.at)) for step in steps)
-
-
 _Payload = Annotated[
     bytes,
     BeforeValidator(_to_payload),
@@ -221,7 +217,7 @@ class Job(JobFacts, BaseModel):
         after: ids of its parents: the jobs that must be done before it is claimed.
         waits_for: ids of the parents that are not done yet. A queued job that has some is not ready.
         on_dead: what becomes of it if a parent dies or leaves the queue undone: see `enqueue`.
-        steps: the steps that are done, in the order in which they were recorded. An ack drops them.
+        encoding: "named" if the payload is a JSON object of arguments by name; None if it is one value.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -266,7 +262,7 @@ class Job(JobFacts, BaseModel):
     after: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
     on_dead: Literal["cancel", "run"] | None = None
-    steps: Annotated[tuple[Step, ...], _AsRecord, AfterValidator(_in_utc)] = Field(default=(), repr=False)
+    encoding: Encoding | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:

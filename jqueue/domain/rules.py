@@ -28,6 +28,7 @@ from jqueue.domain.fields import (
     Seconds,
     to_utc,
 )
+from jqueue.domain.job import Encoding
 
 LIMITS = "limits"
 """The critical feature of a blob with limits. A program that does not know it would claim beyond the limits."""
@@ -107,7 +108,7 @@ class Schedule(Entry, frozen=True):
         cron: the expression, of five fields (or six, the first for seconds), as in cron.
         timezone: IANA name of the time zone of the expression.
         entrypoint, payload, priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit,
-            keep_result: as in the jobs that it enqueues. See `Job`.
+            keep_result, encoding: as in the jobs that it enqueues. See `Job`.
         next_at: the first occurrence after all that were fired. A clock that is not behind them fires it next.
         fired: the spans whose occurrences are done, in order: see `jqueue.domain.rules`. Empty if an older
             version wrote the entry; then nothing before `next_at` will be fired.
@@ -129,6 +130,7 @@ class Schedule(Entry, frozen=True):
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
     keep_result: Seconds | None = None
+    encoding: Encoding | None = None
     fired: tuple[Span, ...] = ()
     paused: bool = False
     declared: Schedule | None = None

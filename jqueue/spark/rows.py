@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from operator import attrgetter
 from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -48,12 +48,12 @@ _ORDER = (
 
 _NOT_SHOWN = {
     *("unique_for", "concurrency_limit", "keep_result", "cancel_requested", "error_dropped", "result_dropped"),
-    *("errors", "traceback", "payload_object", "result_object", "after", "waits_for", "on_dead", "steps"),
+    *("errors", "traceback", "payload_object", "result_object", "after", "waits_for", "on_dead"),
 }
 """Fields of a job that have no column."""
 
 _TYPES: dict[Any, DataType] = {
-    **dict.fromkeys((str, JobStatus, Any), StringType()),
+    **dict.fromkeys((str, JobStatus, Any, Literal), StringType()),
     bytes: BinaryType(),
     int: LongType(),
     float: DoubleType(),

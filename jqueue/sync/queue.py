@@ -270,8 +270,6 @@ class SyncQueue:
 
     # Large payloads and results
 
-    @blocking(BrokerQueue.step_result)
-    def step_result(self) -> None: ...
     @blocking(BrokerQueue.collect, endless=True)
     def collect(self) -> None: ...
 

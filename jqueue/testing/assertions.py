@@ -113,12 +113,14 @@ class _Sought:
     def __init__(self, handler: Target, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         self.name = _name(handler)
         self._signature = None if isinstance(handler, str) else handler.signature
+        named: dict[str, Any] = {"job_id": "sought"}
         self._with_payload = bool(arguments or (keywords and not isinstance(handler, str)))
         if not isinstance(handler, str) and self._with_payload:
-            arguments = (handler.encode_call(arguments, keywords),)
+            payload, encoding = handler.encode_call(arguments, keywords)
+            arguments, named["encoding"] = (payload,), encoding
         options = keywords if isinstance(handler, str) else handler.own_options
         self._options = [name for name in options if name in FIELDS]
-        operation = Enqueue(self.name, *arguments, **{"job_id": "sought", **options})
+        operation = Enqueue(self.name, *arguments, **{**named, **options})
         _, job = operation.apply(QueueState(), EPOCH)
         self.wanted = self._facts(job)
 
@@ -142,8 +144,7 @@ class _Sought:
             value = self._signature.parse(job)
         except PayloadError as error:
             return {"payload": error}
-        names = self._signature.names
-        return {names[0]: value} if len(names) == 1 else dict(value or {})
+        return value
 
 
 def _name(handler: Target) -> str:

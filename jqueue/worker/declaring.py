@@ -7,6 +7,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from jqueue.domain.job import Encoding
 from jqueue.domain.operations.rules import SetLimits, SetSchedule
 from jqueue.domain.rules import is_overridden
 from jqueue.ports.log import Logger, logger_of
@@ -30,6 +31,7 @@ class Cron:
         timezone: time zone of the fields.
         handler: the handler of the jobs.
         payload: payload of the jobs, encoded.
+        encoding: how it is encoded: see `Job`.
         unique_key: unique key of the jobs, or None.
     """
 
@@ -38,6 +40,7 @@ class Cron:
     timezone: str
     handler: Handler[..., Any]
     payload: bytes
+    encoding: Encoding | None
     unique_key: str | None = None
 
 
@@ -77,6 +80,7 @@ async def declare(
                 unique_key=cron.unique_key,
                 keep_result=options.keep_result,
                 by="program",
+                encoding=cron.encoding,
             )
         )
     await all_at_once(*(_until_done(queue, each, health) for each in operations))

@@ -53,7 +53,8 @@ class Step:
         by_position: its parameters that cannot be given by name.
         context: the name of its parameter for the context, if it takes it.
         needs: its dependencies, by parameter.
-        names: the names of its payload parameters. The value of several is a dictionary by their names.
+        names: the names of its payload parameters. Their value is a dictionary by these names, or a list of such
+            dictionaries for a batch.
     """
 
     function: Function
@@ -67,10 +68,10 @@ class Step:
         arguments = {name: made[need] for name, need in self.needs.items()} if self.needs else {}
         if self.context is not None:
             arguments[self.context] = ctx
-        if len(self.names) == 1:
-            arguments[self.names[0]] = value
-        elif self.names:
-            arguments.update(value)
+        if self.names:
+            arguments.update(
+                {name: [each[name] for each in value] for name in self.names} if isinstance(value, list) else value
+            )
         places = [arguments.pop(each.name, each.default) for each in self.by_position] if self.by_position else ()
         return self.function(*places, **arguments)
 

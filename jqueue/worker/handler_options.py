@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from jqueue.domain.durations import Duration, to_seconds
-from jqueue.domain.errors import InvalidJobError
-from jqueue.domain.job_options import EnqueueOptions, PriorityOption
+from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.job_options import OnceOptions, PriorityOption, RepeatedOptions
 from jqueue.domain.limits import check_integer, check_priority
 from jqueue.domain.models import Job
 from jqueue.telemetry.exporters import address_of
@@ -112,6 +112,8 @@ class OtherArguments(TypedDict, total=False):
     process: bool
     priority: int
     keep_result: Duration | None
+    extra: Literal["forbid", "ignore"]
+    aliases: Sequence[str]
     batch_wait: Duration
     middleware: Sequence[Middleware | ThreadMiddleware]
 
@@ -122,7 +124,7 @@ class HandlerArguments(OtherArguments, total=False):
     batch: int | None
 
 
-class EnqueueArguments(PriorityOption, EnqueueOptions, total=False):
+class EnqueueArguments(PriorityOption, OnceOptions, RepeatedOptions, total=False):
     """Keyword arguments of `Handler.enqueue`: those of `Enqueue`, and `deadline`, the time that the call may take."""
 
     deadline: Duration | None
@@ -146,6 +148,8 @@ class HandlerOptions:
         process: True to run the handler in a separate process.
         priority: priority of the jobs that the handler enqueues; lower is served first, and 0 is the default.
         keep_result: time to keep the result, a timedelta or seconds; None: it is not kept.
+        extra: "ignore" to drop arguments of a job that the handler does not know; such a job is dead by default.
+        aliases: earlier names of the handler, whose jobs it runs too. Limits hold for each name by itself.
         batch: largest number of jobs in one call of the handler, which then takes a list of payloads; None: each call
             takes one payload.
         batch_wait: time to wait for more jobs if a batch is not full. By default, it takes the jobs that are ready.
@@ -163,6 +167,8 @@ class HandlerOptions:
     process: bool = False
     priority: int = 0
     keep_result: Duration | None = None
+    extra: Literal["forbid", "ignore"] = "forbid"
+    aliases: Sequence[str] = ()
     batch: int | None = None
     batch_wait: Duration = 0
     middleware: Sequence[Middleware | ThreadMiddleware] = ()
@@ -178,6 +184,10 @@ class HandlerOptions:
         elif self.batch_wait:
             raise InvalidJobError("batch_wait is the time to fill a batch: give the handler batch=... too")
         check_priority(self.priority)
+        if self.extra not in ("forbid", "ignore"):
+            raise InvalidJobError(f'extra must be "forbid" or "ignore", got {shown(self.extra)}')
+        if not isinstance(self.aliases, list | tuple) or not all(isinstance(each, str) for each in self.aliases):
+            raise InvalidJobError('aliases must be a list of names, as in aliases=["old_name"]')
         if not isinstance(self.middleware, list | tuple) or not all(map(callable, self.middleware)):
             raise InvalidJobError("middleware must be a list of functions, as in middleware=[timing]")
 

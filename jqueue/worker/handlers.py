@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Se
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job import Encoding
 from jqueue.domain.job_options import check_names
 from jqueue.domain.models import Job
 from jqueue.domain.operations.call import Call
@@ -77,7 +78,9 @@ class Handler(Generic[P, R_co]):
     ) -> None:
         if isinstance(function, Handler):
             function = function.function
-        self.signature: Signature = read_signature(function, local_names, takes_batch=options.batch is not None)
+        self.signature: Signature = read_signature(
+            function, local_names, takes_batch=options.batch is not None, extra=options.extra
+        )
         self.function: Callable[P, R_co] = function
         self.entrypoint = entrypoint
         self.options = options
@@ -160,13 +163,18 @@ class Handler(Generic[P, R_co]):
             InvalidJobError: the arguments are not what the handler takes.
             TypeError: there is a `deadline` among the options: give it to `enqueue_many`.
         """
-        payload, options = self.encode_call(arguments, keywords), self.options_given()
+        (payload, encoding), options = self.encode_call(arguments, keywords), self.options_given()
         if "deadline" in options:
             raise TypeError(f"{self.__name__}.using(deadline=...).call: a deadline is for the call that adds the job")
-        return Call(self.entrypoint, payload, options)
+        return Call(self.entrypoint, payload, encoding, options)
 
     def _add(self, queue: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
-        return queue.enqueue(self.entrypoint, self.encode_call(arguments, keywords), **self.options_given())
+        keeps = getattr(getattr(queue, "capabilities", None), "encodings", True)
+        payload, encoding = self.encode_call(arguments, keywords, as_value=not keeps)
+        options = self.options_given()
+        if encoding is not None:
+            options["encoding"] = encoding
+        return queue.enqueue(self.entrypoint, payload, **options)
 
     def _queue(self, *, blocks: bool) -> Any:
         """Return the queue of a call.
@@ -242,24 +250,25 @@ class Handler(Generic[P, R_co]):
         """Return the time to keep the result of a job: the job's own, else the handler's. None: it is not kept."""
         return self.options.keep_result if job.keep_result is None else job.keep_result
 
-    def encode(self, payload: Any = MISSING) -> bytes:
-        """Return a payload of this handler as bytes. That of several parameters is a mapping by their names.
+    def encode(self, payload: Any = MISSING) -> tuple[bytes, Encoding | None]:
+        """Return a payload of this handler as bytes, and its encoding. Several parameters are a mapping by their names.
 
         Raises:
             InvalidJobError: the payload is not what the handler takes.
         """
-        codec = self.signature.codec
-        if codec is None:
-            if payload is not MISSING:
-                raise InvalidJobError(f"the handler {self.entrypoint!r} takes no payload")
-            return b""
-        payload = codec.default if payload is MISSING else payload
+        names = self.signature.names
         if payload is MISSING:
-            raise InvalidJobError(f"the handler {self.entrypoint!r} takes a payload, but none was given")
-        return codec.encode(payload)
+            return self.signature.encode({})
+        if not names:
+            raise InvalidJobError(f"the handler {self.entrypoint!r} takes no payload")
+        if len(names) > 1 and not isinstance(payload, Mapping):
+            raise InvalidJobError(f"the handler {self.entrypoint!r} takes a mapping by the names of its parameters")
+        return self.signature.encode(payload if len(names) > 1 else {names[0]: payload})
 
-    def encode_call(self, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bytes:
-        """Return the payload of a call with these arguments.
+    def encode_call(
+        self, arguments: Sequence[Any], keywords: Mapping[str, Any], *, as_value: bool = False
+    ) -> tuple[bytes, Encoding | None]:
+        """Return the payload of a call with these arguments, and its encoding: see `Signature.encode`.
 
         Raises:
             InvalidJobError: they are not what the handler takes.
@@ -280,7 +289,7 @@ class Handler(Generic[P, R_co]):
             if is_queue or not EnqueueArguments.__annotations__.keys().isdisjoint(keywords):
                 wrong += f". A queue and options go into `{self.__name__}.using(queue, delay=60).enqueue(...)`"
             raise InvalidJobError(f"the handler {self.entrypoint!r} {wrong}")
-        return self.encode(given if len(names) > 1 else next(iter(given.values()), MISSING))
+        return self.signature.encode(given, as_value=as_value)
 
     def options_given(self) -> dict[str, Any]:
         """Return the options of its calls: its own, and over them those of `using`."""

@@ -11,10 +11,18 @@ import functools
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, PydanticSchemaGenerationError, PydanticUserError, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    PydanticSchemaGenerationError,
+    PydanticUserError,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_core import PydanticSerializationError, from_json, to_json
+from typing_extensions import TypedDict
 
 from jqueue.domain.errors import InvalidJobError, JQueueError
 
@@ -76,21 +84,26 @@ class Codec:
     def __init__(self, annotation: Any, named: str, name: str | None, default: Any = MISSING) -> None:
         self.default = default
         self._raw = annotation if annotation is bytes or annotation is str else None
+        self.is_raw: bool = self._raw is not None
         self._name = name
         self._adapter = adapter_of(annotation, named if name is None else f"{named}, parameter {name!r}")
 
     def parse(self, payload: bytes) -> Any:
-        """Convert a payload to a value. An empty one, which is no JSON, is the default.
+        """Convert a payload to a value.
 
         Raises:
             PayloadError: the payload is not what the handler takes.
         """
         try:
-            if self._raw is not None:
-                return payload if self._raw is bytes else payload.decode()
-            return _read(self._adapter, payload) if payload or self.default is MISSING else self.default
+            if self._raw is None:
+                return _read(self._adapter, payload)
+            value = payload if self._raw is bytes else payload.decode()
         except Exception as error:
             problem = _problem_of(error, self._adapter)
+        else:
+            if self._raw is bytes or object_in(payload) is None:
+                return value
+            problem = f"it is a JSON object, and the parameter {self._name!r} takes a text"
         raise PayloadError(f"the payload does not fit the handler: {problem}")
 
     def encode(self, value: Any) -> bytes:
@@ -122,17 +135,68 @@ _RAW: dict[Any, Any] = {bytes: bytes | bytearray | memoryview, str: str}
 """The values that are taken for a payload that is no JSON."""
 
 
+class ArgumentsCodec(Codec):
+    """Converts arguments by name to a JSON object and back.
+
+    Args:
+        annotations: of the handler's parameters, by name; `NotRequired` for those with a default.
+        named: the handler, for errors.
+        extra: "forbid" or "ignore", for names that the handler does not know.
+    """
+
+    def __init__(self, annotations: Mapping[str, Any], named: str, extra: Literal["forbid", "ignore"]) -> None:
+        arguments: Any = cast(Any, TypedDict)("Arguments", annotations)
+        arguments.__pydantic_config__ = ConfigDict(extra=extra)
+        super().__init__(arguments, named, None)
+        self._names = frozenset(annotations)
+
+    def parse(self, payload: bytes, *, named: bool = True) -> dict[str, Any]:
+        """Convert a JSON object to arguments. An empty payload, which is no JSON, is one without arguments.
+
+        Args:
+            payload: the payload.
+            named: False if it may be one value, whose names are not shown.
+
+        Raises:
+            PayloadError: the payload is not what the handler takes. The message names the first unknown argument.
+        """
+        try:
+            arguments: dict[str, Any] = _read(self._adapter, payload or b"{}")
+            return arguments
+        except ValidationError as error:
+            problem = _problem_of(error, self._adapter)
+            extra = [str(each["loc"][0]) for each in error.errors() if each["type"] == "extra_forbidden"]
+            unknown = [name for name in extra if name not in self._names and name.isidentifier() and len(name) <= 100]
+            if unknown and (named or self.knows(payload)):
+                problem = f'it has no parameter {unknown[0]!r}. Add one, or drop such arguments with extra="ignore"'
+        except Exception as error:
+            problem = _problem_of(error, self._adapter)
+        raise PayloadError(f"the payload does not fit the handler: {problem}")
+
+    def knows(self, payload: bytes) -> bool:
+        """True if a payload is a JSON object in which a parameter of the handler has a value."""
+        return not self._names.isdisjoint(object_in(payload) or ())
+
+
+def object_in(payload: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a payload is; None if it is something else."""
+    try:
+        value = from_json(payload) if payload.lstrip().startswith(b"{") else None
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
 class ResultCodec:
     """Converts results of one return type to JSON values and back.
 
     Args:
         annotation: the return type, or that of one result of a batch.
         named: the handler, for errors.
-        short: the same, for errors that stand beside its name.
     """
 
-    def __init__(self, annotation: Any, named: str, short: str = "the handler") -> None:
-        self._annotation, self._named, self._short = annotation, named, short
+    def __init__(self, annotation: Any, named: str) -> None:
+        self._annotation, self._named = annotation, named
         self._adapter: TypeAdapter[Any] | None = None
 
     def adapter(self) -> TypeAdapter[Any]:
@@ -155,7 +219,7 @@ class ResultCodec:
             adapter = self.adapter()
         except TypeError as error:
             raise UnkeptResultError(str(error)) from None
-        returned = f"{self._short} returned a value of type {type(value).__name__}"
+        returned = f"the handler returned a value of type {type(value).__name__}"
         try:
             result, place = _through_json(adapter, value, warnings="error")
             if place is None:
@@ -177,7 +241,7 @@ class ResultCodec:
             return _read(adapter, to_json(value))
         except Exception as error:
             problem = _problem_of(error, adapter)
-        raise ResultError(f"the result does not fit the return type of {self._short}: {problem}")
+        raise ResultError(f"the result does not fit the return type of the handler: {problem}")
 
 
 def adapter_of(annotation: Any, place: str) -> TypeAdapter[Any]:

@@ -82,7 +82,7 @@ class Router:
         Args:
             entrypoint: the name under which jobs are enqueued; by default, the name of the function.
             options: max_attempts, backoff, retry, timeout, max_running, rate, concurrency_limit, process, priority,
-                keep_result, middleware, batch and batch_wait; see `HandlerOptions`.
+                keep_result, extra, aliases, middleware, batch and batch_wait; see `HandlerOptions`.
 
         Returns:
             A decorator that makes a `Handler`. It can be called like the function, and it enqueues jobs.
@@ -132,7 +132,7 @@ class Router:
 
         def decorate(function: Callable[P, R]) -> Handler[P, R]:
             handler = self._handler(function, name, checked, sys._getframe(1).f_locals)
-            entry = Cron(handler.entrypoint, cron, timezone, handler, handler.encode(payload), unique_key)
+            entry = Cron(handler.entrypoint, cron, timezone, handler, *handler.encode(payload), unique_key)
             check_cron(cron, timezone)
             self._register(handler)
             self.crons.append(entry)
@@ -195,8 +195,11 @@ class Router:
 
     def _register(self, handler: Handler[P, R]) -> Handler[P, R]:
         self._check_open()
-        self._check_name(handler)
-        self.handlers[handler.entrypoint] = handler
+        for name in (handler.entrypoint, *(self._prefix + each for each in handler.options.aliases)):
+            named = copy.copy(handler) if name != handler.entrypoint else handler
+            named.entrypoint = name
+            self._check_name(named)
+            self.handlers[name] = named
         return handler
 
     def _check_open(self) -> None:

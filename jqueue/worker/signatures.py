@@ -6,11 +6,13 @@ import functools
 import inspect
 import operator
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import (
     Any,
     Concatenate,
+    Literal,
     NotRequired,
     ParamSpec,
     Protocol,
@@ -23,14 +25,15 @@ from typing import (
     overload,
 )
 
-from pydantic import ConfigDict
 from pydantic.fields import FieldInfo
-from typing_extensions import TypedDict
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 
+from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.job import Encoding
 from jqueue.domain.models import Job
 from jqueue.worker.context import BatchContext, Context
 from jqueue.worker.dependencies import Dependencies, Dependency, Function, Step
-from jqueue.worker.payloads import MISSING, Codec, PayloadError, ResultCodec
+from jqueue.worker.payloads import MISSING, ArgumentsCodec, Codec, PayloadError, ResultCodec
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -47,8 +50,10 @@ class Signature:
     Attributes:
         names: the names of its payload parameters, in their order.
         positional: number of them that can be given by position.
-        codec: the codec of its payload, or of each payload of a batch; None if it takes none. The value of several
-            payload parameters is a dictionary by their names.
+        value: the codec of one value, which goes to the first parameter, or of each payload of a batch; None if others
+            have no default.
+        arguments: the codec of arguments by name.
+        encoding: how its calls are encoded: "named", or None for one value.
         wants_context: True if it takes the context.
         call: calls the function with its payload and the context, if it takes them.
         returns: the codec of the value that it returns, or of each result of a batch.
@@ -56,30 +61,70 @@ class Signature:
 
     names: tuple[str, ...]
     positional: int
-    codec: Codec | None
+    value: Codec | None
+    arguments: ArgumentsCodec
+    encoding: Encoding | None
     wants_context: bool
     call: Callable[[Any, Any], Any]
     returns: ResultCodec
 
-    def parse(self, job: Job) -> Any:
-        """Return the payload of a job as its handler takes it; None if it takes none.
+    def parse(self, job: Job) -> dict[str, Any]:
+        """Return the arguments that a job gives to its handler, by name.
+
+        A job without an encoding has one value, for the first parameter. Or it has arguments by name, as versions
+        before the field wrote them for several parameters.
 
         Raises:
             PayloadError: the payload is not what the handler takes, or it was too large to be loaded.
         """
-        if self.codec is None:
-            return None
+        names, payload = self.names, job.payload
+        if not names and (job.encoding is None or job.payload_apart):
+            return {}
         if job.payload_object is not None and job.payload_apart:
             raise PayloadError(
                 f"the payload has {job.payload_object.size} bytes, too many to load: give the handler only a Context"
                 " and read pieces with ctx.open_payload(), or set a larger Limits(payload_bytes=...) on the worker's"
                 " queue"
             )
-        return self.codec.parse(job.payload)
+        if job.encoding is not None:
+            return self.arguments.parse(payload)
+        if len(names) > 1:
+            try:
+                return self.arguments.parse(payload, named=False)
+            except PayloadError:
+                if self.value is None or self.arguments.knows(payload):
+                    raise
+        assert self.value is not None
+        if not payload and not self.value.is_raw and self.value.default is not MISSING:
+            return {}
+        return {names[0]: self.value.parse(payload)}
+
+    def encode(self, given: Mapping[str, Any], *, as_value: bool = False) -> tuple[bytes, Encoding | None]:
+        """Return the payload of a call with these arguments, and its encoding.
+
+        Args:
+            given: arguments, by name.
+            as_value: True to give no encoding: the payload of one parameter is then its value.
+
+        Raises:
+            InvalidJobError: they are not what the handler takes.
+        """
+        if not self.names:
+            return b"", None
+        if self.value is None or len(self.names) > 1 or not (as_value or self.encoding is None):
+            return self.arguments.encode(given), None if as_value else self.encoding
+        value = given.get(self.names[0], self.value.default)
+        if value is MISSING:
+            raise InvalidJobError(f"the payload does not fit the handler: {self.names[0]}: Field required")
+        return self.value.encode(value), None
 
 
 def read_signature(
-    function: Function, local_names: Mapping[str, Any] | None = None, *, takes_batch: bool = False
+    function: Function,
+    local_names: Mapping[str, Any] | None = None,
+    *,
+    takes_batch: bool = False,
+    extra: Literal["forbid", "ignore"] = "forbid",
 ) -> Signature:
     """Return the signature of a handler.
 
@@ -87,6 +132,7 @@ def read_signature(
         function: the decorated function.
         local_names: names that its annotations may use besides those of its module.
         takes_batch: True if it takes a list of payloads, and returns a list of results or None.
+        extra: "ignore" to drop arguments that it does not know.
 
     Raises:
         TypeError: the function takes something that a worker cannot give. The message says what to write.
@@ -127,7 +173,7 @@ def read_signature(
     return Signature(
         step.names,
         len([each for each in payload if each.kind is not each.KEYWORD_ONLY]),
-        _codec_of(named, payload, hints, takes_batch),
+        *_codecs_of(named, payload, hints, takes_batch, extra),
         step.context is not None or bool(steps),
         Dependencies(step, is_async(function), steps) if steps else step,
         ResultCodec(returned, named),
@@ -210,13 +256,21 @@ def step_of(named: str, function: Function, local_names: Mapping[str, Any] | Non
     return step
 
 
-def _codec_of(
-    named: str, payload: Sequence[inspect.Parameter], hints: Mapping[str, Any], takes_batch: bool
-) -> Codec | None:
-    """Return the codec of a payload. The JSON of several parameters is an object by name, their value a dictionary."""
+def _codecs_of(
+    named: str,
+    payload: Sequence[inspect.Parameter],
+    hints: Mapping[str, Any],
+    takes_batch: bool,
+    extra: Literal["forbid", "ignore"],
+) -> tuple[Codec | None, ArgumentsCodec, Encoding | None]:
+    """Return the codec of one value, that of arguments by name, and the encoding of calls, as in `Signature`.
+
+    A batch takes one value for each job. So does a handler that takes only `bytes`, which JSON cannot hold.
+    """
     if not payload:
-        return None
+        return None, ArgumentsCodec({}, named, extra), None
     first, *more = payload
+    types, value = {each.name: hints[each.name] for each in payload}, None
     if takes_batch:
         item = _item_of(hints[first.name])
         if item is None or more:
@@ -225,21 +279,21 @@ def _codec_of(
                 f"{named} takes a batch: annotate its parameter {first.name!r} as a list of payloads, as in"
                 f" `{first.name}: list[bytes]`{also}. A payload of several values is a model, as in `list[Reading]`"
             )
-        return Codec(item, named, first.name)
-    if not more:
-        return Codec(hints[first.name], named, first.name, MISSING if first.default is first.empty else first.default)
-    fields = {
-        each.name: hints[each.name] if each.default is each.empty else NotRequired[hints[each.name]] for each in payload
-    }
-    arguments = cast(Any, TypedDict)("Arguments", fields)
-    # an unknown name is an error, as in a call
-    arguments.__pydantic_config__ = ConfigDict(extra="forbid")
+        types[first.name] = item
+    defaults = {each.name: each.default for each in payload if each.default is not each.empty and not takes_batch}
+    fields = {name: NotRequired[kind] if name in defaults else kind for name, kind in types.items()}
     try:
-        return Codec(arguments, named, None, MISSING if arguments.__required_keys__ else {})
+        arguments = ArgumentsCodec(fields, named, extra)
+        with warnings.catch_warnings():  # an alias of a parameter is that of an argument
+            warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
+            if defaults.keys() >= {each.name for each in payload[1:]}:
+                value = Codec(types[first.name], named, first.name, defaults.get(first.name, MISSING))
     except TypeError:
-        for each in payload:
-            Codec(hints[each.name], named, each.name)  # raises an error that names the parameter
+        for name, kind in types.items():
+            Codec(kind, named, name)  # raises an error that names the parameter
         raise
+    by_value = takes_batch or list(types.values()) == [bytes]
+    return value, arguments, None if by_value else "named"
 
 
 def _item_of(annotation: Any) -> Any:

@@ -40,6 +40,7 @@ GIVEN: dict[str, Any] = {
     "group": "g",
     "after": ("p",),
     "on_dead": "run",
+    "encoding": "named",
 }
 
 

@@ -1,6 +1,7 @@
 """A worker that is bound to a queue: its handlers and `run` use it where none is given."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ def one_handler(registrar: Router):
 
 async def waiting(queue):
     """The payloads of a queue's jobs."""
-    return [job.payload for job in (await queue.read_state()).jobs]
+    jobs = (await queue.read_state()).jobs
+    assert {"named"} >= {job.encoding for job in jobs}
+    return [b"%d" % number for job in jobs for number in json.loads(job.payload).values()]
 
 
 @in_virtual_time
@@ -118,7 +121,7 @@ async def test_a_call_is_a_value_with_its_options_for_enqueue_many_and_on_ack():
         ctx.on_ack(following.using(delay=60).call(1))
 
     call = following.using(unique_key="key", delay=5).using(delay=7).call(2)
-    assert ("following", b"2", "key", 3, 7) == (
+    assert ("following", b'{"number":2}', "key", 3, 7) == (
         call.entrypoint,
         call.payload,
         *_options(call, "unique_key", "priority", "delay"),
@@ -151,7 +154,7 @@ async def test_a_payload_with_a_field_of_that_name_is_no_queue():
     async with broker() as queue:
         worker.bind(queue)
         await work.enqueue(Fields(enqueue=True))
-        assert [b'{"enqueue":true}'] == await waiting(queue)
+        assert [b'{"fields":{"enqueue":true}}'] == [job.payload for job in (await queue.read_state()).jobs]
 
 
 @in_virtual_time

@@ -89,7 +89,7 @@ async def test_a_dependency_is_made_once_for_each_job_where_its_handler_runs_and
             assert [
                 ("open", True),  # what must be awaited is awaited on the event loop
                 ("settings", loop),
-                ("begin", b"5", loop),
+                ("begin", b'{"number":5}', loop),
                 ("work", "settings pool", "pool", "settings", loop),
                 ("commit", loop),
                 ("close", True),

@@ -26,7 +26,7 @@ from msgspec.structs import force_setattr
 from jqueue.core.blob.lines import encode_record, is_sound
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.groups import GROUPS
-from jqueue.domain.job import OBJECTS, JobRecord, JobStatus, objects_of
+from jqueue.domain.job import ENCODINGS, OBJECTS, JobRecord, JobStatus, objects_of
 from jqueue.domain.limits import hold_bytes
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.segments import (
@@ -52,8 +52,8 @@ _encode_rows: Callable[[Sequence[JobRecord]], bytes] = msgspec.json.Encoder().en
 _decode_rows: Callable[[bytes], list[JobRecord]] = msgspec.json.Decoder(JobRecord).decode_lines
 _encode_index = msgspec.json.Encoder(enc_hook=lambda table: table.data).encode
 _decode_index = msgspec.json.Decoder(SegmentIndex, dec_hook=lambda _, text: HashTable(a2b_base64(text))).decode
-_RARE = (*SINGLE, "payload_object", "result_object", "extra", "steps")
-_rare, _NOTHING = attrgetter(*_RARE), (*[None] * (len(_RARE) - 1), ())
+_RARE = (*SINGLE, "payload_object", "result_object", "extra")
+_rare, _NOTHING = attrgetter(*_RARE), (None,) * len(_RARE)
 _KNOWN = frozenset(JobRecord.__struct_encode_fields__)
 
 
@@ -105,6 +105,8 @@ class SegmentBuilder:
 
     def add(self, jobs: Sequence[JobRecord]) -> None:
         """Encode more jobs. Some hundred at once stay in the processor's cache meanwhile."""
+        if any(job.encoding is not None for job in jobs):
+            self.features.add(ENCODINGS)
         first, self._entrypoint, self._group = len(self._lines), jobs[0].entrypoint, jobs[0].group
         facts = list(map(_rare, jobs))
         rare = [] if facts.count(_NOTHING) == len(jobs) else jobs

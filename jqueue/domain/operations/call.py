@@ -6,6 +6,7 @@ from collections.abc import AsyncIterable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from jqueue.domain.job import Encoding
 from jqueue.domain.operations.enqueue import Enqueue
 
 R_co = TypeVar("R_co", covariant=True)
@@ -18,16 +19,18 @@ class Call(Generic[R_co]):
     Attributes:
         entrypoint: the entrypoint of the handler.
         payload: the arguments, encoded.
+        encoding: how they are encoded: see `Job`.
         options: options of `Enqueue`, by name.
     """
 
     entrypoint: str
     payload: bytes = field(repr=False)
+    encoding: Encoding | None
     options: Mapping[str, Any]
 
     def operation(self) -> Enqueue:
         """Return the operation that adds the job."""
-        return Enqueue(self.entrypoint, self.payload, **self.options)
+        return Enqueue(self.entrypoint, self.payload, encoding=self.encoding, **self.options)
 
 
 NewJob = Enqueue | Call[Any]

@@ -20,12 +20,13 @@ from jqueue.domain.fields import LARGEST, Duration, JobId, Moment, Name, Positiv
 from jqueue.domain.groups import check_member
 from jqueue.domain.job import (
     COMPLETED,
+    ENCODINGS,
     NO_CLAIM,
     OBJECT_BYTES,
     OBJECTS,
     PAYLOADS,
     QUEUED,
-    STEPS,
+    Encoding,
     JobRecord,
     JobStatus,
     StoredObject,
@@ -51,7 +52,7 @@ from jqueue.domain.limits import (
 )
 from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import GivenJob, GivenParents, GivenPayload, JobReference, Operation, Preparation
-from jqueue.domain.operations.ends import ERRORS_KEPT, kept_of, moved_steps
+from jqueue.domain.operations.ends import ERRORS_KEPT, kept_of
 from jqueue.domain.operations.parents import missing_parents
 from jqueue.domain.parents import PARENTS
 from jqueue.domain.rules import LIMITS
@@ -92,8 +93,6 @@ def stored_bytes(job: JobRecord) -> int:
         size += written_bytes(job.traceback)
     if job.extra is not None:
         size += len(msgspec.json.encode(job.extra))
-    if job.steps:
-        size += len(msgspec.json.encode(job.steps))
     return size
 
 
@@ -115,8 +114,8 @@ def add(draft: Draft, job: JobRecord, verb: Verb) -> JobRecord:
         draft.require(OBJECTS)
     if job.after:
         draft.require(PARENTS)
-    if job.steps:
-        draft.require(STEPS)
+    if job.encoding is not None:
+        draft.require(ENCODINGS)
     return job
 
 
@@ -132,6 +131,7 @@ class AddsJobs(Operation, frozen=True, kw_only=True):
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
     keep_result: Duration | None = None
+    encoding: Encoding | None = None
 
 
 class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
@@ -289,6 +289,7 @@ class Enqueue(AddsOneJob, frozen=True):
             group=self.group,
             after=prepared.after,
             on_dead=self.on_dead,
+            encoding=self.encoding,
         )
 
     def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> JobRecord:
@@ -423,7 +424,6 @@ class Arrive(Operation, frozen=True):
             **dict.fromkeys(("result", "result_object", "finished_at")),
             result_dropped=0,
             cancel_requested=False,
-            steps=moved_steps(job, limits),
         )
         return Arrive(job, None if large is None else large.content, self.name_before)
 
@@ -437,8 +437,6 @@ class Arrive(Operation, frozen=True):
         yield from options_needed(_record(self.job))
         if self.job.status is JobStatus.DEAD:
             yield "dead_letters"
-        if self.job.steps:
-            yield "steps"
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job.

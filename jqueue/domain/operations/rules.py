@@ -19,7 +19,7 @@ from jqueue.domain.draft import Draft, take_space
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidJobError, QueueFullError, SegmentDamagedError, shown
 from jqueue.domain.fields import COUNT_MAX, Duration, Name, Positive, Priority32
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import ENCODINGS, JobRecord
 from jqueue.domain.job_options import SCHEDULE_OPTIONS
 from jqueue.domain.limits import check_headers, check_integer, check_name, exact, schedule_bytes
 from jqueue.domain.operations.base import Operation, Preparation
@@ -341,6 +341,8 @@ def _set_entry(draft: Draft, entry: Schedule, known: Schedule | None, now: datet
         size = schedule_bytes(entry) - (0 if known is None else schedule_bytes(known))
         take_space(draft, size, f"the cron entry {entry.name!r}")
         draft.note(draft.header.schedules, entry.name, entry)
+        if any(each is not None and each.encoding is not None for each in (entry, entry.declared)):
+            draft.require(ENCODINGS)
     return as_shown(entry, now)
 
 
