@@ -3,7 +3,7 @@
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.bulk import EnqueuedJobs
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RequeueStale
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RecordStep, RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import CancelGroup, CloseGroup, GroupStatus, OpenGroup
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Redriven, Reprioritise, Reschedule, StopWorker
@@ -41,6 +41,7 @@ __all__ = [
     "Purge",
     "RangeClaim",
     "RangeFailure",
+    "RecordStep",
     "Redrive",
     "Redriven",
     "Reprioritise",

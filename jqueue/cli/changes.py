@@ -428,6 +428,7 @@ def redrive(
     rate: Annotated[
         str | None, option("RATE", "Ready one after the other: 5/s, 10/min, 100/h. By default all at once.")
     ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Do their finished steps again, too.")] = False,
 ) -> None:
     """Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.
 
@@ -442,14 +443,14 @@ def redrive(
     Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
     """
     if stale is not None:
-        if delay is not None or rate is not None:
-            raise RefusedError("--stale revokes claims at once: give it without --delay and --rate")
+        if delay is not None or rate is not None or fresh:
+            raise RefusedError("--stale revokes claims at once: give it without --delay, --rate and --fresh")
         return _requeue_stale(url, choice, duration("--stale", stale))
     first = 0.0 if delay is None else duration("--delay", delay)
     apart = 0.0 if rate is None else seconds_apart("--rate", rate)
     change = JobChange(
         done="redriven",
-        operation=lambda job, before: Redrive(job.id, delay=first + apart * before),
+        operation=lambda job, before: Redrive(job.id, delay=first + apart * before, fresh=fresh),
         phases=frozenset({Phase.DEAD}),
         answer=lambda *_: ({"redriven": 1}, "is queued again"),
         refused=_refused("only a dead job can be queued again"),

@@ -432,14 +432,16 @@ def _facts(job: Job, now: datetime) -> dict[str, str]:
 
 
 def _story(job: Job, events: list[HistoryEvent]) -> dict[str, str | None]:
-    """Return the errors of the attempts, the latest in full, and the events. They may have several lines."""
+    """Return the steps, the errors of the attempts, the latest in full, and the events. They may have several lines."""
     earlier = [
         f"{moment(each.at)}  attempt {each.attempt} by {each.holder or 'unknown'}: {' '.join(each.text.split())}"
         for each in job.errors
         if each.text != job.error
     ]
+    steps = [f"{moment(at)}  {name}{f', {occurrence}' * (occurrence > 1)}" for name, occurrence, at, *_ in job.steps]
     happened = [f"{moment(each.at)}  {each.verb} {each.attempt or ''}".ljust(31) + outcome(each) for each in events]
     return {
+        "steps (UTC)": "\n".join(map(printable, steps)),
         "earlier errors (UTC)": "\n".join(map(printable, earlier)),
         "last error": job.error,
         "": f"{size(job.error_dropped)} more were dropped: the queue had no room" if job.error_dropped else None,

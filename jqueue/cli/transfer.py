@@ -75,6 +75,10 @@ def export(
                 if job.payload_apart:
                     job = job.evolve(payload=b"".join([piece async for piece in payload_of(opened.queue, job)]))
                 result = None if job.result_object is None else await opened.queue.result(job.id)
+                if any(step.result_object for step in job.steps):
+                    steps = [(step, await opened.queue.step_result(job, step)) for step in job.steps]
+                    whole = tuple(step._replace(result=value, result_object=None) for step, value in steps)
+                    job = job.evolve(steps=whole)
                 out.write(export_line(job, result) + "\n")
                 count += 1
             out.flush()

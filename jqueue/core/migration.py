@@ -203,6 +203,8 @@ class _Mover:
         for name, option in STORED.items() if self.lossy else ():
             if option.capability is not None and name != "id" and not getattr(there, option.capability):
                 changes[name] = option.unset
+        if self.lossy and not there.steps:
+            changes["steps"] = ()
         apart = payload_of(self.source, job) if job.payload_apart else None
         return Arrive(arriving(job, self._now()).evolve(**changes), payload=apart)
 

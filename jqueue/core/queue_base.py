@@ -7,11 +7,14 @@ import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from pydantic_core import from_json
 
 from jqueue.core.broker_client import BrokerClient
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
@@ -33,6 +36,7 @@ from jqueue.domain.errors import (
     QueueMissingError,
     UnknownOutcomeError,
 )
+from jqueue.domain.job import StoredObject
 from jqueue.domain.models import for_callers
 from jqueue.domain.operations.base import JobReference, Operation, Preparation
 from jqueue.domain.operations.bulk import BulkConflicts, EnqueueSegments
@@ -258,6 +262,14 @@ class QueueBase(SupportsApply):
                     raise DeadlineExceededError(late, error) from None
             else:
                 return found
+
+    async def _loaded(self, result: Any, stored: StoredObject | None, seconds: float) -> Any:
+        """Return a result that is kept with a job, or in an object."""
+        if stored is None or self._objects is None:
+            return deepcopy(result)  # the cached state holds the same object
+        closed = QueueClosedError("the queue was closed while the result was loaded")
+        content = await self._calls.loading.do(self._objects.read(stored, seconds), closed)
+        return from_json(content, allow_inf_nan=False)
 
     def held_claim(self, job_id: JobReference) -> HeldClaim | None:
         """Return the record of a claim that this queue object handed out; None if there is none."""

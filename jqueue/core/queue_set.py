@@ -23,7 +23,7 @@ from jqueue.domain.errors import (
     QueueMissingError,
     shown,
 )
-from jqueue.domain.job import Claim
+from jqueue.domain.job import Claim, Step
 from jqueue.domain.job_options import takes_options
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference, Operation
@@ -389,6 +389,11 @@ class QueueSet(JobQueue):
     def open_payload(self, job: Job) -> AsyncGenerator[bytes, None]:
         """Yield the payload of a job in pieces: see `SupportsLargeValues`."""
         return payload_of(self._owner(job), job)
+
+    async def step_result(self, job: Job, step: Step, **options: Any) -> Any:
+        """Return the result of a step: see `SupportsLargeValues`."""
+        owner: Any = self._owner(job)
+        return await owner.step_result(job, step, **options)
 
     # Several operations
 

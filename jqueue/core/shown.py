@@ -49,6 +49,14 @@ class ShownError(msgspec.Struct):
     holder: str | None
 
 
+class ShownStep(msgspec.Struct):
+    """A step that is done."""
+
+    name: str
+    occurrence: int
+    at: Instant | None
+
+
 class ShownJob(msgspec.Struct):
     """A job in a list."""
 
@@ -90,6 +98,7 @@ class ShownLife(ShownJob):
     error_bytes_dropped: int
     traceback: str | None
     result_bytes_dropped: int
+    steps: list[ShownStep]
 
 
 def _values(kind: type[msgspec.Struct], source: Any, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,6 +127,7 @@ def job_values(job: Job, now: datetime, kind: type[ShownJob] = ShownJob) -> dict
             {"attempt": each.attempt, "at": instant(each.at), "error": each.text, "holder": each.holder}
             for each in job.errors
         ],
+        "steps": [{"name": each.name, "occurrence": each.occurrence, "at": instant(each.at)} for each in job.steps],
         "error_bytes_dropped": job.error_dropped,
         "result_bytes_dropped": job.result_dropped,
     }

@@ -48,6 +48,7 @@ __all__ = [
     "ResultTimeoutError",
     "ResultWantedError",
     "SegmentDamagedError",
+    "StepError",
     "StorageError",
     "StorageFatalError",
     "StorageThrottledError",
@@ -246,6 +247,13 @@ class ResultWantedError(JQueueError):
     def __init__(self, job_id: str) -> None:
         super().__init__(f"Job {job_id!r} has children, which need its result: ack it with the result")
         self.job_id = job_id
+
+
+class StepError(InvalidJobError):
+    """A step of a job cannot be recorded, or what is recorded does not fit its function. The message quotes no result.
+
+    A worker makes the job dead, as another try would do the step again.
+    """
 
 
 class ResultNotKeptError(JQueueError):

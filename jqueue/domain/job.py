@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
-from jqueue.domain.fields import Count, Entry, Moment, Positive, Priority, Seconds, Tries
+from jqueue.domain.fields import Count, Entry, Moment, Name, Positive, Priority, Seconds, Tries
 
 
 class JobStatus(StrEnum):
@@ -45,6 +45,10 @@ PAYLOADS, RESULTS = ".payloads/", ".results/"
 
 OBJECT_BYTES = 240
 """About how many bytes the name of an object takes in the blob, with its size and its digest."""
+
+STEPS = "steps"
+"""The critical feature of a queue in which a job has had a step: an older worker would do it again, and an older
+collector would remove its result."""
 
 ENCODINGS = "encodings"
 """The critical feature of a queue whose jobs say so: an older worker would take an object of arguments for a value."""
@@ -87,6 +91,21 @@ class StoredObject(NamedTuple):
     """Number of its bytes."""
     sha256: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z")]
     """The SHA-256 digest of its bytes, in hexadecimal."""
+
+
+class Step(NamedTuple):
+    """A step of a job: a named piece of its work that is done, with its result. A retry does not do it again."""
+
+    name: Name
+    """The name that the handler gave it."""
+    occurrence: Positive
+    """1 for the first step of this name, 2 for the second, and so on."""
+    at: Moment
+    """Time of the commit that recorded it."""
+    result: Any = None
+    """Its result, a JSON value; None if that is in an object."""
+    result_object: StoredObject | None = None
+    """The object that keeps a large result: the verb `step_result` loads it."""
 
 
 class JobFacts:
@@ -173,6 +192,7 @@ class JobRecord(JobFacts, Entry, frozen=True):
     after: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
     on_dead: Literal["cancel", "run"] | None = None
+    steps: tuple[Step, ...] = ()
     encoding: Encoding | None = None
 
     def __repr__(self) -> str:
@@ -191,4 +211,5 @@ NO_CLAIM: Mapping[str, Any] = dict.fromkeys(("heartbeat_at", "claim_timeout", "c
 
 def objects_of(job: JobRecord) -> Iterable[StoredObject]:
     """Return the objects that a job names."""
-    return [each for each in (job.payload_object, job.result_object) if each is not None]
+    named = (job.payload_object, job.result_object, *(step.result_object for step in job.steps))
+    return [each for each in named if each is not None]

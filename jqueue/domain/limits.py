@@ -55,6 +55,16 @@ its answer was lost just then, its calls raise UnknownOutcomeError."""
 WRITER_AGE = 600.0
 """Seconds after which a writer's last commit may be forgotten: longer than any deadline."""
 
+STEPS_KEPT = 1000
+"""Largest number of steps of a job."""
+
+STEPS_BYTES = 1 << 20
+"""Largest number of bytes that the steps of a job take in the blob."""
+
+STEP_BYTES = 4 << 10
+"""Bytes above which the result of a step gets an object of its own, if the store can keep one and `object_bytes` is not
+smaller. The line of a job with steps is written anew with each of them."""
+
 ENTRYPOINTS_KEPT = 1000
 """Largest number of entrypoints with limits or pauses."""
 
@@ -305,13 +315,17 @@ def check_headers(value: Mapping[str, str] | None, limits: Limits) -> FrozenHead
     return FrozenHeaders(found)
 
 
-def check_result(value: object, limits: Limits, object_bytes: int | None = None) -> tuple[Any, bytes]:
+def check_result(
+    value: object, limits: Limits, object_bytes: int | None = None, what: str = "result", depth: int = 0
+) -> tuple[Any, bytes]:
     """Return a result as it will be read back (tuples as lists, names as texts), and its JSON.
 
     Args:
         value: the result.
         limits: of the queue object.
         object_bytes: number of bytes above which a result gets an object of its own; None: none does.
+        what: its description, for the error.
+        depth: number of lists in which the job has it.
 
     Raises:
         InvalidJobError: it cannot be written as JSON, or is too large. The error does not show it.
@@ -320,18 +334,21 @@ def check_result(value: object, limits: Limits, object_bytes: int | None = None)
         return None, b""
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-        found = from_json(b'{"job": {"result": %b}}' % text, allow_inf_nan=False)["job"]["result"]
+        lists = b"[" * depth, text, b"]" * depth
+        found = from_json(b'{"job": {"result": %b%b%b}}' % lists, allow_inf_nan=False)["job"]["result"]
     except (TypeError, ValueError, RecursionError):
         raise InvalidJobError(
-            f"a result must be JSON: text, finite numbers, true, false, null, or lists and objects of them; "
+            f"a {what} must be JSON: text, finite numbers, true, false, null, or lists and objects of them; "
             f"got {type(value).__name__}"
         ) from None
+    for _ in range(depth):
+        found = found[0]
     most = limits.result_bytes
     if most is None:
         most = RESULT_BYTES if object_bytes is None else max(RESULT_BYTES, limits.most_payload(objects=False))
     if len(text) > most:
         raise InvalidJobError(
-            f"the result is {len(text)} bytes as JSON; the limit is {most}. Store it elsewhere and "
+            f"the {what} is {len(text)} bytes as JSON; the limit is {most}. Store it elsewhere and "
             "return its address, or set Limits(result_bytes=...)"
         )
     return found, text

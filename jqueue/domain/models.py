@@ -51,6 +51,7 @@ from jqueue.domain.job import (
     JobFacts,
     JobRecord,
     JobStatus,
+    Step,
     StoredObject,
 )
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
@@ -143,6 +144,10 @@ def _check_errors(errors: tuple[AttemptError, ...]) -> tuple[AttemptError, ...]:
     return msgspec.convert(dated, tuple[AttemptError, ...])
 
 
+def _in_utc(steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    return tuple(step._replace(at=to_utc(step.at)) for step in steps)
+
+
 _Payload = Annotated[
     bytes,
     BeforeValidator(_to_payload),
@@ -217,6 +222,7 @@ class Job(JobFacts, BaseModel):
         after: ids of its parents: the jobs that must be done before it is claimed.
         waits_for: ids of the parents that are not done yet. A queued job that has some is not ready.
         on_dead: what becomes of it if a parent dies or leaves the queue undone: see `enqueue`.
+        steps: the steps that are done, in the order in which they were recorded. An ack drops them.
         encoding: "named" if the payload is a JSON object of arguments by name; None if it is one value.
     """
 
@@ -262,6 +268,7 @@ class Job(JobFacts, BaseModel):
     after: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
     on_dead: Literal["cancel", "run"] | None = None
+    steps: Annotated[tuple[Step, ...], _AsRecord, AfterValidator(_in_utc)] = Field(default=(), repr=False)
     encoding: Encoding | None = None
 
     @classmethod

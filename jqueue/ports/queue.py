@@ -20,7 +20,7 @@ from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.header import WorkerRecord
-from jqueue.domain.job import JobStatus
+from jqueue.domain.job import JobStatus, Step
 from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, QueueState
@@ -67,6 +67,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         objects: keeps large payloads and results in objects of their own beside the queue, and takes payloads from
             files and async iterables.
         ranges: claims thousands of jobs as one: `claim_range`, `read_range`, `end_range`.
+        steps: keeps the results of steps: `RecordStep`, and `ctx.step` of a worker.
         encodings: keeps how a payload is encoded: `encoding`.
         holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
         parents: a job can wait for other jobs: `after` and `on_dead`.
@@ -101,6 +102,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     objects: bool = True
     ranges: bool = True
     parents: bool = True
+    steps: bool = True
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -368,6 +370,15 @@ class SupportsLargeValues(Protocol):
         Raises:
             ObjectMissingError: the object of the payload does not exist.
             ObjectDamagedError: the object has other bytes than were stored. The pieces must not be used.
+            StorageError: the store failed.
+        """
+
+    async def step_result(self, job: Job, step: Step, *, deadline: Duration | None = None) -> Any:
+        """Return the result of a step in `job.steps`, loaded from its object if it is large.
+
+        Raises:
+            ObjectMissingError: the object of the result does not exist.
+            ObjectDamagedError: the object has other bytes than were stored.
             StorageError: the store failed.
         """
 
@@ -786,6 +797,7 @@ class Operator(SupportsApply, Protocol):
         entrypoint: str | None = None,
         delay: Duration = 0,
         every: Duration = 0,
+        fresh: bool = False,
         deadline: Duration | None = None,
     ) -> Redriven:
         """Queue dead jobs again: one by its id, those of an entrypoint, or all. Return their number.
@@ -797,6 +809,7 @@ class Operator(SupportsApply, Protocol):
             entrypoint: of the jobs.
             delay: time from now before which no job is claimed.
             every: time from one job to the next: with 6 seconds, ten jobs a minute become ready.
+            fresh: True to do the steps of the jobs again that are done.
             deadline: maximum time for the call.
 
         Raises:

@@ -23,7 +23,7 @@ from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import TRAVELLING, AllOrNothing, ClientBatch, Guarded
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack
+from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack, RecordStep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import AwaitGroup, CloseGroup, LookAtGroup, OpenGroup
 from jqueue.domain.operations.operator import Attend, EmptyCommit
@@ -69,8 +69,8 @@ ACCESS: Mapping[str | type[Operation], frozenset[Role]] = {
     "POST /v1/calls": _ADDING,
     **dict.fromkeys(TRAVELLING, _OPERATORS),
     **dict.fromkeys((Enqueue, AllOrNothing), _ADDING),
-    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, HandBack, HandBackCalls, Attend, EmptyCommit), _WORKING),
-    **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, *lookups.TRAVELLING), _WORKING),
+    **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, RecordStep, HandBack, HandBackCalls), _WORKING),
+    **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, Attend, EmptyCommit, *lookups.TRAVELLING), _WORKING),
     **dict.fromkeys((OpenGroup, CloseGroup, LookAtGroup, AwaitGroup), _ADDING),
     SetSchedule: _WORKING,  # a worker sets the cron entries of its handlers when it starts
     ClientBatch: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another

@@ -204,7 +204,8 @@ def _redrive(job_id: str, values: Values) -> Operation:
     rate = values["rate"]
     if rate is not None and rate < 1:
         raise InvalidJobError("'rate' must be at least one job a minute")
-    return Redrive(job_id, delay=(values["delay"] or 0) + (values["before"] * 60 / rate if rate else 0))
+    delay = (values["delay"] or 0) + (values["before"] * 60 / rate if rate else 0)
+    return Redrive(job_id, delay=delay, fresh=bool(values["fresh"]))
 
 
 def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
@@ -249,6 +250,7 @@ ACTIONS: Mapping[str, Action] = {
         (
             Field("delay", "Time from now", "duration", "For example 10m. Empty is at once."),
             Field("rate", "Jobs a minute", "integer", "Empty is all together."),
+            Field("fresh", "Do finished steps again", "tick"),
         ),
         states=_DEAD, needs=("dead_letters",),
     ),

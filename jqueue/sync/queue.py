@@ -270,6 +270,8 @@ class SyncQueue:
 
     # Large payloads and results
 
+    @blocking(BrokerQueue.step_result)
+    def step_result(self) -> None: ...
     @blocking(BrokerQueue.collect, endless=True)
     def collect(self) -> None: ...
 

@@ -51,7 +51,7 @@ from jqueue.domain.history import EVENTS_PER_OBJECT
 from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RecordStep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Cancel
 from jqueue.domain.operations.rules import PauseSchedule, Reset, SetLimits, SetSchedule
@@ -905,6 +905,36 @@ class QueueContract(QueueContractBase):
                 "the heartbeat of a job to be cancelled must count"
             )
             await queue.heartbeat(other)
+
+    async def test_a_step_stays_with_its_job_until_the_ack(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["steps", "dead_letters", "uncharged"]) as [queue, other]:
+            lost = await self.lost_claim(queue, other)
+            [refused] = await queue.apply_each(RecordStep(lost, "charge", 1, "lost"))
+            assert isinstance(refused, ClaimLostError)
+            [job] = await queue.dequeue("work")
+            assert job.steps == ()
+            for number, result in enumerate([{"paid": [1, 2.5, None]}, None], 1):
+                assert await queue.apply_each(RecordStep(job, "charge", number, result)) == [None]
+            [there] = await queue.apply_each(RecordStep(job, "charge", 1, "again"))
+            assert there.result == {"paid": [1, 2.5, None]}, "a step that is there must not be recorded again"
+            await queue.nack(job)
+            [job] = await other.dequeue("work")
+            await other.nack(job, charge=False)
+            [job] = await queue.dequeue("work")
+            steps = [(step.name, step.occurrence, step.result) for step in job.steps]
+            assert steps == [("charge", 1, {"paid": [1, 2.5, None]}), ("charge", 2, None)]
+            assert job.steps[0].at >= job.created_at
+            await queue.nack(job, dead=True)
+            await queue.redrive(job.id)
+            [job] = await other.dequeue("work")
+            assert len(job.steps) == 2, "a redrive keeps the steps"
+            await other.nack(job, dead=True)
+            await queue.redrive(job.id, fresh=True)
+            [job] = await other.dequeue("work")
+            assert job.steps == ()
+            await other.apply_each(RecordStep(job, "charge"))
+            await other.ack(job)
+            assert await self.find(queue, job) is None
 
     async def test_the_history_tells_what_happened_to_a_job(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, HISTORY_NEEDS) as [queue, other]:

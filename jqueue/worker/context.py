@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, Protocol, TypedDict, Unpack, cast, overload
+from typing import Any, Generic, ParamSpec, Protocol, TypedDict, Unpack, cast, overload
 
 from typing_extensions import TypeVar
 
@@ -22,6 +31,7 @@ from jqueue.domain.operations.call import Call
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, payload_of
 from jqueue.worker.job_log import about
+from jqueue.worker.steps import Steps, Wait
 
 logger: Logger = logger_of("jqueue.worker")
 
@@ -82,6 +92,10 @@ class Around(TypedDict, total=False):
     queue: JobQueue | None
     resources: Any
     deadline: datetime | None
+
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Surroundings(Generic[R_co]):
@@ -179,17 +193,25 @@ class Surroundings(Generic[R_co]):
 class Context(Surroundings[R_co]):
     """One job in the hands of its handler. `Context[Resources]` says of which type `resources` is.
 
+    Args:
+        job: the job as it was claimed.
+        lost: called if the handler finds that the claim on the job is lost.
+
     Attributes:
         job: the job as it was claimed.
         companions: the operations that were given to `on_ack`.
+        in_batch: True if the handler takes a batch.
     """
 
-    __slots__ = ("companions", "job")
+    __slots__ = ("_lost", "_steps", "companions", "in_batch", "job")
 
-    def __init__(self, job: Job, **around: Unpack[Around]) -> None:
+    def __init__(self, job: Job, lost: Callable[[Job], object] | None = None, **around: Unpack[Around]) -> None:
         super().__init__(**around)
         self.job: Job = job
         self.companions: list[Operation] = []
+        self.in_batch: bool = False
+        self._lost = lost
+        self._steps: Steps | None = None
 
     @property
     def entrypoint(self) -> str:
@@ -232,6 +254,43 @@ class Context(Surroundings[R_co]):
             RuntimeError: the handler runs in another process, where there is no queue object.
         """
         return Pieces(payload_of(self.queue, self.job), self.loop)
+
+    @overload
+    def step(
+        self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(self, name: str, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+    def step(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Do a step of the job once, and return its result: `paid = await ctx.step("charge", charge, order)`.
+
+        The function is called, and its result is recorded with the job. If the job is tried again, or put off, the step
+        is not: it returns what is recorded. Steps of one name are told apart by their order, and must not run at once.
+        An ack drops the steps.
+
+        In a handler without `async` the function has none either: `paid = ctx.step("charge", charge, order)`.
+
+        Args:
+            name: of the step.
+            function: does it. Its result must come back equal from JSON; the annotation of its result says how.
+            args: for the function.
+            kwargs: for the function.
+
+        Raises:
+            StepError: the result cannot be recorded, or what is recorded does not fit the function. The job is dead.
+            ClaimLostError: another worker has the job. The handler is cancelled, too.
+            QueueFullError: the queue has no room for the result.
+            RuntimeError: the handler takes a batch, or runs in another process.
+        """
+        if self.in_batch:
+            raise RuntimeError("a handler with batch=... has no steps: enqueue a job with steps for each of its jobs")
+        if self._steps is None:
+            self._steps = Steps(self.job, self.queue, self._lost)
+        call, loop, steps = partial(function, *args, **kwargs), self.loop, self._steps
+        if loop is None:
+            return steps.do(name, call, lambda: self.is_cancelled)
+        wait: Wait = lambda work: asyncio.run_coroutine_threadsafe(work, loop).result()  # noqa: E731
+        return steps.do_in_thread(name, call, lambda: self.is_cancelled, wait)
 
     def on_ack(self, *operations: Operation | Call[Any]) -> None:
         """Add operations to the commit that finishes this job: `ctx.on_ack(following.call("ada"))`.
@@ -276,6 +335,8 @@ class BatchContext(Surroundings[R_co], Sequence[Context[R_co]]):
         super().__init__(**around)
         self.entrypoint: str = entrypoint
         self._contexts: Sequence[Context[R_co]] = tuple(contexts)
+        for context in contexts:
+            context.in_batch = True
 
     @property
     def jobs(self) -> tuple[Job, ...]:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.errors import InvalidJobError, StepError
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Nack
@@ -57,7 +57,7 @@ from jqueue.worker.threads import Threads
 
 logger: Logger = logger_of("jqueue.worker")
 
-WITHOUT_TRACEBACK = (Retry, Discard, PayloadError)
+WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, StepError)
 """Errors whose text says everything: their traceback would add nothing."""
 
 JOB_TASK = "jqueue-job "
@@ -529,7 +529,13 @@ class JobRunner:
             log_about(job, logging.DEBUG, ": %s was raised here:\n%s", name, frames)
 
     def _context(self, job: Job, deadline: datetime | None) -> Context:
-        return Context(job, queue=self._queue, resources=self._resources, deadline=deadline)
+        lost = self._lose_job
+        return Context(job, queue=self._queue, resources=self._resources, deadline=deadline, lost=lost)
+
+    def _lose_job(self, job: Job) -> None:
+        """Stop the work on a job whose claim is found lost by its handler."""
+        for held in [each for each in self._state.held if each.job is job]:
+            self.lose(held, "another worker has it, or it was removed")
 
     def _deadline(self, handler: Handler[..., Any]) -> datetime | None:
         seconds = handler.options.seconds

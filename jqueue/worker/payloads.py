@@ -193,10 +193,11 @@ class ResultCodec:
     Args:
         annotation: the return type, or that of one result of a batch.
         named: the handler, for errors.
+        short: the same, for errors that stand beside its name.
     """
 
-    def __init__(self, annotation: Any, named: str) -> None:
-        self._annotation, self._named = annotation, named
+    def __init__(self, annotation: Any, named: str, short: str = "the handler") -> None:
+        self._annotation, self._named, self._short = annotation, named, short
         self._adapter: TypeAdapter[Any] | None = None
 
     def adapter(self) -> TypeAdapter[Any]:
@@ -219,7 +220,7 @@ class ResultCodec:
             adapter = self.adapter()
         except TypeError as error:
             raise UnkeptResultError(str(error)) from None
-        returned = f"the handler returned a value of type {type(value).__name__}"
+        returned = f"{self._short} returned a value of type {type(value).__name__}"
         try:
             result, place = _through_json(adapter, value, warnings="error")
             if place is None:
@@ -241,7 +242,7 @@ class ResultCodec:
             return _read(adapter, to_json(value))
         except Exception as error:
             problem = _problem_of(error, adapter)
-        raise ResultError(f"the result does not fit the return type of the handler: {problem}")
+        raise ResultError(f"the result does not fit the return type of {self._short}: {problem}")
 
 
 def adapter_of(annotation: Any, place: str) -> TypeAdapter[Any]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from pydantic import ValidationError
 
 from jqueue.domain.durations import Duration, exponential_bound, to_seconds
-from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.errors import InvalidJobError, StepError, shown
 from jqueue.domain.models import Job
 from jqueue.ports.log import Logger, logger_of
 from jqueue.worker.job_log import about
@@ -78,7 +78,7 @@ class HandlerTimeout(TimeoutError):
     """The handler took longer than its timeout."""
 
 
-TEXT_ONLY = (PayloadError, UnkeptResultError, HandlerTimeout)
+TEXT_ONLY = (PayloadError, StepError, UnkeptResultError, HandlerTimeout)
 """The errors that are described by their text alone, without the name of their class."""
 
 
@@ -240,7 +240,7 @@ def decide(
         jitter: draws a number from zero to its argument.
         rule: the handler's choices by class of error; an error that asks for something itself comes first.
     """
-    is_bad = isinstance(error, PayloadError)
+    is_bad = isinstance(error, PayloadError | StepError)  # it would be the same again, and its step done again
     try:
         choice = None if is_bad else _chosen(error, rule, job.failures)
     except CALLS_FAIL as failure:  # a rule that raises must not keep its job from being given back

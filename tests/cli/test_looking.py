@@ -20,11 +20,11 @@ import pytest
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.operator import Attend
-from jqueue.operations import Enqueue
+from jqueue.operations import Enqueue, RecordStep
 from jqueue.runtime.system import process_name
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
-from tests.cli.commands import PATIENCE, Blocking, deep, refused, rows, run, values
+from tests.cli.commands import PATIENCE, SECRET, Blocking, deep, refused, rows, run, values
 from tests.cli.hostile import HOSTILE, fill
 
 
@@ -107,6 +107,21 @@ def test_a_job_is_shown_with_its_life(filled):
     assert "payload" not in job
     # A claim counts as a failure until it is acked or given back. That is not what users call a failure.
     assert [0, 0, 1] == [values("show", filled, each)["failures"] for each in ("running", "done", "dead")]
+
+
+def test_the_steps_of_a_job_are_shown_without_their_results_and_kept_by_a_redrive_that_is_not_fresh(path, queue):
+    queue.enqueue("mail", b"", job_id="one")
+    [job] = queue.dequeue()
+    queue.apply_each(RecordStep(job, "charge", 1, SECRET), RecordStep(job, "charge", 2, SECRET))
+    assert re.search(r"\nsteps \(UTC\) +\d{4}-.*\d  charge\n +\d{4}-.*  charge, 2\n", run("show", path, "one").stdout)
+    steps = values("show", path, "one")["steps"]
+    assert [("charge", 1), ("charge", 2)] == [(step["name"], step["occurrence"]) for step in steps]
+    assert steps[0]["at"] >= job.created_at.isoformat()
+    for option, left in (("--yes", 2), ("--fresh", 0)):
+        queue.nack(job, dead=True)
+        assert "is queued again" in run("redrive", path, "one", option).stdout
+        [job] = queue.dequeue()
+        assert left == len(job.steps)
 
 
 def test_a_payload_and_a_result_are_shown_on_request_only(path, queue):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from jqueue import LocalFileSystemStorage, connect
-from jqueue.operations import Enqueue
+from jqueue.operations import Enqueue, RecordStep
 from jqueue.sync import SyncQueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from tests.cli.commands import SECRET, Blocking, deep, refused, run, text, values
@@ -33,6 +33,7 @@ def exported(path, queue, lines):
     for job_id in ("running", "dead", "done"):
         queue.enqueue("report", job_id.encode(), job_id=job_id, priority=-1, keep_result=3600)
     _, dead, done = queue.dequeue("report", batch_size=3)
+    queue.apply_each(RecordStep(dead, "fetch", 1, "x" * 70_000), RecordStep(dead, "fetch", 2))
     queue.nack(dead, error="boom\nforged", dead=True)
     queue.ack(done, result=["x" * 70_000])
     assert 0 == run("export", path, "--output", lines).exit_code
@@ -52,6 +53,8 @@ def test_an_import_restores_what_was_exported(exported, lines, copy):
     same = ("entrypoint", "priority", "created_at", "run_at", "headers", "unique_key", "max_attempts", "error")
     for job in Blocking(copy).jobs().values():
         assert [getattr(before[job.id], name) for name in same] == [getattr(job, name) for name in same]
+        if job.id == "dead":
+            assert [("fetch", 1, "x" * 70_000), ("fetch", 2, None)] == [step[:2] + step[3:4] for step in job.steps]
         assert job.attempt >= before[job.id].attempt
 
 

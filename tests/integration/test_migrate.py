@@ -17,6 +17,7 @@ from jqueue import (
 )
 from jqueue.core import migration
 from jqueue.domain.limits import Limits
+from jqueue.domain.operations.ends import RecordStep
 from jqueue.domain.operations.enqueue import Depart
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
@@ -226,6 +227,21 @@ async def test_large_payloads_move_into_objects_and_out_of_them(tmp_path):
     [later] = await jobs_of(dest)
     assert large == b"".join([piece async for piece in dest.open_payload(later)])
     assert "objects" in (await dest.read_state()).critical  # an older reader would take them for empty payloads
+
+
+async def test_steps_move_with_their_job_and_one_whose_result_is_in_an_object_keeps_it_here(tmp_path):
+    source, dest = open_at(tmp_path, "file", "source"), open_at(tmp_path, "memory", "dest")
+    here, there = [await source.enqueue("work", b"") for _ in range(2)]
+    jobs = await source.dequeue("work", batch_size=2)
+    await source.apply_each(*(RecordStep(job, "one", 1, "x" * size) for job, size in zip(jobs, (9000, 9), strict=True)))
+    await source.nack_many(jobs)
+    report = await migrate(source, dest)
+    [[refused]] = report.refused.values()
+    assert (1, here.id) == (report.moved, refused)
+    assert "the result of step 'one'" in next(iter(report.refused))
+    [job] = await dest.dequeue("work")
+    assert (there.id, "x" * 9) == (job.id, job.steps[0].result)
+    assert "steps" in (await dest.read_state()).critical
 
 
 async def test_a_move_of_a_queue_to_itself_is_refused(tmp_path):

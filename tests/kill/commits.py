@@ -16,14 +16,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jqueue import DirectQueue, Job, JobStatus, Limits, LocalFileSystemStorage
 from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
-from jqueue.operations import Ack, Enqueue, Nack
+from jqueue.operations import Ack, Enqueue, Nack, RecordStep
 from jqueue.ports.observer import Observer
 from jqueue.runtime.system import SystemClock
+from jqueue.worker.steps import Steps
 from tests.journal import PREFIX, Journal, Journals, objects_of, payload_of
 from tests.kill.kills import SECONDS, Kills
 from tests.kill.tracing import ViolationError
@@ -31,6 +33,7 @@ from tests.simulation.answers_audit import OF_MANY_CALLS
 from tests.simulation.chain import QUEUED, Version, attempt_of, status_of
 from tests.simulation.history import Call
 
+MEMORY = 1 << 26
 OLD = tuple(f"old-{number}" for number in range(1, 10))
 LARGE = bytes(range(256)) * 10
 LATER = timedelta(days=3)
@@ -154,6 +157,23 @@ async def _large(queue: DirectQueue, watch: Watch) -> None:
     await _enqueue(queue, watch, "large", payload=LARGE)
 
 
+EFFECTS = Memory()
+"""A byte for each time that a step was done."""
+
+
+async def _steps(queue: DirectQueue, watch: Watch) -> None:
+    """Do ten steps as a worker does, every other one with a large result."""
+    [job] = [job async for job in queue.iterate_jobs(JobStatus.IN_PROGRESS, id_prefix=OLD[0])]
+    steps = Steps(job, queue, None)
+
+    async def effect(number: int) -> str:
+        EFFECTS.write(b".")
+        return "x" * (number % 2 * 300)
+
+    for number in range(10):
+        await steps.do(f"step {number}", partial(effect, number), lambda: False)
+
+
 async def _collect(queue: DirectQueue, watch: Watch) -> None:
     await queue.cancel("large")
     await queue.collect()
@@ -175,12 +195,12 @@ CASES = {
     "take": Case(_take, _in_segments, before_limits=_SPILLING),
     "range": Case(_range, _in_segments, before_limits=_SPILLING),
     "large": Case(_large, _claimed, _WITH_OBJECTS, calls_made=_CREATION),
+    "steps": Case(_steps, _claimed, _WITH_OBJECTS, calls_made=_CREATION),
     "history": Case(_move_history, _with_history, calls_made=_CREATION),
     "collect": Case(_collect, _large, _WITH_OBJECTS, _WITH_OBJECTS),
 }
 
 CHILD = "the child"
-MEMORY = 1 << 26
 
 
 class CommitKills(Kills):
@@ -210,6 +230,7 @@ class CommitKills(Kills):
         shutil.rmtree(self._copy, ignore_errors=True)
         shutil.copytree(self._template, self._copy)
         self._memory.clear()
+        EFFECTS.clear()
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[Callable[[], Awaitable[Any]]]:
@@ -226,6 +247,9 @@ class CommitKills(Kills):
         """Check the queue and its folder, and let the next process serve the jobs."""
         journals = self._landed(answered=answered)
         self.counts["done"] += journals.landed == self._commits > 0
+        recorded = sum(len(job.get("steps", ())) for job in journals.last.jobs.values())
+        if not 0 <= len(EFFECTS.read()) - recorded <= 1:
+            raise ViolationError(f"{len(EFFECTS.read())} steps were done, and a retry finds {recorded}")
         temporaries = list(self._copy.rglob(".*.tmp"))
         self.counts["temporaries"] += bool(temporaries)
         if len(temporaries) > 1:
@@ -300,6 +324,7 @@ async def _go_on(folder: Path, last: Version) -> None:
                 if job.payload != _expected(job.id):
                     raise ViolationError(f"the payload of {job.id} is not the one that was enqueued")
             served += jobs
+            await queue.apply_each(RecordStep(jobs[0], "last", 1, "x" * 5000))  # an object with the results of others
             await queue.ack_many(jobs)
     if sorted(job.id for job in served) != sorted([*last.jobs, "next", "large-next"]):
         raise ViolationError(f"the next process served {[job.id for job in served]}")

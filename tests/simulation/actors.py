@@ -25,7 +25,7 @@ from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.ends import Ack, Nack, RecordStep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import Wait
 from tests.simulation.links import SimulatedSeat
@@ -204,6 +204,8 @@ class Consumer(Actor):
                 return
             if dice.random() < 0.2:
                 await self._beat_and_look(jobs)
+            if self.world.stepped:
+                await self._take_steps(jobs)
             await self._finish(jobs)
 
     def _check_payloads(self, jobs: list[Job]) -> None:
@@ -233,6 +235,24 @@ class Consumer(Actor):
         beat = self.call("heartbeat_many", self.queue.heartbeat_many(jobs), claims=claims, operations=len(claims))
         look = self.queue.dequeue("nobody's", claim_timeout=tag)
         await asyncio.gather(beat, self.call("dequeue", look, entrypoint="nobody's"))
+
+    async def _take_steps(self, jobs: list[Job]) -> None:
+        """Record one or two more steps of each job. One whose outcome is unknown is recorded again, as by a worker."""
+        dice = self.world.schedule.dice(f"steps of {self.moment}")
+        for number in range(dice.choice([0, 1, 1, 2])):
+            steps = [
+                RecordStep(job, "charge", len(job.steps) + number + dice.choice([1, 1, 1, 0]) or 1, self._step_result())
+                for job in jobs
+            ]
+            details: dict[str, Any] = {"claims": tuple(job.claim for job in jobs), "operations": len(jobs)}
+            for _ in range(3):
+                answers = await self.call("apply_each", self.queue.apply_each(*steps), **details)
+                if not isinstance(answers, UnknownOutcomeError):
+                    break
+
+    def _step_result(self) -> Any:
+        tag = self.world.tag()
+        return {"by": self.moment, "tag": tag, "all": "x" * 2 * OBJECT_BYTES * (self.world.large and tag % 2)}
 
     async def _finish(self, jobs: list[Job]) -> None:
         if self.world.modern and self.dice.random() < 0.4:
@@ -361,7 +381,8 @@ class Operator(Actor):
             age = self.dice.choice([None, 0, 5, 20])
             await self.call("purge", self.queue.purge(status=JobStatus.QUEUED, older_than=age))
         elif order < 0.4:
-            await self.call("redrive", self.queue.redrive(entrypoint=self.dice.choice(["a", "b", None])))
+            fresh = self.world.stepped and self.world.tag() % 2 > 0
+            await self.call("redrive", self.queue.redrive(entrypoint=self.dice.choice(["a", "b", None]), fresh=fresh))
         elif order < 0.55:
             status = JobStatus.COMPLETED if self.world.modern and self.dice.random() < 0.3 else JobStatus.DEAD
             await self.call("purge", self.queue.purge(status=status, entrypoint=self.entrypoint()))

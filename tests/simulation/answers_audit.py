@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
     SegmentDamagedError,
     StorageFatalError,
 )
-from jqueue.domain.job import Claim
+from jqueue.domain.job import Claim, Step
 from jqueue.domain.models import for_callers
 from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, StagedReceipt
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
@@ -343,6 +343,8 @@ def _atoms(value: Any) -> list[Any]:
     """Return what an answer says, part by part, in a form that can be counted."""
     if value is None:
         return []
+    if isinstance(value, Step):
+        return [repr(value)]
     if isinstance(value, list | tuple) and not isinstance(value, StagedReceipt):
         return [atom for each in value for atom in _atoms(each)]
     value = for_callers(value)

@@ -246,6 +246,11 @@ class _ChainReader:
         stored = fields.pop("result_object", None)
         if stored is not None and stored[0] in self._objects:
             fields["result"] = from_json(self._objects[stored[0]][1])
+        if "steps" in fields:
+            fields["steps"] = [
+                (*step[:3], step[3] if step[4] is None else from_json(self._objects[step[4][0]][1]))
+                for step in fields["steps"]
+            ]
         return fields
 
     def _add_rows(self, version: Version) -> None:

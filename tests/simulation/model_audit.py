@@ -16,7 +16,7 @@ from jqueue.domain.job import Claim
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.bulk import BulkAdded, EnqueueSegments
 from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded
-from jqueue.domain.operations.ends import HandBack, HandBackCalls, Nack, Sweep
+from jqueue.domain.operations.ends import HandBack, HandBackCalls, Nack, RecordStep, Sweep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import AwaitResult
 from jqueue.domain.operations.operator import EmptyCommit, Reprioritise
@@ -276,7 +276,9 @@ class ModelAudit:
         self.seen["cron entry run by an order"] += done and isinstance(order, RunSchedule)
         if isinstance(operation, EnqueueSegments) and operation.transaction is not None:
             self.seen["transaction landed"] += isinstance(result, BulkAdded)
+        self.seen["step recorded"] += isinstance(operation, RecordStep) and result is None
         if isinstance(operation, Dequeue) and isinstance(result, list):
+            self.seen["job with steps claimed"] += sum(bool(job.steps) for job in result)
             self.seen["claimed with a holder"] += sum(job.holder.startswith("holder") for job in result if job.holder)
 
     def _count_step(self, before: Version, after: Version) -> None:

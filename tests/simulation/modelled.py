@@ -94,6 +94,7 @@ def job_of(job_id: str, fields: Fields) -> JobFields:
         (attempt, datetime.fromisoformat(at), text, holder, begun and datetime.fromisoformat(begun))
         for attempt, at, text, holder, begun in job["errors"]
     )
+    job["steps"] = tuple((name, number, datetime.fromisoformat(at), said) for name, number, at, said in job["steps"])
     job.setdefault("created_at", None)
     return job
 

@@ -16,7 +16,7 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import Guarded
-from jqueue.domain.operations.ends import HandBack, HandBackCalls, Sweep
+from jqueue.domain.operations.ends import HandBack, HandBackCalls, RecordStep, Sweep
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.operations.operator import Attend, CreateQueue, EmptyCommit, LeaveSeat, TakeSeat
 from jqueue.errors import WorkerNotFoundError
@@ -170,6 +170,8 @@ class PlainQueue(PlainRules):
                 return self.nack(claims[0], operation)
             case Heartbeat():
                 return self.heartbeat(claims, operation.tolerant)
+            case RecordStep():
+                return self.record_step(claims[0], operation)
             case HandBack():
                 return sum(self.hand_back(*claim) for claim in operation.claims_made)
             case HandBackCalls(calls):
@@ -359,7 +361,7 @@ class PlainQueue(PlainRules):
             dropped = asked.result_bytes if asked.result_bytes >= BLOB_BYTES else 0
             result = None if dropped else json.loads(json.dumps(asked.result))
             more: JobFields = {"finished_at": self.now, "result": result, "result_dropped": dropped, "traceback": None}
-            more |= {"keep_result": kept, "payload": b"", "cancel_requested": False}
+            more |= {"keep_result": kept, "payload": b"", "cancel_requested": False, "steps": ()}
             self.change(job, status="completed", **NO_CLAIM, **more)
         self.count(job["entrypoint"], DONE)
         self.finished[job_id] = attempt
@@ -475,6 +477,16 @@ class PlainQueue(PlainRules):
             lost += stops
         return lost
 
+    def record_step(self, claim, asked):
+        """Keep the result of a step with its job. Returns the step if it is there already."""
+        job = self.held(claim)
+        for step in job["steps"]:
+            if step[:2] == (asked.name, asked.occurrence):
+                return step
+        step = (asked.name, asked.occurrence, self.now, json.loads(json.dumps(asked.result)))
+        self.change(job, heartbeat_at=self.beaten(job["heartbeat_at"]), steps=(*job["steps"], step))
+        return None
+
     def beaten(self, last):
         """Return the time of a heartbeat, which moves even if the clock stands still."""
         return self.now + timedelta(microseconds=1) if last == self.now else self.now
@@ -527,19 +539,20 @@ class PlainQueue(PlainRules):
             holder = self.key_holder(job["unique_key"])
             if holder is not None:
                 raise Refused(DuplicateJobError, unique_key=job["unique_key"], job_id=holder)
-            self._queue_again(job, asked.delay)
+            self._queue_again(job, asked.delay, asked.fresh)
             return 1
         dead = [job for job in self.jobs if job["status"] == "dead" and asked.entrypoint in (None, job["entrypoint"])]
         redriven = 0
         for job in sorted(dead, key=lambda job: int(job["place"])):
             if self.key_holder(job["unique_key"]) is None:
-                self._queue_again(job, asked.delay + redriven * asked.every)
+                self._queue_again(job, asked.delay + redriven * asked.every, asked.fresh)
                 redriven += 1
         return redriven
 
-    def _queue_again(self, job, delay):
+    def _queue_again(self, job, delay, fresh):
         run_at = self.later(delay) if delay else None
         more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
+        more["steps"] = () if fresh else job["steps"]
         self.change(job, status="queued", failures=0, dead_at=None, **more)
 
     def attend(self, workers):
@@ -778,10 +791,10 @@ class PlainQueue(PlainRules):
         return self.table[job_id]
 
     def _compared(self, job, seen):
-        """Return the fields that must be as they were seen: all but the heartbeat, the place, and what is elsewhere."""
+        """Return the fields that must be as they were seen: all but heartbeat, steps, place, and what is elsewhere."""
         apart = {"payload"} if seen.payload_object is not None else set()
         apart |= {"result"} if seen.result_object is not None else set()
-        return job.keys() - {"heartbeat_at", "place", "range"} - apart
+        return job.keys() - {"heartbeat_at", "place", "range", "steps"} - apart
 
     # Helpers of the above
 

@@ -43,7 +43,7 @@ ABSENT: JobFields = {
     **dict.fromkeys(["keep_result", "result", "finished_at", "holder", "claimed_at", "queued_at", "traceback"]),
     "claim_call": None,
     **dict.fromkeys(["priority", "attempt", "attempts_before", "failures", "error_dropped", "result_dropped"], 0),
-    **{"cancel_requested": False, "headers": {}, "errors": ()},
+    **{"cancel_requested": False, "headers": {}, "errors": (), "steps": ()},
 }
 """Default values of most fields of a job."""
 

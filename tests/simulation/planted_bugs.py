@@ -297,6 +297,26 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/values.py", "in objects_of(job)}", "in objects_of(job) if RESULTS not in stored.suffix}", first=8
         ),
     },
+    # The results of steps are recorded in every seed.
+    Settings(rate=0.4, processes=6, stepped=1.0, segments=0.3): {
+        "A step is recorded by a claim that is lost": Bug(
+            "domain/operations/ends.py",
+            "job = draft.held(self.job)\n        for step",
+            "job = draft.held(draft.jobs.get(self.job.job_id, self).claim)\n        for step",
+        ),
+        "A retry forgets the steps": Bug(
+            "domain/operations/ends.py", "status=QUEUED, **NO_CLAIM", "status=QUEUED, steps=(), **NO_CLAIM"
+        ),
+        "A step is recorded anew when its first answer was lost": Bug(
+            "domain/operations/ends.py", "for step in job.steps:\n            if", "for step in ():\n            if"
+        ),
+        "An ack keeps the steps": Bug("domain/operations/ends.py", "steps=(),\n                result=", "result="),
+    },
+    Settings(rate=0.2, modern=1.0, large=1.0, stepped=1.0, segments=0.3): {
+        "A collection removes the results of steps": Bug(
+            "domain/job.py", "*(step.result_object for step in job.steps)", "*()"
+        ),
+    },
     # Operators act on what they have seen in every seed.
     Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0): {
         "The guard of an order is not checked in the commit": Bug(

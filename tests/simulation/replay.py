@@ -18,6 +18,7 @@ from pydantic_core import from_json
 from jqueue import JQueueError, StorageError
 from jqueue.domain.errors import DeadlineExceededError
 from jqueue.domain.header import BrokerSeat, WorkerRecord
+from jqueue.domain.job import Step
 from jqueue.domain.models import AnyJob, for_callers
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
@@ -31,7 +32,7 @@ from jqueue.domain.operations.codec import (
     decode_operation,
     encode_operation,
 )
-from jqueue.domain.operations.ends import Ack, Heartbeat
+from jqueue.domain.operations.ends import Ack, Heartbeat, RecordStep
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
 from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
 from jqueue.ports.observer import AppliedCall
@@ -229,6 +230,9 @@ class Replay:
                 content = from_json(self._seed.objects[operation.result_object.suffix][1])
                 found = Ack(operation.job, content, keep_result=operation.keep_result)
                 return self.model.perform(found, [operation.job])
+            case RecordStep() if operation.result_object is not None:
+                content = from_json(self._seed.objects[operation.result_object.suffix][1])
+                operation = replace(operation, result=content)
         claims = operation.jobs if isinstance(operation, Heartbeat) else [getattr(operation, "job", None)]
         return self.model.perform(operation, claims)
 
@@ -402,9 +406,12 @@ def _is_same(expected: Any, told: Any) -> bool:
     if isinstance(told, AnyJob):
         apart = {"payload"} if told.payload_object is not None or type(told.payload) is not bytes else set()
         apart |= {"result"} if told.result_object is not None else set()
-        names = expected.keys() - apart - {"place", "range"}
+        names = expected.keys() - apart - {"place", "range", "steps"}
         is_there = "place" not in expected or expected["place"] == told.sequence
+        is_there = is_there and _is_same([*expected.get("steps", ())], told.steps)
         return is_there and all(expected[name] == getattr(told, name, None) for name in names)
+    if isinstance(told, Step):
+        return told[:3] == expected[:3] and (told.result_object is not None or told.result == expected[3])
     if isinstance(told, BrokerSeat):
         return bool(expected == (told.writer, told.url, told.term, told.doubted_at))
     if isinstance(told, EntrypointRules | QueueSettings | Schedule | WorkerRecord):

@@ -67,6 +67,7 @@ class Settings:
         staged: share of these seeds in which jobs are also enqueued in transactions, and claimed under a name.
         history: share of the modern seeds in which the history is kept.
         large: share of the modern seeds in which some payloads are kept in objects beside the queue.
+        stepped: share of all seeds in which the results of steps are recorded.
         overseen: share of the modern seeds with operators who change, cancel, purge and run what they have seen.
         segments: share of all seeds in which processes move waiting jobs into segments.
         damage: share of these seeds in which segments in the store are damaged for a while.
@@ -91,6 +92,7 @@ class Settings:
     staged: float = 0.3
     history: float = 0.3
     large: float = 0.3
+    stepped: float = 0.2
     overseen: float = 0.4
     segments: float = 0.5
     damage: float = 0.3
@@ -244,6 +246,7 @@ class Simulation:
             self.world.ranged = segments.random() < settings.ranges
             if self.schedule.dice("a store without a clock").random() < settings.timeless:
                 self.world.tells_time = False
+        self.world.stepped = self.schedule.dice("steps").random() < settings.stepped
         self.world.attended = self.schedule.dice("workers").random() < settings.attended
         self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds
         if dice.random() < settings.contention:

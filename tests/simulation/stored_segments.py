@@ -23,7 +23,7 @@ FieldsOf = Callable[[Fields], Fields]
 FOLDER = ".segments/"
 """The beginning of the suffixes of segments."""
 
-NAMED = re.compile(rb'"(?:payload|result)_object": ?\["([^"]+)", ?(\d+), ?"([0-9a-f]+)"\]')
+NAMED = re.compile(rb'\["(\.(?:payloads|results)/[^"]+)", ?(\d+), ?"([0-9a-f]+)"\]')
 """The name, the size and the digest of an object in the line of a job."""
 
 

@@ -171,6 +171,7 @@ class World:
         keyed: share of jobs with a concurrency key, if `modern`.
         staged: True if jobs are enqueued in transactions, and claimed under a name.
         large: True if some payloads are kept in objects beside the queue.
+        stepped: True if the results of steps are recorded.
         overseen: True if operators act on what they have seen.
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
@@ -207,6 +208,7 @@ class World:
     keyed: float = 0.0
     staged: bool = False
     large: bool = False
+    stepped: bool = False
     overseen: bool = False
     segmented: bool = False
     damage: Damage | None = None

@@ -12,7 +12,7 @@ from jqueue.domain.operations.lookups import CountQueued, LookAtBacklog
 from jqueue.domain.operations.segments import DropRows
 from jqueue.domain.segment_rows import RowsMissingError
 from jqueue.domain.selection import Phase, Selection, phase_of, place_of
-from jqueue.operations import Enqueue, Operation
+from jqueue.operations import Enqueue, Operation, RecordStep
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
 from tests.tiny_segments import direct_queue, spilled
@@ -63,6 +63,21 @@ async def test_an_operation_that_would_ask_for_rows_for_ever_fails_alone(storage
     failed, job = await queue.apply_each(AsksForRows(), Enqueue("a", b""))
     assert isinstance(failed, JQueueError)
     assert job.entrypoint == "a"
+
+
+async def test_a_job_that_is_tried_again_keeps_its_steps_in_a_segment_and_no_collection_removes_their_objects(storage):
+    queue = await filled(storage, 3)
+    [job] = await queue.dequeue("a")
+    await queue.apply_each(RecordStep(job, "one", 1, "small"), RecordStep(job, "two", 1, "x" * 5000))
+    await queue.nack(job)
+    await spilled(queue)
+    assert job.id not in [each.id for each in (await queue.read_state(hot=True)).jobs]
+    storage.storage.clock.advance(timedelta(hours=2))
+    assert 0 == await deep_queue(storage).collect()
+    jobs = await deep_queue(storage).dequeue("a", batch_size=3)
+    first, second = jobs[2].steps
+    assert (job.id, "small") == (jobs[2].id, first.result)
+    assert "x" * 5000 == await queue.step_result(jobs[2], second)
 
 
 async def test_queued_jobs_are_counted_in_segments_and_beside_them(storage):

@@ -54,7 +54,7 @@ from jqueue.domain.header import (
     WorkerRecord,
 )
 from jqueue.domain.history import HistoryHeader, span_of
-from jqueue.domain.job import ENCODINGS, OBJECTS, JobRecord, JobStatus
+from jqueue.domain.job import ENCODINGS, OBJECTS, STEPS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.parents import PARENTS
 from jqueue.domain.printable import counted
@@ -63,7 +63,9 @@ from jqueue.domain.segments import SEGMENTS, Range, Segment
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.ports.log import Logger, logger_of
 
-KNOWN_CRITICAL: frozenset[str] = frozenset({LIMITS, OBJECTS, HISTORY, SEGMENTS, GROUPS, PARENTS, CRON_PAUSE, ENCODINGS})
+KNOWN_CRITICAL: frozenset[str] = frozenset(
+    {LIMITS, OBJECTS, STEPS, HISTORY, SEGMENTS, GROUPS, PARENTS, CRON_PAUSE, ENCODINGS}
+)
 """The critical features that this version knows. It refuses a blob that names another."""
 
 SEPARATOR = b",\n"

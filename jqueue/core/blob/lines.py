@@ -26,7 +26,7 @@ from pydantic_core import from_json
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, shown
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import SetAside
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus, objects_of
 from jqueue.domain.models import Job, job_of, record_of
 
 WHITESPACE = b" \t\r\n\v\f"
@@ -48,7 +48,7 @@ encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _encode: Callable[[JobRecord], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], JobRecord] = msgspec.json.Decoder(JobRecord).decode
 _LATER = [name for name in JobRecord.__struct_fields__ if name.endswith("_at") and name not in ("created_at", "run_at")]
-_later, _NOTHING = attrgetter("errors", *_LATER), ((), *[None] * len(_LATER))
+_later, _NOTHING = attrgetter("errors", "steps", *_LATER), ((), (), *[None] * len(_LATER))
 
 
 def encode_record(job: JobRecord) -> bytes:
@@ -96,8 +96,8 @@ def is_sound(job: JobRecord) -> bool:
     if not job.id or job.created_at.tzinfo is not UTC or (job.run_at or job.created_at).tzinfo is not UTC:
         return False
     if (later := _later(job)) != _NOTHING:
-        errors, *moments = later
-        moments += [at for error in errors for at in (error.at, error.claimed_at)]
+        errors, steps, *moments = later
+        moments += [at for error in errors for at in (error.at, error.claimed_at)] + [step.at for step in steps]
         if any(each is not None and each.tzinfo is not UTC for each in moments):
             return False
     if job.status is JobStatus.IN_PROGRESS:
@@ -206,6 +206,8 @@ def _read_job(key: str, fields: object, line: bytes, undated: datetime | None) -
             dump_json(job.__pydantic_extra__)
         if job.result is not None:
             dump_json(job.result)
+        for step in job.steps:
+            dump_json(step.result)
     except ValidationError as error:
         return SetAside(key, line, first_of(error))
     except (ValueError, OverflowError):
@@ -279,6 +281,6 @@ def import_line(line: bytes) -> Job:
     job = read_line(raw_line(job_id, fields))
     if isinstance(job, SetAside):
         raise InvalidJobError(f"it is not a job: {job.reason}")
-    if job.payload_object is not None or job.result_object is not None:
-        raise InvalidJobError("its payload or its result is in an object, and not on the line")
+    if objects_of(job):
+        raise InvalidJobError("its payload or a result is in an object, and not on the line")
     return job_of(job)

@@ -52,8 +52,8 @@ _encode_rows: Callable[[Sequence[JobRecord]], bytes] = msgspec.json.Encoder().en
 _decode_rows: Callable[[bytes], list[JobRecord]] = msgspec.json.Decoder(JobRecord).decode_lines
 _encode_index = msgspec.json.Encoder(enc_hook=lambda table: table.data).encode
 _decode_index = msgspec.json.Decoder(SegmentIndex, dec_hook=lambda _, text: HashTable(a2b_base64(text))).decode
-_RARE = (*SINGLE, "payload_object", "result_object", "extra")
-_rare, _NOTHING = attrgetter(*_RARE), (None,) * len(_RARE)
+_RARE = (*SINGLE, "payload_object", "result_object", "extra", "steps")
+_rare, _NOTHING = attrgetter(*_RARE), (*[None] * (len(_RARE) - 1), ())
 _KNOWN = frozenset(JobRecord.__struct_encode_fields__)
 
 

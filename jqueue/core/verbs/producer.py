@@ -6,12 +6,9 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from copy import deepcopy
 from datetime import datetime
 from itertools import islice
 from typing import Any, Unpack
-
-from pydantic_core import from_json
 
 from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.core.bulk import BulkEnqueue, SegmentsGoneError, StagedCommit
@@ -26,7 +23,7 @@ from jqueue.domain.errors import (
     QueueClosedError,
     ResultTimeoutError,
 )
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import JobRecord, Step
 from jqueue.domain.job_options import EnqueueOptions, OnConflict, check_conflict, takes_options
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, job_of
@@ -93,12 +90,8 @@ class ProducerVerbs(QueueBase, Producer):
         found = await self._searched(operation, self._seconds(deadline), wait_seconds)
         if not found:
             raise ResultTimeoutError(reference, wait_seconds)
-        stored = found[0].result_object
-        if stored is not None and self._objects is not None:
-            reading = self._objects.read(stored, max(LEAST, until - asyncio.get_running_loop().time()))
-            closed = QueueClosedError("the queue was closed while the result was loaded")
-            return from_json(await self._calls.loading.do(reading, closed), allow_inf_nan=False)
-        return deepcopy(found[0].result)  # the cached state holds the same object
+        left = max(LEAST, until - asyncio.get_running_loop().time())
+        return await self._loaded(found[0].result, found[0].result_object, left)
 
 
 def _checked(jobs: Iterable[NewJob]) -> list[Enqueue]:
@@ -151,6 +144,9 @@ async def _pieces(jobs: NewJobs) -> AsyncGenerator[list[Enqueue], None]:
 
 class LargeValueVerbs(QueueBase, SupportsLargeValues):
     """The verbs of `SupportsLargeValues`."""
+
+    async def step_result(self, job: Job, step: Step, *, deadline: Duration | None = None) -> Any:
+        return await self._loaded(step.result, step.result_object, self._seconds(deadline))
 
     async def open_payload(self, job: Job) -> AsyncGenerator[bytes, None]:
         if not isinstance(job, Job):

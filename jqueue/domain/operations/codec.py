@@ -130,11 +130,11 @@ def _inline(preparation: Preparation) -> Preparation:
 
 
 def _without_place(job: JobRecord) -> JobRecord:
-    """Return a job without its heartbeat, its place, which a reader may have numbered, and its payload.
+    """Return a job without its heartbeat, its steps, its place, which a reader may have numbered, and its payload.
 
     No operation changes a payload. A job of `find`, and the mirror of a folder of files, have none.
     """
-    return job.evolve(heartbeat_at=None, sequence=0, payload=b"")
+    return job.evolve(heartbeat_at=None, steps=(), sequence=0, payload=b"")
 
 
 def _without_times(schedule: Schedule) -> Schedule:
@@ -448,7 +448,8 @@ def _answer_bytes(operation: Operation, result: Any) -> int:
     if isinstance(result, JobRecord):
         is_sent = isinstance(operation, Enqueue) and _content_of(operation, result) == "sent"
         size = SHORT + (0 if is_sent else len(result.payload) * 4 // 3)
-        if result.headers is None and result.error is None and result.result is None and result.extra is None:
+        others = (result.headers, result.error, result.result, result.extra)
+        if others == (None, None, None, None) and not result.steps:
             return size
         size += enqueue.stored_bytes(result.evolve(payload=b"")) + 512 * len(result.errors)
         return size if result.result is None else size + len(_encoder.encode(result.result))
@@ -481,7 +482,10 @@ def encode_result(operation: Operation, result: Any, *, hidden: bool = False) ->
     return msgspec.Raw(_encoder.encode((result,)))
 
 
-_HIDDEN = dict.fromkeys(("payload_object", "result", "result_object", "claim_call", "extra"))
+_HIDDEN: dict[str, Any] = {
+    **dict.fromkeys(("payload_object", "result", "result_object", "claim_call", "extra")),
+    "steps": (),
+}
 
 
 def decode_result(operation: Operation, data: bytes | msgspec.Raw) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import msgspec
 from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft, take_reserve
@@ -15,10 +16,12 @@ from jqueue.domain.errors import (
     InvalidJobError,
     JobCancelledError,
     JobNotFoundError,
+    QueueFullError,
     ResultWantedError,
     SegmentDamagedError,
+    shown,
 )
-from jqueue.domain.fields import Count, Duration, Moment
+from jqueue.domain.fields import Count, Duration, Moment, Positive
 from jqueue.domain.header import KeyHold
 from jqueue.domain.job import (
     COMPLETED,
@@ -29,14 +32,28 @@ from jqueue.domain.job import (
     OBJECTS,
     QUEUED,
     RESULTS,
+    STEPS,
     AttemptError,
     Claim,
     JobRecord,
     JobStatus,
+    Step,
     StoredObject,
 )
 from jqueue.domain.large_values import LargeValue, check_named_in_time
-from jqueue.domain.limits import SHORT_ERROR_BYTES, TRACEBACK_BYTES, check_result, cut_error, written_bytes
+from jqueue.domain.limits import (
+    SHORT_ERROR_BYTES,
+    STEP_BYTES,
+    STEPS_BYTES,
+    STEPS_KEPT,
+    TRACEBACK_BYTES,
+    Limits,
+    check_integer,
+    check_name,
+    check_result,
+    cut_error,
+    written_bytes,
+)
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import GivenClaim, GivenError, JobReference, Operation, Preparation
 from jqueue.domain.segments import Range, Span, size_of
@@ -170,20 +187,42 @@ def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, *, dead: 
     draft.move(job, verb, after, after.status)
 
 
-class _EndsClaim(Operation, frozen=True):
-    """Base of the operations that end the claim on a job."""
+class _OnClaim(Operation, frozen=True):
+    """Base of the operations on one claimed job."""
 
     needs_space = False
-    ends_claims = True
 
     job: GivenClaim
 
     def references(self) -> Sequence[JobReference]:
-        """Return the claim that it ends."""
+        """Return the claim."""
         return (self.job,)
 
 
-class Ack(_EndsClaim, frozen=True):
+class _CarriesResult(_OnClaim, frozen=True, kw_only=True):
+    """Base of the operations that keep a result with a job.
+
+    Attributes:
+        apart: the result as JSON, while it must be stored in an object of its own; set when the operation is prepared.
+        result_object: that object, once it exists.
+        name_before: time until which a commit may name it.
+    """
+
+    apart: bytes = b""
+    result_object: StoredObject | None = None
+    name_before: Moment | None = None
+
+    @property
+    def large(self) -> LargeValue | None:
+        """The result, while it must be stored in an object of its own."""
+        return LargeValue(RESULTS, self.apart) if self.apart else None
+
+    def storing(self, stored: StoredObject, name_before: datetime) -> Self:
+        """Return the operation with a result that is in this object."""
+        return replace(self, apart=b"", result_object=stored, name_before=name_before)
+
+
+class Ack(_CarriesResult, frozen=True):
     """Finish a job: it leaves the queue, or stays while its result is kept.
 
     Repeating the ack soon after, with the same claim, changes nothing. The operation's result is the number of bytes of
@@ -195,25 +234,17 @@ class Ack(_EndsClaim, frozen=True):
         keep_result: time to keep the result of a job that was enqueued without `keep_result`; None: not at all. With 0,
             the result of no job is kept: the worker could not keep it.
         result_bytes: size of the result as JSON; set when the operation is prepared.
-        apart: the result as JSON, while it must be stored in an object of its own; set when the operation is prepared.
-        result_object: that object, once it exists.
-        name_before: time until which a commit may name it.
         withheld: True if the job has a result that is not sent, as nobody had asked for it. If a job needs it by now,
             the ack is refused.
+        apart, result_object, name_before: the stored result.
     """
+
+    ends_claims = True
 
     result: Any = None
     keep_result: Duration | None = None
     result_bytes: Count = 0
-    apart: bytes = b""
-    result_object: StoredObject | None = None
-    name_before: Moment | None = None
     withheld: bool = False
-
-    @property
-    def large(self) -> LargeValue | None:
-        """The result, while it must be stored in an object of its own."""
-        return LargeValue(RESULTS, self.apart) if self.apart else None
 
     def prepared(self, preparation: Preparation) -> Ack:
         """Return the operation with the claim found, and with the result as it will be read back."""
@@ -230,11 +261,7 @@ class Ack(_EndsClaim, frozen=True):
         if stored is not None:
             result, size, apart = None, stored.size, b""
         claim = preparation.find_claim(self.job)
-        return Ack(claim, result, keep_result, size, apart, stored, self.name_before, self.withheld)
-
-    def storing(self, stored: StoredObject, name_before: datetime) -> Ack:
-        """Return the ack of a job whose result is in this object."""
-        return replace(self, apart=b"", result_object=stored, name_before=name_before)
+        return replace(self, job=claim, result=result, keep_result=keep_result, result_bytes=size, apart=apart)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield `results` if a result is given, or is to be kept."""
@@ -277,6 +304,7 @@ class Ack(_EndsClaim, frozen=True):
                 **NO_CLAIM,
                 cancel_requested=False,
                 traceback=None,
+                steps=(),
                 result=self.result if fits else None,
                 result_object=self.result_object if fits else None,
                 result_dropped=0 if fits else self.result_bytes,
@@ -295,7 +323,7 @@ class Ack(_EndsClaim, frozen=True):
         return kept.result_dropped or None if kept is not None else None
 
 
-class Nack(_EndsClaim, frozen=True):
+class Nack(_OnClaim, frozen=True):
     """Give a job back. Its result is the number of bytes of the error that the queue had no room for; None if it had.
 
     Attributes:
@@ -306,6 +334,8 @@ class Nack(_EndsClaim, frozen=True):
         charge: True if the claim counts as a failure; if not, the job also keeps its place.
         traceback: frames of the error's traceback to keep beside it, the innermost last: see `Job.traceback`.
     """
+
+    ends_claims = True
 
     delay: Duration | None = None
     error: GivenError | None = None
@@ -410,6 +440,106 @@ class Heartbeat(Operation, frozen=True):
     def references(self) -> Sequence[JobReference]:
         """Return the claims to keep alive."""
         return self.jobs
+
+
+class RecordStep(_CarriesResult, frozen=True):
+    """Keep the result of a step with its claimed job: a later claim finds it in `Job.steps`. It is a heartbeat, too.
+
+    A step that is there already is not recorded again: the operation's result is then that step, or else None.
+
+    Attributes:
+        job: the claimed job.
+        name: name of the step.
+        occurrence: 1 for the first step of this name in the job, 2 for the second, and so on.
+        result: its result, a JSON value.
+        apart, result_object, name_before: the stored result.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("steps",)
+    checked_names: ClassVar[tuple[str, ...]] = ("name",)
+
+    name: str
+    occurrence: Positive = 1
+    result: Any = None
+
+    def prepared(self, preparation: Preparation) -> RecordStep:
+        """Return the operation with the claim found, and with the result as it will be read back."""
+        named, most = super().prepared(preparation), preparation.object_bytes
+        occurrence = check_integer("occurrence", self.occurrence, 1, STEPS_KEPT)
+        result, text = check_result(self.result, preparation.limits, most, f"result of step {named.name!r}", depth=2)
+        is_large = most is not None and len(text) > min(most, STEP_BYTES)
+        if is_large or self.result_object is not None:
+            result = None
+        apart = text if is_large and self.result_object is None else b""
+        claim = preparation.find_claim(self.job)
+        return replace(named, job=claim, occurrence=occurrence, result=result, apart=apart)
+
+    def change(self, draft: Draft, now: datetime) -> Step | None:
+        """Add the step to its job.
+
+        Raises:
+            ClaimLostError: the claim is not current.
+            InvalidJobError: the job has too many steps, or their results are too large together.
+            QueueFullError: the queue has no room for the result.
+        """
+        assert isinstance(self.job, Claim)
+        job = draft.held(self.job)
+        for step in job.steps:
+            if (step.name, step.occurrence) == (self.name, self.occurrence):
+                return step
+        check_named_in_time(self.name_before, now)
+        steps = (*job.steps, Step(self.name, self.occurrence, now, self.result, self.result_object))
+        check_steps(job.id, steps)
+        size = len(msgspec.json.encode(steps[-1]))
+        if not take_reserve(draft, size):
+            raise QueueFullError(
+                f"no room for the {size} bytes of step {self.name!r} of job {shown(job.id)}: the queue is full. Let "
+                "workers catch up, purge dead jobs, or raise its limit with configure(blob_bytes=...)"
+            )
+        draft.require(STEPS)
+        if self.result_object is not None:
+            draft.require(OBJECTS)
+        at = now if job.heartbeat_at != now else now + SAME_MOMENT
+        draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at, steps=steps), IN_PROGRESS)
+        return None
+
+
+def moved_steps(job: JobRecord, limits: Limits) -> tuple[Step, ...]:
+    """Return the steps of a job that comes from another queue, checked.
+
+    Raises:
+        InvalidJobError: a value is wrong, or the result of a step is in an object of the other queue.
+    """
+    steps = []
+    for name, number, at, result, stored in job.steps:
+        if stored is not None:
+            raise InvalidJobError(
+                f"the result of step {name!r} of job {shown(job.id)} is in an object of another queue, so the job must "
+                "stay there until it is done; a redrive with fresh=True drops the steps of a dead job"
+            )
+        name, number = check_name("name", name, limits), check_integer("occurrence", number, 1, STEPS_KEPT)
+        result, _ = check_result(result, limits, STEP_BYTES, f"result of step {name!r}", depth=2)
+        steps.append(Step(name, number, check_time("at", at), result))
+    check_steps(job.id, tuple(steps))
+    return tuple(steps)
+
+
+def check_steps(job_id: str, steps: tuple[Step, ...]) -> None:
+    """Check that a job may have these steps.
+
+    Raises:
+        InvalidJobError: they are too many, or too large.
+    """
+    if len(steps) > STEPS_KEPT:
+        raise InvalidJobError(
+            f"job {shown(job_id)} has {len(steps)} steps; the limit is {STEPS_KEPT}. Do more in each of them, or "
+            "enqueue a job for each part of the work"
+        )
+    if (size := len(msgspec.json.encode(steps))) > STEPS_BYTES:
+        raise InvalidJobError(
+            f"the steps of job {shown(job_id)} take {size} bytes; the limit is {STEPS_BYTES}. Return less from them, "
+            "such as an id or an address"
+        )
 
 
 class HandBack(Operation, frozen=True):
@@ -557,4 +687,4 @@ class Sweep(Operation, frozen=True):
         ]
 
 
-TRAVELLING = (Ack, Nack, Heartbeat, HandBack, HandBackCalls, RequeueStale)
+TRAVELLING = (Ack, Nack, Heartbeat, RecordStep, HandBack, HandBackCalls, RequeueStale)

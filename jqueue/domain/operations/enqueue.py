@@ -26,6 +26,7 @@ from jqueue.domain.job import (
     OBJECTS,
     PAYLOADS,
     QUEUED,
+    STEPS,
     Encoding,
     JobRecord,
     JobStatus,
@@ -52,7 +53,7 @@ from jqueue.domain.limits import (
 )
 from jqueue.domain.models import AnyJob, record_of
 from jqueue.domain.operations.base import GivenJob, GivenParents, GivenPayload, JobReference, Operation, Preparation
-from jqueue.domain.operations.ends import ERRORS_KEPT, kept_of
+from jqueue.domain.operations.ends import ERRORS_KEPT, kept_of, moved_steps
 from jqueue.domain.operations.parents import missing_parents
 from jqueue.domain.parents import PARENTS
 from jqueue.domain.rules import LIMITS
@@ -93,6 +94,8 @@ def stored_bytes(job: JobRecord) -> int:
         size += written_bytes(job.traceback)
     if job.extra is not None:
         size += len(msgspec.json.encode(job.extra))
+    if job.steps:
+        size += len(msgspec.json.encode(job.steps))
     return size
 
 
@@ -114,6 +117,8 @@ def add(draft: Draft, job: JobRecord, verb: Verb) -> JobRecord:
         draft.require(OBJECTS)
     if job.after:
         draft.require(PARENTS)
+    if job.steps:
+        draft.require(STEPS)
     if job.encoding is not None:
         draft.require(ENCODINGS)
     return job
@@ -424,6 +429,7 @@ class Arrive(Operation, frozen=True):
             **dict.fromkeys(("result", "result_object", "finished_at")),
             result_dropped=0,
             cancel_requested=False,
+            steps=moved_steps(job, limits),
         )
         return Arrive(job, None if large is None else large.content, self.name_before)
 
@@ -437,6 +443,8 @@ class Arrive(Operation, frozen=True):
         yield from options_needed(_record(self.job))
         if self.job.status is JobStatus.DEAD:
             yield "dead_letters"
+        if self.job.steps:
+            yield "steps"
 
     def change(self, draft: Draft, now: datetime) -> JobRecord:
         """Add the job.

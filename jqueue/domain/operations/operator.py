@@ -120,6 +120,7 @@ class Redrive(Operation, frozen=True):
         group: redrive the members of this group only.
         every: time from one job to the next, so that a service which has just come back is not hit by all at once.
         asked_by: see `Cancel`.
+        fresh: True to forget the steps of the jobs, so that all are done again.
     """
 
     optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint", "group")
@@ -130,6 +131,7 @@ class Redrive(Operation, frozen=True):
     every: Duration = 0
     asked_by: str | None = None
     group: str | None = None
+    fresh: bool = False
 
     def prepared(self, preparation: Preparation) -> Redrive:
         """Return the operation, checked, with the times in seconds."""
@@ -190,6 +192,7 @@ class Redrive(Operation, frozen=True):
             run_at=now + timedelta(seconds=seconds) if seconds else None,
             expires_at=None,
             sequence=draft.next_sequence(),
+            steps=() if self.fresh else job.steps,
         )
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
 

@@ -280,6 +280,12 @@ function errors(job) {
     rows.length ? table("Errors of attempts", columns, rows, "") : null];
 }
 
+function steps(job) {
+  const rows = job.steps.map((step) => ({ key: `${step.name}-${step.occurrence}`, cells: [
+    foreign(step.occurrence > 1 ? `${step.name}, ${step.occurrence}` : step.name), clock(step.at)] }));
+  return rows.length ? [h("h2", {}, "Steps done"), table("Steps done", ["Step", "Time"], rows, "")] : null;
+}
+
 function secret(title, shown, load) {
   return [h("h2", {}, title),
     shown === undefined
@@ -305,6 +311,7 @@ export function one({ query, job, missing, wrong, events, payload, result, actio
     actions.row(actions.of("job", [job.cancel_requested ? "" : job.status]), targetOf(job)),
     facts(job),
     timeline(job, events),
+    steps(job),
     errors(job),
     reveal && secret("Payload", payload, () => reveal("payload")),
     reveal && job.has_result && secret("Result", result, () => reveal("result")),

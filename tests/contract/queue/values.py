@@ -18,11 +18,12 @@ from jqueue.domain.errors import (
     JobNotFoundError,
     ObjectDamagedError,
     ObjectMissingError,
+    QueueFullError,
     ResultTimeoutError,
 )
 from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
-from jqueue.domain.operations.ends import Ack
+from jqueue.domain.operations.ends import Ack, RecordStep
 from jqueue.ports.queue import JobQueue, SupportsLargeValues
 from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.queue_contract import HOUR, QueueContractBase, QueueFactory
@@ -82,6 +83,50 @@ class ResultsContract(QueueContractBase):
             assert before == await self.fingerprint(queue)
             await queue.ack(job, result="x" * 198)
             assert len(await queue.result(job)) == 198
+
+    async def test_a_step_that_cannot_be_kept_is_refused_and_the_others_stay(self, make_queue: QueueFactory) -> None:
+        deep: Any = 1
+        for _ in range(200):
+            deep = [deep]
+        bad = [b"bytes", {1, 2}, object(), float("nan"), "x" * 70_000, "a lone \udc80", [[deep] * 3] * 2, deep]
+        limits = Limits(object_bytes=None)
+        async with self.queues(make_queue, 1, ["steps", "transactions"], limits=limits) as [queue]:
+            job = await self.one_job(queue)
+            await queue.apply(RecordStep(job, "first", 1, "kept"))
+            before = await self.fingerprint(queue)
+            wrong = [RecordStep(job, name) for name in ("", "a\n", "x" * 600)] + [RecordStep(job, "a", 0)]
+            for operation in (*wrong, *(RecordStep(job, "second", 1, value) for value in bad)):
+                [refused] = await queue.apply_each(operation)
+                assert isinstance(refused, InvalidJobError), operation
+            assert before == await self.fingerprint(queue)
+            answers = await queue.apply_each(*(RecordStep(job, "many", number + 1) for number in range(1000)))
+            assert [each for each in answers if each is not None] == answers[999:]
+            assert "1001 steps; the limit is 1000" in str(answers[999])
+            large = await self.one_job(queue)
+            answers = await queue.apply_each(
+                *(RecordStep(large, "large", number + 1, "x" * 60_000) for number in range(20))
+            )
+            assert answers[:17] == [None] * 17
+            assert "the limit is 1048576" in str(answers[17])
+            [job, large] = [await self.held(queue, each) for each in (job, large)]
+            assert (len(job.steps), job.steps[0].result, len(large.steps)) == (1000, "kept", 17)
+
+    async def test_a_step_for_which_a_full_queue_has_no_room_is_refused_and_its_job_can_end(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 1, ["steps", "size_limit"], limits=Limits(object_bytes=None)) as [queue]:
+            await queue.configure(blob_bytes=200_000)
+            job = await self.one_job(queue)
+            answers = [
+                (await queue.apply_each(RecordStep(job, "large", number + 1, "x" * 50_000)))[0] for number in range(4)
+            ]
+            assert answers[:3] == [None] * 3
+            assert isinstance(answers[3], QueueFullError)
+            await queue.nack(job)
+            [job] = await queue.dequeue("work")
+            assert len(job.steps) == 3
+            await queue.ack(job)
+            assert (await queue.read_state()).jobs == ()
 
 
 NEEDS = ("objects",)
@@ -195,6 +240,28 @@ class LargeValuesContract(QueueContractBase):
             await self.objects_of(queue).create_object(job.payload_object.suffix, LARGE[::-1])
             with pytest.raises(ObjectDamagedError, match="SHA-256"):
                 assert [piece async for piece in self.large(queue).open_payload(job)]
+
+    async def test_a_large_result_of_a_step_is_kept_beside_the_queue_until_its_job_ends(
+        self, make_queue: QueueFactory
+    ) -> None:
+        async with self.queues(make_queue, 2, (*NEEDS, "steps"), limits=TINY) as [queue, other]:
+            job, value = await self.one_job(queue), ["a part"] * 100
+            assert await queue.apply_each(*(RecordStep(job, name, 1, value) for name in "ab")) == [None, None]
+            assert len(await self.suffixes(queue)) == 2
+            await queue.nack(job)
+            [job] = await other.dequeue("work")
+            for step in job.steps:
+                assert step.result is None
+                assert await self.large(other).step_result(job, step) == value
+            assert (await other.read_state()).critical[-2:] == ("steps", "objects")
+            assert await self.large(queue).collect() == 0
+            assert len(await self.suffixes(queue)) == 2
+            first, second = job.steps
+            assert first.result_object is not None
+            await self.objects_of(queue).remove_object(first.result_object.suffix)
+            with pytest.raises(ObjectMissingError):
+                await self.large(other).step_result(job, first)
+            assert await self.large(other).step_result(job, second) == value
 
     async def test_a_large_result_is_kept_beside_the_queue(self, make_queue: QueueFactory) -> None:
         value = {"text": "é\u2028" * 200, "numbers": [1, 2.5, None, True]}

@@ -13,6 +13,7 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.ends import RecordStep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.operations.rules import SetLimits, SetSchedule
@@ -96,6 +97,13 @@ async def _no_pieces() -> AsyncIterator[bytes]:
         yield piece
 
 
+async def _raised(answers: Awaitable[list[Any]]) -> None:
+    """Raise the first error among the answers of a call."""
+    for answer in await answers:
+        if isinstance(answer, Exception):
+            raise answer
+
+
 USES: dict[str, list[Use]] = {
     "priority": [lambda queue, job: queue.enqueue("work", b"payload", 1)],
     "delay": [
@@ -144,6 +152,7 @@ USES: dict[str, list[Use]] = {
         lambda queue, job: queue.group("a-group").redrive(),
     ],
     "parents": [lambda queue, job: queue.enqueue("work", b"payload", after=[job])],
+    "steps": [lambda queue, job: _raised(queue.apply_each(RecordStep(job, "charge")))],
     "ranges": [],  # a queue without ranges has no verbs for them, and `apply` refuses their operations
     "results": [
         lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
