@@ -17,7 +17,7 @@ from typing import Any
 from jqueue.domain.errors import InvalidJobError, StepError
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
-from jqueue.domain.operations.ends import Ack, Nack
+from jqueue.domain.operations.ends import Ack, Nack, may_kill
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Lines, Logger, logger_of
 from jqueue.runtime.queue_options import options_of
@@ -116,6 +116,8 @@ class JobRunner:
     def begin(self, jobs: Iterable[Job], more: bool) -> None:
         """Start the work on jobs that were just claimed: the jobs of a batch handler together, other jobs singly.
 
+        A job that may have killed its workers gets the process for itself. If there are several, the others go back.
+
         Args:
             jobs: the jobs.
             more: True if more jobs may be ready, for batches that are not full.
@@ -125,20 +127,29 @@ class JobRunner:
         for job in jobs:
             handler, call, wants_context = self._calls[job.entrypoint]
             size = handler.options.batch
-            execution = None if size is None else batches.get(job.entrypoint)
+            is_alone = bool(job.errors) and may_kill(job)
+            execution = None if size is None or is_alone else batches.get(job.entrypoint)
             if execution is None:
                 execution = Execution(handler, call)
                 self._state.occupy(execution)  # until its handler has ended
             held = self._hold(execution, job, now)
-            if size is None:
-                if wants_context and held.outcome is None:
-                    held.context = execution.context = self._context(job, self._deadline(handler))
+            if size is None and wants_context and held.outcome is None:
+                held.context = execution.context = self._context(job, self._deadline(handler))
+            if is_alone and held.outcome is None:
+                if self._state.alone is None:
+                    log_about(job, logging.INFO, " runs alone: %s", job.errors[-1].text)
+                    self._state.alone = execution
+                else:
+                    execution.jobs.clear()
+                    self._decide(held, HAND_BACK)
+            if size is None or is_alone:
                 self._start(execution)
             elif len(execution.jobs) < size:
                 batches[job.entrypoint] = execution
             else:
                 batches.pop(job.entrypoint, None)
                 self._start(execution)
+        self._state.is_wary = self._state.alone is not None
         for name, execution in batches.items():
             if more or self._wait_of(execution.handler) > 0:
                 self._state.filling[name] = execution
@@ -177,6 +188,10 @@ class JobRunner:
         results: Sequence[Any] = ()
         error: BaseException | None = None
         try:
+            if self._state.alone is execution:
+                await self._state.until_alone(execution)
+                if isinstance(execution.context, Context):
+                    execution.context.move_deadline(self._deadline(execution.handler))
             if execution.phase is not Phase.WAITING:
                 raise asyncio.CancelledError
             execution.phase = Phase.RUNNING
@@ -268,7 +283,10 @@ class JobRunner:
                 return
             now = self._loop.time()
             for job in jobs:
-                self._hold(execution, job, now)
+                if may_kill(job):
+                    self.begin((job,), more=False)
+                else:
+                    self._hold(execution, job, now)
             self._state.claimed.set()
             if len(jobs) < room:
                 if end <= now:
@@ -325,6 +343,7 @@ class JobRunner:
         if execution.phase is Phase.RUNNING and execution.task is not None:
             execution.task.cancel()
         execution.phase = Phase.STOPPING
+        self._state.released.set()
         self._limit(execution, self._state.cancel_grace)
 
     def _limit(self, execution: Execution, seconds: float | None) -> None:

@@ -252,3 +252,59 @@ async def test_a_worker_is_named_in_its_claims_and_has_one_record_however_many_q
         assert timedelta(seconds=1) == seen[-1].oldest_claim_age
         after = await several.stats()
         assert ((), {}) == (after.workers, after.holders)
+
+
+@pytest.mark.parametrize("batch", [None, 8], ids=["singly", "in batches"])
+@both
+@in_virtual_time
+async def test_a_job_whose_workers_have_died_runs_alone_and_the_others_before_and_after_it(make, batch):
+    worker, spans = Worker(concurrency=4), list[tuple[float, float, list[str]]]()
+
+    async def run(names: list[str]) -> None:
+        began = now()
+        await asyncio.sleep(5)
+        spans.append((began, now(), names))
+
+    async def run_one(name: str) -> None:
+        await run([name])
+
+    worker.handler("work", batch=batch)(run_one if batch is None else run)
+    async with make() as queue:
+        await queue.enqueue("work", b"suspect", job_id="suspect")
+        for _ in range(2):
+            await queue.dequeue()
+            await queue.requeue_stale(0)
+        await queue.enqueue("work", b"beside", priority=-1)
+        async with working(worker, queue):
+            await asyncio.sleep(1)
+            await queue.enqueue("work", b"after")
+            await asyncio.sleep(30)
+            await until(lambda: sum(len(names) for *_, names in spans) == 3)
+    assert {"suspect", "beside", "after"} == {name for *_, names in spans for name in names}
+    [alone] = [span for span in spans if "suspect" in span[2]]
+    assert ["suspect"] == alone[2]
+    assert all(end <= alone[0] or begin >= alone[1] for begin, end, names in spans if names != alone[2])
+
+
+@in_virtual_time
+async def test_a_job_that_waits_to_run_alone_can_be_stopped_and_times_out_only_once_it_runs():
+    worker, ran = Worker(concurrency=4, claim_timeout=6), list[str]()
+
+    @worker.handler("work", timeout=8)
+    async def work(name: str, ctx: Context) -> None:
+        assert ctx.deadline is not None
+        assert ctx.deadline - queue.options.clock.now() == timedelta(seconds=8)
+        await asyncio.sleep(6)
+        ran.append(name)
+
+    async with broker() as queue:
+        for name in ("b", "c", "a"):
+            await queue.enqueue("work", name.encode(), job_id=name)
+            for _ in range(0 if name == "a" else 2):
+                await queue.dequeue(batch_size=2)
+                await queue.requeue_stale(0)
+        async with working(worker, queue, drain=True) as task:
+            await asyncio.sleep(1)
+            await queue.cancel("b", running=True)
+            assert RunReport(succeeded=2, cancelled=1, handed_back=1) == await task
+    assert ["a", "c"] == ran

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jqueue import JobStatus
 from jqueue.operations import Enqueue
 from tests.worker_processes.journal import BEGINS, ENDS
 from tests.worker_processes.processes import Scene, WorkerProcess, most_at_once
@@ -100,6 +101,20 @@ async def test_the_job_of_a_killed_worker_is_claimed_again_at_once(tmp_path, fir
         await scene.until(lambda: all(scene.count(BEGINS)[each] == 2 for each in lost), "they are claimed again")
         assert asyncio.get_running_loop().time() - at < 30
         await scene.until(lambda: {job.id for job in jobs} <= scene.count(ENDS).keys(), "all jobs are done")
+
+
+async def test_a_job_that_kills_its_workers_costs_its_neighbours_one_failure_at_the_most(tmp_path):
+    async with Scene(tmp_path).open() as scene:
+        poison = Enqueue("poison", b"0.5", max_attempts=3, job_id="poison")
+        await scene.queue.enqueue_many([poison, *[Enqueue("doze", b"1", max_attempts=2)] * 10])
+        for _ in range(3):
+            assert scene.start("poison").end() == 3
+        worker = scene.start("poison")
+        await scene.until_only(lambda jobs: jobs.keys() == {"poison"}, "the neighbours are done")
+        await scene.until_only(lambda jobs: jobs["poison"].status is JobStatus.DEAD, "it is dead")
+        worker.stop()
+        assert worker.end() == 0
+        assert 2 == max(scene.count(BEGINS).values())
 
 
 async def test_workers_that_all_stood_still_keep_their_claims(tmp_path):
