@@ -47,7 +47,7 @@ WARNING = f"segment {FOLDER}"
 
 PARTS_OF_HEADER: Mapping[str, Sequence[str]] = {
     "unique keys of done jobs": ("holds",),
-    "ids of done jobs": ("finished", "finished_minutes"),
+    "ids of done jobs": ("finished", "finished_minutes", "cancelled"),
     "writers and workers": ("commits", "clients", "workers"),
     "manifest of segments": ("segments", "ranges", "retired"),
     "latest history": ("history",),

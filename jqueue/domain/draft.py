@@ -18,7 +18,7 @@ from jqueue.domain.errors import (
     QueueFullError,
     SegmentDamagedError,
 )
-from jqueue.domain.header import BrokerSeat, Header, SetAside, large
+from jqueue.domain.header import CANCELLED_KEPT, BrokerSeat, Header, SetAside, large
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, Claim, JobRecord, JobStatus
 from jqueue.domain.limits import (
     END_BYTES,
@@ -370,9 +370,13 @@ class Draft:
         if after is not None:
             self._changes.append((self.jobs, after.id, ABSENT if job is None else job))
             self.jobs.put(after)
+            if job is None and after.id in self.header.cancelled:
+                self._assign("cancelled", tuple(each for each in self.header.cancelled if each != after.id))
         elif job is not None:
             self._changes.append((self.jobs, job.id, job))
             self.jobs.remove(job.id)
+            if verb is Verb.CANCEL or job.cancel_requested:
+                self._assign("cancelled", (*self.header.cancelled, job.id)[-CANCELLED_KEPT:])
             if status is not COMPLETED and job.attempt > self.header.attempt_floor:
                 self.note_floor(job.attempt)
         if job is not None and self.jobs.order.children:

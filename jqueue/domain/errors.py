@@ -207,13 +207,17 @@ class JobCancelledError(ClaimLostError):
     Attributes:
         range_id: id of the range that has the job; None if the job has a claim of its own. With a range, `attempt` is
             that of the range.
+
+    The caller that waits for the result of a cancelled job gets this error, too.
     """
 
     def __init__(self, job_id: str, attempt: int | None = None, *, range_id: str | None = None) -> None:
         super().__init__(job_id, attempt)
         self.range_id = range_id
         advice = (
-            "stop working on it, and nack it"
+            "it has no result"
+            if attempt is None
+            else "stop working on it, and nack it"
             if range_id is None
             else "go on with the other jobs of its range, keep the range alive with heartbeat_many, and end it with "
             f"end_range(claim, failed={{{job_id!r}: None}})"

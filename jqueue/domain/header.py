@@ -26,6 +26,9 @@ BEAT = 60.0
 LOST_AFTER = 2
 """Number of these times after its last commit at which a worker counts as lost."""
 
+CANCELLED_KEPT = 100
+"""Number of ids of cancelled jobs that are kept."""
+
 WORKER_AGE = 3600.0
 """Seconds after which the record of a worker that has not committed is dropped."""
 
@@ -380,6 +383,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         finished_minutes: the minutes in which the jobs of `finished` ended, since 1970, and how many in each.
         holds: unique keys kept after their job's ack.
         finished: the ids of recently acked jobs, and the attempt that acked each, in the order of their ends.
+        cancelled: the ids of the last jobs that left as they were cancelled, for those that wait for their results.
         extra: fields that this version does not know, kept for the versions that do.
     """
 
@@ -407,6 +411,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     retired: dict[SegmentId, float] = {}
     history: HistoryHeader | None = None
     finished_minutes: tuple[tuple[Count, Count], ...] = ()
+    cancelled: tuple[str, ...] = ()
     holds: dict[str, KeyHold] = {}
     finished: dict[str, Count] = {}
     extra: dict[str, Any] | None = msgspec.field(default=None, name="")

@@ -363,6 +363,7 @@ class QueueState(BaseModel):
     clients_evicted: _Count = 0
     broker: Annotated[BrokerSeat | None, _AsRecord] = Field(default=None, repr=False)
     finished: Mapping[str, _Count] = Field(default_factory=dict)
+    cancelled: tuple[str, ...] = Field(default=(), repr=False)
     finished_minutes: tuple[tuple[_Count, _Count], ...] = Field(default=(), repr=False)
     holds: Annotated[Mapping[str, KeyHold], _AsRecord] = Field(default_factory=dict)
     attempt_floor: _Count = 0

@@ -591,7 +591,8 @@ class Producer(SupportsApply, Protocol):
             JobFailedError: the job is dead; the error says why.
             ResultTimeoutError: the job has not finished in time.
             ResultNotKeptError: the job has finished, but its result was not kept or is no longer kept.
-            JobNotFoundError: there is no such job. It may have been cancelled.
+            JobCancelledError: the job was cancelled, as one of the last hundred.
+            JobNotFoundError: there is no such job.
             DeadlineExceededError: the store did not answer in time.
         """
 

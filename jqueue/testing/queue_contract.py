@@ -888,6 +888,21 @@ class QueueContract(QueueContractBase):
                 await other.ack(job, result=int(job.payload) * 10)
             assert sorted([job.result async for job in group.results()]) == [0, 10, 20]
 
+    async def test_a_waiter_for_a_job_that_is_cancelled_gets_the_error_for_it(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["results", "cancel_running"]) as [queue, other]:
+            for claims in (0, 1):
+                job = await queue.enqueue("work", b"payload", job_id="the-id", keep_result=HOUR)
+                waiting = [asyncio.create_task(each.result(job)) for each in (queue, other)]
+                await asyncio.wait(waiting, timeout=self.moment)
+                claimed = await queue.dequeue("work", batch_size=claims)
+                await other.cancel(job.id, running=True)
+                for each in claimed:
+                    await queue.nack(each)
+                for error in await asyncio.gather(*waiting, return_exceptions=True):
+                    assert isinstance(error, JobCancelledError), error
+                with pytest.raises(JobCancelledError, match=f"{job.id!r} was cancelled: it has no result"):
+                    await other.result(job.id)
+
     async def test_the_holder_of_a_cancelled_job_is_told_at_its_heartbeat(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["cancel_running", "heartbeat"]) as [queue, operator]:
             job, other = await self.one_job(queue), await self.one_job(queue)

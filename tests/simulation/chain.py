@@ -25,7 +25,7 @@ Fields = dict[str, Any]
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "completed"
 HEADER = {
     *("queue", "evicted_through", "attempt_floor", "last_sequence", "holds", "finished", "recent"),
-    *("finished_minutes", "transactions"),
+    *("finished_minutes", "transactions", "cancelled"),
     *("settings", "entrypoints", "schedules", "counters", "history", "segments", "retired", "ranges"),
     *("broker", "clients", "clients_evicted", "workers"),
 }
@@ -85,6 +85,7 @@ class Version:
         commit: writer and token of the write that made it; None if no commit did.
         finished: attempts of the jobs that were acked a short while ago, by id.
         finished_minutes: the minutes of their ends, with the number of each.
+        cancelled: the ids of the last cancelled jobs.
         last_sequence: last sequence number that was given to a job.
         recent: claims that count for rate limits.
         clients: the last batch of each client of a broker.
@@ -126,6 +127,7 @@ class Version:
     commit: tuple[str, str] | None = None
     finished: dict[str, int] = field(default_factory=dict)
     finished_minutes: tuple[tuple[int, int], ...] = ()
+    cancelled: tuple[str, ...] = ()
     last_sequence: int = 0
     recent: Fields = field(default_factory=dict)
     clients: dict[str, Fields] = field(default_factory=dict)

@@ -78,6 +78,7 @@ class PlainQueue(PlainRules):
         counters: what happened to the jobs of each entrypoint.
         finished: the attempt of each job that ended a short while ago, by its id.
         finished_in: the minute of its end, since 1970.
+        cancelled: the ids of all jobs that left as they were cancelled.
         transactions: the last version of each application that adds jobs in transactions.
         ranges: the claims of ranges by id: the attempt, the last heartbeat, the ids of the jobs in order, and True if
             it can be given back whole when it is stale: none of its jobs can be out of attempts.
@@ -96,6 +97,7 @@ class PlainQueue(PlainRules):
         super().__init__()
         self.table: dict[str, JobFields] = {}
         self.finished: dict[str, int] = {}
+        self.cancelled: set[str] = set()
         self.finished_in: dict[str, int] = {}
         self.holds: dict[str, tuple[str, datetime]] = {}
         self.counters: dict[str, tuple[int, ...]] = {}
@@ -823,6 +825,8 @@ class PlainQueue(PlainRules):
         self.attempt_floor = max(self.attempt_floor, job["attempt"])
         if job["status"] != "completed":
             self.count(job["entrypoint"], kind)
+        if kind == CANCELLED:
+            self.cancelled.add(job["id"])
         self.changes += 1
 
     def count(self, entrypoint, *kinds):

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from pydantic_core import from_json
 
 from jqueue import JQueueError, StorageError
-from jqueue.domain.errors import DeadlineExceededError
+from jqueue.domain.errors import DeadlineExceededError, JobCancelledError, JobNotFoundError
 from jqueue.domain.header import BrokerSeat, WorkerRecord
 from jqueue.domain.job import Step
 from jqueue.domain.models import AnyJob, for_callers
@@ -226,6 +226,9 @@ class Replay:
                 return [self._perform(each, one) for each, one in zip(operations, several, strict=True)]
             case Purge():
                 return self._purge(operation, told)
+            case lookups.AwaitResult(job_id) if isinstance(told, JobCancelledError):
+                known = self.model.find(job_id) is None and job_id in self.model.cancelled  # the last ones are
+                raise Refused(JobCancelledError if known else JobNotFoundError, job_id=job_id)
             case Ack() if operation.result_object is not None:
                 content = from_json(self._seed.objects[operation.result_object.suffix][1])
                 found = Ack(operation.job, content, keep_result=operation.keep_result)

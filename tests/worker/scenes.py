@@ -86,8 +86,8 @@ class FailingQueue(BrokerQueue):
     def heartbeat_many(self, *arguments, **options):
         return self._answer("heartbeat_many", super().heartbeat_many(*arguments, **options))
 
-    def limit(self, *arguments, **options):
-        return self._answer("limit", super().limit(*arguments, **options))
+    def apply(self, *operations, **options):
+        return self._answer("apply", super().apply(*operations, **options))
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from jqueue import (
     UnknownOutcomeError,
 )
 from jqueue.domain.errors import InvalidBlobError, StorageFatalError
+from jqueue.operations import SetSchedule
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import RunReport, Worker
@@ -70,7 +71,7 @@ def counting(seconds=0.0, **options):
 @pytest.mark.parametrize(
     "error", [DOWN, UnknownOutcomeError("?"), DeadlineExceededError("?"), QueueFullError("?"), CASConflictError("?")]
 )
-@pytest.mark.parametrize("verb", ["dequeue", "apply_each", "heartbeat_many", "limit"])
+@pytest.mark.parametrize("verb", ["dequeue", "apply_each", "heartbeat_many", "apply"])
 @in_virtual_time
 async def test_errors_of_the_store_do_not_end_the_worker(verb, error):
     worker, _, done = counting(25, claim_timeout=30)
@@ -209,18 +210,20 @@ async def test_a_queue_unusable_from_the_start_and_refused_outcomes_end_the_work
 @in_virtual_time
 async def test_a_run_that_a_refused_schedule_ends_leaves_no_call_behind():
     class Refusing(FailingQueue):
-        async def schedule(self, *arguments, **options):
-            raise StorageFatalError("403")
+        async def apply(self, *operations, **options):
+            if isinstance(operations[0], SetSchedule):
+                raise StorageFatalError("403")
+            return await super().apply(*operations, **options)
 
     worker = Worker()
     worker.handler("limited", max_running=3)(lambda: None)
     worker.cron("0 3 * * *")(lambda: None)
     async with broker(kind=Refusing) as queue:
-        queue.fail("limit", DOWN)
+        queue.fail("apply", DOWN)
         with pytest.raises(StorageFatalError, match="403"):
             await worker.run(queue, signals=False)
         await asyncio.sleep(60)
-        assert 1 == len(queue.calls["limit"])
+        assert 1 == len(queue.calls["apply"])
 
 
 @in_virtual_time

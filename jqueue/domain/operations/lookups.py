@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import exact_time
-from jqueue.domain.errors import JobFailedError, ResultNotKeptError, SegmentDamagedError
+from jqueue.domain.errors import JobCancelledError, JobFailedError, ResultNotKeptError, SegmentDamagedError
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import NotLoaded
@@ -137,10 +137,13 @@ class AwaitResult(OnJob, frozen=True):
         Raises:
             JobFailedError: it is dead.
             ResultNotKeptError: it has finished, and its result was not kept or is no longer kept.
+            JobCancelledError: it was cancelled, and is still among the last cancelled ids.
             JobNotFoundError: it is not in the queue, and not among the finished ids.
         """
         if self.job_id not in draft.jobs and self.job_id in draft.header.finished:
             raise ResultNotKeptError(self.job_id)
+        if self.job_id in draft.header.cancelled and draft.jobs.find(self.job_id) is None:
+            raise JobCancelledError(self.job_id)
         job = draft.get(self.job_id)
         if job.status is JobStatus.DEAD:
             raise JobFailedError(job.id, job.error, job.error_dropped)
