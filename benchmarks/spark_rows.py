@@ -141,9 +141,6 @@ def deep_pipeline_row() -> Row:
             _line("snapshot", "count_seconds", Target("<=", 4), "count(), seconds"),
             _line("snapshot", "snapshot_seconds", Target("<=", 4), "every column, seconds"),
             _line("archive", "archive_seconds", Target("<=", 15), "seconds"),
-            _line(
-                "archive", "empty_archive_seconds", Target("<=", 1), "a second run, which finds nothing new, seconds"
-            ),
         ),
         most_runs=1,
     )

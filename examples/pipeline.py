@@ -6,8 +6,8 @@
 One job for each file is enqueued by Spark, in one commit. Most are done by a worker's handlers on Spark's executors:
 `run_batch`. The rest goes through a streaming query, into a table of Parquet. Another query puts what came out of it
 back into the queue, as new jobs. A snapshot shows what is there in the end. The history of the queue is archived as a
-lake of Parquet files, a few queries of it show how it went, and at last a plain loop over the files says whether all of
-it is true. Two jobs cannot go well, so that there is something to see: one names a file that is not there, and one
+table of Parquet, a few queries of it show how it went, and at last a plain loop over the files says whether all of it
+is true. Two jobs cannot go well, so that there is something to see: one names a file that is not there, and one
 kills the Python process that runs it.
 
 The functions from `enqueue` to `keep` are what a program of your own would look like; the rest is the show around it.
@@ -30,14 +30,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jqueue import SyncQueue, Worker
+from jqueue.spark import HISTORY_SCHEMA
 from jqueue.spark.session import java_problem, local_session
 
 try:
+    from matplotlib.figure import Figure
     from pyspark.sql import functions as F
     from rich.console import Console
     from rich.text import Text
 except ImportError:
-    sys.exit('This example needs more than jqueue: pip install "jqueue[cli,spark]", or use `make pipeline`')
+    sys.exit('This example needs more than jqueue: pip install "jqueue[cli,spark]" matplotlib, or use `make pipeline`')
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,12 +134,18 @@ def look(spark: SparkSession, url: str, out: Path) -> DataFrame:
     return spark.read.parquet(str(out / "snapshot"))
 
 
-def keep(spark: SparkSession, url: str, lake: str) -> DataFrame:
-    """The events of the queue's history, archived in a folder. Another run adds only the events that are new."""
-    from jqueue.spark.lake import archive, read_lake
-
-    archive(spark, url, lake)
-    return read_lake(spark, lake)
+def keep(spark: SparkSession, url: str, out: Path) -> DataFrame:
+    """The events of the queue's history, archived as a table. Another run adds only the events that are new."""
+    query = (
+        spark.readStream.schema(HISTORY_SCHEMA)
+        .json(f"{url}.history")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(out / "checkpoints" / "events"))
+        .trigger(availableNow=True)
+        .start(str(out / "events"))
+    )
+    query.awaitTermination()
+    return spark.read.parquet(str(out / "events"))
 
 
 # The show
@@ -185,7 +193,7 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
     """Run all steps. Returns a description of each problem."""
     from jqueue.spark import run_batch
 
-    show, url, lake = Show(console), str(out / "queue.json"), str(out / "lake")
+    show, url = Show(console), str(out / "queue.json")
     nowhere = str(out / "a file that is not there")
     with SyncQueue(url) as queue:
         queue.configure(history=timedelta(days=30))
@@ -212,11 +220,14 @@ def tell(spark: SparkSession, files: list[tuple[str, int]], out: Path, console: 
         counts = snapshot.groupBy("entrypoint", "status").count().orderBy("entrypoint", "status").collect()
         said.extend(f"{count:,} {entrypoint} {status.replace('_', ' ')}" for entrypoint, status, count in counts)
     with show.step("archive") as said:
-        events = keep(spark, url, lake)
-        said.append(f"{events.count():,} events of the history, as Parquet files by day and entrypoint, in {TOOK}")
+        with SyncQueue(url) as queue:
+            queue.configure(history=None)  # moves the latest events beside the queue, too
+        events = keep(spark, url, out)
+        said.append(f"{events.count():,} events of the history, as a table of Parquet, in {TOOK}")
     with show.step("the past") as said:
         past = Past(events)
         said.extend(past.told())
+        said.append(f"the jobs that were done, second by second: {past.drawn(out / 'done.png')}")
     with show.step("check") as said:
         problems = check(spark, files, snapshot, out)
         problems += past.wrong(len(files), sum(row[2] for row in counts))
@@ -264,6 +275,14 @@ class Past:
         yield "; ".join(f"{number} failed {entrypoint}: {why}" for entrypoint, why, number in sorted(failed))
         holders = done.groupBy("holder").count().count()
         yield f"{holders} {'holder' if holders == 1 else 'holders'} of claims"
+
+    def drawn(self, path: Path) -> Path:
+        """Draw the number of jobs that were done in each second."""
+        seconds = self.events.where("verb = 'ack'").groupBy(F.date_trunc("second", "at").alias("at")).agg(F.sum("jobs"))
+        figure = Figure(figsize=(8, 3))
+        figure.subplots().step(*zip(*map(tuple, seconds.orderBy("at").collect()), strict=True))
+        figure.savefig(path)
+        return path
 
     def wrong(self, files: int, jobs: int) -> list[str]:
         """Return what the history says otherwise than the jobs."""

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
-from jqueue.core.blob.history import HistoryMover, place_of
+from jqueue.core.blob.history import HistoryMover, first_of
 from jqueue.core.blob.lines import ENCODING_ERRORS, encode_json
 from jqueue.core.blob.segments import Segments
 from jqueue.core.observers import Observers
@@ -755,7 +755,7 @@ class Engine:
         now = self.store_time() or max((each.modified for each in listed), default=None)
         left: dict[str, bool] = {}  # by folder: True if an object in it is older than one of an enqueue under way
         for suffix, modified, _ in listed:
-            if suffix not in own and (OURS.fullmatch(suffix) or place_of(suffix)):
+            if suffix not in own and (OURS.fullmatch(suffix) or first_of(suffix) is not None):
                 limit = next((age for start, age in STORED_FIRST.items() if suffix.startswith(start)), timedelta())
                 folder = suffix[: suffix.find("/")]
                 left[folder] = left.get(folder, False) or now is None or now - modified >= limit
@@ -860,7 +860,6 @@ class Engine:
             self.versions_kept,
             workers,
             self.history.moved,
-            self._new_name,
             self.retention,
             self.draft.header.history is not None and self.history.is_stuck,
         )
@@ -892,5 +891,5 @@ class Engine:
         return etag
 
     def _new_name(self) -> str:
-        """Return the name of a segment, or of a series of objects for the history."""
+        """Return the name of a segment."""
         return "".join(letter if letter in SUFFIX_LETTERS else "-" for letter in self.entropy.new_id()[:18])

@@ -10,7 +10,7 @@ lose that record to a busy neighbour.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from enum import Enum
 from itertools import islice
@@ -86,7 +86,6 @@ def next_header(
     versions_kept: int = VERSIONS_KEPT,
     workers: Mapping[str, WorkerRecord | None] = NO_WORKERS,
     moved: Moved | None = None,
-    new_series: Callable[[], str] = lambda: "first",
     retention: Retention = RETENTION,
     drops_events: bool = False,
 ) -> Header:
@@ -101,7 +100,6 @@ def next_header(
         versions_kept: number of latest versions whose writers are not forgotten for their age.
         workers: records of the workers that the writer commits for; None for a worker that has ended.
         moved: events of the history that are in an object, and can be dropped from the header.
-        new_series: makes the id of a series of objects for the history.
         retention: the times for which segments are kept.
         drops_events: True if the writer cannot move the history, and drops the oldest events of a long outbox.
 
@@ -143,7 +141,7 @@ def next_header(
         workers=with_workers(header.workers, workers, at, commit.writer)
         if header.workers or workers
         else header.workers,
-        history=_history(draft, now, moved, new_series, drops_events),
+        history=_history(draft, now, moved, drops_events),
         segments=segments,
         retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
     )
@@ -214,18 +212,16 @@ def _old(
     return evicted
 
 
-def _history(
-    draft: Draft, now: datetime, moved: Moved | None, new_series: Callable[[], str], drops_events: bool
-) -> HistoryHeader | None:
+def _history(draft: Draft, now: datetime, moved: Moved | None, drops_events: bool) -> HistoryHeader | None:
     """Return the history after the commit, without the events that are in an object. All events of the commit stay."""
     history, settings = draft.header.history, draft.header.settings
     if history is None and settings.history is None:
         return None
     if history is not None and moved is not None:
-        history = trimmed(history, moved, new_series)
+        history = trimmed(history, moved)
     if settings.history is None:
         return stopped(history)
-    history, payloads = started(history, now, new_series), settings.history_payloads
+    history, payloads = started(history, now), settings.history_payloads
     batches = batches_of(draft.moves, history.last + 1, now, payloads=payloads, bulk=draft.bulk_moves)
     return with_batches(history, batches, surplus_of(history, settings) if drops_events else 0)
 

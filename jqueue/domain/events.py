@@ -1,6 +1,7 @@
 """The events of a history: made from the transitions of a commit as JSON text, and read again.
 
-The events of one commit are a *batch*: one text, which is encoded once. A commit with very many has several.
+The events of one commit are a *batch*: one text, which is encoded once. A commit with very many has several. In an
+object of the history, each event is a line of its own, a `HistoryEvent` in JSON.
 """
 
 from __future__ import annotations
@@ -39,7 +40,19 @@ Places = tuple[tuple[str, tuple[Span, ...]], ...]
 """Names of segments, each with spans of row numbers."""
 
 
-class HistoryEvent(msgspec.Struct, frozen=True):
+class SegmentSpans(msgspec.Struct, frozen=True):
+    """Jobs of a bulk enqueue or of a range.
+
+    Attributes:
+        segment: name of their segment.
+        spans: first row of each span, and the row behind its last.
+    """
+
+    segment: str
+    spans: tuple[Span, ...]
+
+
+class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     """One event in the history of a queue. Times are aware and in UTC.
 
     Attributes:
@@ -60,8 +73,7 @@ class HistoryEvent(msgspec.Struct, frozen=True):
         error: of a failure, the error, cut at 256 bytes. It begins with the class if it was an exception.
         payload: of an enqueue, if the history keeps payloads. Not shown by `repr`.
         jobs: number of jobs; more than 1 only for a bulk enqueue and for ranges.
-        rows: of a bulk enqueue and of ranges, the rows of the jobs: names of segments, each with spans of row numbers.
-            Not shown by `repr`.
+        rows: of a bulk enqueue and of ranges, the rows of the jobs. Not shown by `repr`.
         asked_by: person or program that ordered it, such as a token's name or `user@host`; None if it is not known.
     """
 
@@ -72,15 +84,15 @@ class HistoryEvent(msgspec.Struct, frozen=True):
     entrypoint: str | None = None
     before: JobStatus | None = None
     after: JobStatus | None = None
-    attempt: int = 0
+    attempt: int = msgspec.field(default_factory=int)  # in JSON even if it is 0
     holder: str | None = None
     wait_seconds: float | None = None
     run_seconds: float | None = None
     created_at: datetime | None = None
     error: str | None = None
     payload: bytes | None = None
-    jobs: int = 1
-    rows: Places = ()
+    jobs: int = msgspec.field(default_factory=lambda: 1)  # so that a sum is right
+    rows: tuple[SegmentSpans, ...] = ()
     asked_by: str | None = None
 
     def __repr__(self) -> str:
@@ -182,7 +194,8 @@ def events_in(text: Raw) -> list[HistoryEvent]:
         waited, ran = (seconds, None) if verb == Verb.CLAIM else (None, seconds)
         created_at = None if age is None else at - timedelta(seconds=age)
         shared = number, at, verb, job_id, entrypoint, before, after, attempt, holder
-        events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, rows, asked_by))
+        named = tuple(SegmentSpans(*each) for each in rows)
+        events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, named, asked_by))
     return events
 
 

@@ -1,20 +1,23 @@
-"""The history of a queue: an event for each transition of a job, numbered without gaps.
+"""The history of a queue: an event for each transition of a job, with a number of its own.
 
 Each commit appends its events to the *outbox* in the header of the blob. A writer moves a long outbox to an immutable
 object beside the queue, and a later commit drops the moved events. The numbers are computed from the draft at each try
 and are written with the commit. So they have no gap and no double, even if the answer to a write is lost.
+
+If a backup of the blob was restored, objects may have other events under the numbers of the outbox. Then a commit gives
+its events new numbers, behind those of all objects.
 
 The events of a commit are kept as a *batch*: one JSON text, which is encoded once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Raw
 
 from jqueue.domain.fields import Count, Entry
 from jqueue.domain.rules import QueueSettings
@@ -34,43 +37,27 @@ MOST_EVENTS = 20_000
 MOST_BYTES = 16 << 20
 """The same for the size of an outbox with payloads."""
 
-SERIES_KEPT = 64
-"""Number of earlier series that the header names."""
-
 START = "start"
 """The verb of the event with which a history begins."""
 
 _encode = msgspec.json.Encoder().encode
 
 
-class Series(NamedTuple):
-    """A series of objects that is no longer written to."""
-
-    name: str
-    last: Count
-    """The last number that is valid in it."""
-
-
 class HistoryHeader(Entry, frozen=True):
     """The part of the history that stands in the header of the blob.
 
     Attributes:
-        series: id of the series of objects to which the outbox is moved.
         last: number of the last event.
         removed: number of the last event that was removed for its age, or for the size of the history.
         lost: number of events that were dropped because no writer could move them.
         stopped: True if the history is switched off; its events are kept.
-        older: earlier series, the oldest first. A new one begins when the history is switched on again, and when a
-            backup of the blob was restored and its numbers were used for other events.
         batches: the outbox: the JSON texts of batches of events, in the order of their numbers.
     """
 
-    series: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
     last: Count = 0
     removed: Count = 0
     lost: Count = 0
     stopped: bool = False
-    older: tuple[Series, ...] = ()
     batches: tuple[Raw, ...] = ()
 
     @property
@@ -80,17 +67,28 @@ class HistoryHeader(Entry, frozen=True):
 
 
 class Moved(NamedTuple):
-    """Batches that stand in an object.
+    """The beginning of an outbox that stands in an object.
 
     Attributes:
-        series: the series of the object.
-        batches: the batches.
+        first: number of the first event of the outbox.
+        batches: the batches at its beginning that stand in the object; a commit drops them.
         removed: number of the last event that is to be removed once the header says so; 0 if none is.
+        behind: number of the last event of all objects, if they have other events under the numbers that follow these
+            batches: the rest of the outbox goes on behind it. 0: it keeps its numbers.
+        through: 0, or number of the last event of an object that has all of the outbox and more. A history that has
+            come so far may have these events too, so it stays as it is, and the next move tells.
     """
 
-    series: str
-    batches: Sequence[Raw]
+    first: int
+    batches: tuple[Raw, ...]
     removed: int = 0
+    behind: int = 0
+    through: int = 0
+
+    def fits(self, history: HistoryHeader) -> bool:
+        """Return True if the outbox still begins as it did when it was moved."""
+        is_same = history.first == self.first and history.batches[: len(self.batches)] == self.batches
+        return is_same and not 0 < self.through <= history.last
 
 
 class Span(NamedTuple):
@@ -117,21 +115,12 @@ def span_of(batch: Raw) -> Span:
     return Span(int(first), int(first) + int(count) - 1, float(at.rstrip(b"]")))
 
 
-def started(history: HistoryHeader | None, now: datetime, new_id: Callable[[], str]) -> HistoryHeader:
-    """Return a history that is switched on. If it was not, it begins now, in a new series, with an event that says so.
-
-    Args:
-        history: the history before; None if it was never switched on.
-        now: the time of the commit.
-        new_id: makes the id of the new series.
-    """
+def started(history: HistoryHeader | None, now: datetime) -> HistoryHeader:
+    """Return a history that is switched on. If it was not, it goes on now, with an event that says so."""
     if history is not None and not history.stopped:
         return history
-    number = 1 if history is None else history.last + 1
-    batch = batch_of(number, now, [[None, START]], [[0]])
-    if history is None:
-        return HistoryHeader(series=new_id(), last=1, batches=(batch,))
-    return _in_new_series(history, new_id()).evolve(stopped=False, last=number, batches=(*history.batches, batch))
+    history = HistoryHeader() if history is None else history.evolve(stopped=False)
+    return with_batches(history, [batch_of(history.last + 1, now, [[None, START]], [[0]])])
 
 
 def stopped(history: HistoryHeader | None) -> HistoryHeader | None:
@@ -154,11 +143,6 @@ def with_batches(history: HistoryHeader, batches: Sequence[Raw], surplus: int = 
     return history.evolve(batches=(*left, *batches), last=span_of(batches[-1]).last, lost=lost)
 
 
-def _in_new_series(history: HistoryHeader, series: str) -> HistoryHeader:
-    older = (*history.older, Series(history.series, history.first - 1))[-SERIES_KEPT:]
-    return history.evolve(series=series, older=older)
-
-
 def surplus_of(history: HistoryHeader, settings: QueueSettings) -> int:
     """Return the number of batches at the beginning of the outbox that are too many. The last one never is."""
     batches = history.batches
@@ -173,33 +157,20 @@ def surplus_of(history: HistoryHeader, settings: QueueSettings) -> int:
     return surplus
 
 
-def trimmed(history: HistoryHeader, moved: Moved, new_id: Callable[[], str]) -> HistoryHeader:
-    """Return the history without the batches that are in an object.
-
-    If the object has other events under the same numbers, or numbers that the blob has not used, a backup of the blob
-    was restored. Then nothing is dropped, and the outbox will be moved to a new series.
-    """
+def trimmed(history: HistoryHeader, moved: Moved) -> HistoryHeader:
+    """Return the history without the batches that are in an object. The rest may go on behind all objects."""
     if moved.removed > history.removed:
         history = history.evolve(removed=min(moved.removed, history.first - 1))
-    ours = history.batches
-    if moved.series != history.series or not ours or not moved.batches:
+    if not moved.fits(history):
         return history
-    first, last = history.first, span_of(moved.batches[-1]).last
-    if not span_of(moved.batches[0]).first <= first <= last:
-        return history
-    theirs = [batch for batch in moved.batches if span_of(batch).first >= first]
-    pairs = zip(ours, theirs, strict=False)
-    if last > history.last or not all(one == other or _is_same(one, other) for one, other in pairs):
-        return _in_new_series(history, new_id())
-    return history.evolve(batches=ours[len(theirs) :])
-
-
-def _is_same(one: Raw, other: Raw) -> bool:
-    """Return True if two texts are the same batch. A person may have changed the layout of one."""
-    try:
-        return bool(msgspec.json.decode(one) == msgspec.json.decode(other))
-    except ValueError:
-        return False
+    left = history.batches[len(moved.batches) :]
+    if not moved.behind:
+        return history.evolve(batches=left)
+    last, batches = moved.behind, list[Raw]()
+    for batch in left:
+        batches.append(Raw(b"[%d,%b" % (last + 1, bytes(batch).partition(b",")[2])))
+        last = span_of(batches[-1]).last
+    return history.evolve(batches=tuple(batches), last=last)
 
 
 def is_due(history: HistoryHeader, settings: QueueSettings, now: float, most: int = EVENTS_PER_OBJECT) -> bool:

@@ -15,7 +15,23 @@ if TYPE_CHECKING:
     from jqueue.spark.session import local_session
     from jqueue.spark.stream.end_batch import EndedBatch, end_batch
 
-__all__ = ["BatchFailedError", "BatchReport", "EndedBatch", "end_batch", "local_session", "run_batch", "split_bad_rows"]
+__all__ = [
+    "HISTORY_SCHEMA",
+    "BatchFailedError",
+    "BatchReport",
+    "EndedBatch",
+    "end_batch",
+    "local_session",
+    "run_batch",
+    "split_bad_rows",
+]
+
+HISTORY_SCHEMA = (
+    "number BIGINT, at TIMESTAMP, verb STRING, job_id STRING, entrypoint STRING, before STRING, after STRING, "
+    "attempt BIGINT, holder STRING, wait_seconds DOUBLE, run_seconds DOUBLE, created_at TIMESTAMP, error STRING, "
+    "payload BINARY, jobs BIGINT, rows ARRAY<STRUCT<segment: STRING, spans: ARRAY<ARRAY<BIGINT>>>>, asked_by STRING"
+)
+"""The columns of the JSON lines in the folder `<queue>.history`: the fields of a `HistoryEvent`."""
 
 _LATER = {
     "batch.run": ("BatchFailedError", "BatchReport", "run_batch"),

@@ -76,8 +76,6 @@ _KNOWN = {
     "that cannot be read in this format",
     r"\[FAILED_READ_FILE\.FILE_NOT_EXIST\] Encountered error while reading file (\S+)\.": r"\1 is gone: it was removed "
     "or replaced meanwhile; read the files again",
-    r"\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+/day=\S+/jqueue-\S+)\.": r"\1 of the lake "
-    "cannot be read: it is damaged; restore it from a copy, or archive into a new lake",
     r"\[CANNOT_READ_FILE_FOOTER\]|\[FAILED_READ_FILE[.\w]*\] Encountered error while reading file (\S+)\.": r"\1 "
     "cannot be read: it is not in this format, or damaged",
     r"\[UNABLE_TO_INFER_SCHEMA\]": "there is no data: the folder has no file of this format, or only empty ones",

@@ -25,7 +25,6 @@ from jqueue.connect import open_storage
 from jqueue.domain.errors import InvalidURLError
 from jqueue.ports.storage import ObjectStoragePort, SupportsRelease, describe
 from jqueue.spark.option_parsing import check_one_url, url_of, urls_of
-from jqueue.sync.background import wait_for
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _WILDCARD = re.compile(r"[*?\[]")
@@ -82,25 +81,6 @@ def split(path: str) -> list[str]:
     if not all(addresses):
         raise InvalidURLError("a URL is empty: give one beside each comma; a comma in a queue's name is written %2C")
     return addresses
-
-
-def queues_of(path: str) -> list[str]:
-    """Return the URLs of all queues that a path names, each once.
-
-    Args:
-        path: one URL, or several with commas between them, with wildcards or without.
-
-    Raises:
-        InvalidURLError: it names no queue, or no queue matches.
-        StorageError: a store could not list its objects.
-    """
-
-    async def urls() -> list[str]:
-        queues = await find_all(split(path))
-        await release_all(queues)
-        return [queue.url for queue in queues]
-
-    return wait_for(urls)
 
 
 async def release_all(queues: Iterable[FleetQueue]) -> None:

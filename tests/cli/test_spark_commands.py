@@ -1,4 +1,4 @@
-"""`jqueue spark enqueue|run|snapshot|archive`: refused before Spark starts, and one story on Spark."""
+"""`jqueue spark enqueue|run|snapshot`: refused before Spark starts, and one story on Spark."""
 
 import sys
 
@@ -95,19 +95,18 @@ finally:
     )
 
 
-def test_rows_of_a_file_become_jobs_and_are_shown_run_and_archived(on_spark, tmp_path):
+def test_rows_of_a_file_become_jobs_and_are_shown_and_run(on_spark, tmp_path):
     assert "3 jobs added to " in shown("spark", "enqueue", "jobs.csv", "queue.json", "--entrypoint", "double")
     assert [b'{"n": 5}', b'{"n":1}', b'{"n":2}', b'{"n":0}'] == [job.payload for job in on_spark.jobs().values()]
     report = values("spark", "run", "program:worker", "queue.json", "--drain", "--py-files", "program.py")
     assert (4, 3, 1, 1) == tuple(report[name] for name in ("claimed", "done", "dead", "batches"))
-    assert "of 1 queue added" in shown("spark", "archive", "queue.json", "lake")
 
 
 def test_an_error_of_the_data_source_is_one_line(on_spark):
     assert "the entrypoint is missing" in refused("spark", "enqueue", "jobs.csv", "queue.json")
     assert "there is no option 'x'" in refused("spark", "enqueue", "jobs.csv", "queue.json", "--option", "x=1")
     assert "is not a queue" in refused("spark", "snapshot", "jobs.csv", "out.parquet")
-    assert "no queue matches" in refused("spark", "archive", "nothing*.json", "lake")
+    assert "no queue matches" in refused("spark", "snapshot", "nothing*.json", "out.parquet")
 
 
 def test_a_snapshot_in_a_file_has_all_fields(on_spark, spark, tmp_path):

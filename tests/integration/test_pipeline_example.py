@@ -54,11 +54,10 @@ def test_the_example_prints_every_step_with_correct_figures(folder, tmp_path):
     assert "3 index queued" in result.stdout
     assert re.search(r"^archive +\d\d events of the history, ", result.stdout, re.M)
     assert f"a plain loop over the {FILES} files agrees: True" in result.stdout
-    assert result.stdout.endswith(f"Open {(tmp_path / 'out' / 'report.html').as_uri()}\n")
-    assert max(map(len, result.stdout.splitlines()[1:-1])) <= 120
-    assert "summary" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert result.stdout.endswith(f"The queue and the tables are in {str(tmp_path / 'out')!r}\n")
+    assert (tmp_path / "out" / "done.png").read_bytes().startswith(b"\x89PNG")
     assert "Traceback" not in result.stderr
-    assert "WARN" not in result.stderr
+    assert "WARN" not in result.stderr.replace("WARNING: Using incubator modules", "")  # of some versions of Java
 
 
 def test_a_missing_java_gives_a_one_line_error(folder, tmp_path):

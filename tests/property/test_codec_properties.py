@@ -13,7 +13,7 @@ from jqueue.core.blob.lines import dump_json
 from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.header import BrokerSeat, CommitRecord, KeyHold, TransactionRecord, WorkerRecord
-from jqueue.domain.history import HistoryHeader, Series
+from jqueue.domain.history import HistoryHeader
 from jqueue.domain.job import AttemptError, JobStatus, StoredObject
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Span, Usage
@@ -154,12 +154,10 @@ workers = st.builds(
 batches = st.tuples(counts, counts, seconds, texts).map(dump_json).map(msgspec.Raw)
 histories = st.builds(
     HistoryHeader,
-    series=st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True),
     last=counts,
     removed=counts,
     lost=counts,
     stopped=st.booleans(),
-    older=st.lists(st.builds(Series, names, counts), max_size=2).map(tuple),
     batches=st.lists(batches, max_size=3).map(tuple),
 )
 decisions = st.fixed_dictionaries(

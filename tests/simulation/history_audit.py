@@ -117,7 +117,8 @@ class HistoryAudit:
         if read is None:
             return
         found = [
-            (each.number, each.job_id, each.verb, each.before, each.after, _time(each.at), each.rows) for each in read
+            (each.number, each.job_id, each.verb, each.before, each.after, _time(each.at), _places(each))
+            for each in read
         ]
         there = [
             (row[0], row[1], row[3], row[4], row[5], round(row[7], 3), row[9]) for row in reversed(self._committed)
@@ -126,6 +127,10 @@ class HistoryAudit:
             wrong = [one for one, other in zip(found, there, strict=False) if one != other][:1]
             what = f"{len(there)} events were committed, and {len(found)} are in the history; the first wrong: {wrong}"
             raise Violation(HISTORY, what)
+
+
+def _places(event: HistoryEvent) -> Places:
+    return tuple((each.segment, each.spans) for each in event.rows)
 
 
 def _rows_in(places: Places, stored: Mapping[str, StoredSegment]) -> list[StoredRow]:

@@ -265,15 +265,18 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
         "Events are dropped from the blob when their object is sent, before the store answers": Bug(
             "core/blob/history.py",
-            "place, batches = Place(",
-            "self.moved = Moved(history.series, history.batches)\n        place, batches = Place(",
+            "moved, name = Moved(history.first, ()), name_of(",
+            "self.moved = Moved(history.first, history.batches)\n        moved, name = self.moved, name_of(",
             first=2,
         ),
         "The loser of two movers drops its own range of events instead of the winner's": Bug(
             "core/blob/history.py",
-            "(place.series, decode_object(content, queue, place.first))",
-            "(place.series, batches)",
+            "return Moved(first, batches[:count]), False",
+            "return Moved(first, batches), False",
             first=2,
+        ),
+        "A writer that is behind takes the events of a quicker mover for those of a restored backup": Bug(
+            "core/blob/history.py", "through=number_of(lines[-1]) if has_more else 0", "through=0"
         ),
         "The first event of a commit has the number of the last event before it": Bug(
             "domain/commits.py", "history.last + 1, now", "history.last, now"

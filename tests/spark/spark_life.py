@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jqueue.spark import local_session, run_batch
-from jqueue.spark.lake import archive
+from jqueue.spark import HISTORY_SCHEMA, local_session, run_batch
 from jqueue.worker import Worker
 
 PLAN: dict[str, Any] = json.loads(sys.argv[1]) if __name__ == "__main__" else {}
@@ -42,9 +41,13 @@ def stream(spark):
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
-def lake(spark):
+def archive(spark):
+    events = spark.readStream.schema(HISTORY_SCHEMA).json(f"{PLAN['url']}.history")
+    writer = events.writeStream.option("checkpointLocation", f"{PLAN['folder']}.checkpoint").trigger(availableNow=True)
     moment("archive")
-    archive(spark, PLAN["url"], PLAN["folder"])
+    writer.option("maxFilesPerTrigger", 1).start(PLAN["folder"], "parquet").awaitTermination()
+    numbers = [row.number for row in spark.read.parquet(PLAN["folder"]).select("number").collect()]
+    print(json.dumps(sorted(numbers)), flush=True)
 
 
 def batch(spark):
@@ -78,5 +81,5 @@ if __name__ == "__main__":
     settings: dict[str, str] = {"spark_speculation": "true"} if PLAN["part"] == "batch" else {}
     session = local_session("killed", PLAN.get("master", "local[2]"), **settings)
     session.sparkContext.setLogLevel("OFF")
-    {"enqueue": enqueue, "stream": stream, "lake": lake, "batch": batch}[PLAN["part"]](session)
+    {"enqueue": enqueue, "stream": stream, "archive": archive, "batch": batch}[PLAN["part"]](session)
     session.stop()

@@ -177,8 +177,6 @@ def test_a_spark_error_is_cut_to_its_readable_message(text, said):
         (f"{CALLED}org.apache.spark.SparkException: {ABORTED}org.apache.spark.SparkException: Python worker exited "
          f"unexpectedly (crashed). Consider setting 'x' to 'true'{JAVA}", "ended unexpectedly"),
         (f"{CALLED}java.lang.OutOfMemoryError: Java heap space{JAVA}", "spark.driver.memory"),
-        ("[FAILED_READ_FILE.NO_HINT] Encountered error while reading file file:/l/day=2026-10-01/entrypoint=mail/"
-         "jqueue-1.parquet. SQLSTATE: KD001", "entrypoint=mail/jqueue-1.parquet of the lake cannot be read: it is dam"),
         ("[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file:/l/day=2026-10-01/jqueue-1.csv. "
          "File does not exist. It is possible the underlying files have been updated. SQLSTATE: KD001",
          "jqueue-1.csv is gone: it was removed or replaced meanwhile; read the files again"),

@@ -9,7 +9,7 @@ import pytest
 from jqueue import open_storage
 from jqueue.domain.errors import CASConflictError, InvalidURLError
 from jqueue.ports.storage import describe
-from jqueue.spark.fleet import queues_of
+from jqueue.spark.fleet import find_all, release_all, split
 from tests.object_stores import BUCKET
 
 FILES = ("a.json", "b.json", "deep/c.json", "deep/er/d.json", "e.txt", ".hidden.json", "x [1], *.json")
@@ -25,6 +25,17 @@ def put(url):
             await storage.release()
 
     asyncio.run(write())
+
+
+def queues_of(path):
+    """Return the URLs of all queues that a path names."""
+
+    async def urls():
+        queues = await find_all(split(path))
+        await release_all(queues)
+        return [queue.url for queue in queues]
+
+    return asyncio.run(urls())
 
 
 @pytest.fixture

@@ -6,14 +6,15 @@ import signal
 from datetime import UTC
 from functools import reduce
 
+import msgspec
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, InvalidURLError, JQueueError
-from jqueue.operations import Enqueue
-from jqueue.spark import BatchFailedError, EndedBatch, end_batch, run_batch, split_bad_rows
+from jqueue.domain.events import HistoryEvent
+from jqueue.operations import Cancel, Enqueue
+from jqueue.spark import HISTORY_SCHEMA, BatchFailedError, EndedBatch, end_batch, run_batch, split_bad_rows
 from jqueue.spark.errors import cause, one_line, plain_errors
-from jqueue.spark.lake import archive, read_lake
 from jqueue.worker import Context, Worker
 from tests.spark.imitated_session import rows_in
 from tests.spark.spark_calls import Write, call, enqueue, fill_segments, jobs_of, left_in, litter_of, texts_of
@@ -323,32 +324,39 @@ def test_a_task_that_is_killed_fails_the_batch_in_one_line_and_charges_no_job(sp
     assert [] == rows_in(tmp_path / "results")
 
 
-# The lake
+# The history
+
+
+def archive(spark, url, folder):
+    events = spark.readStream.schema(HISTORY_SCHEMA).json(f"{url}.history")
+    writer = events.writeStream.option("checkpointLocation", f"{folder}.checkpoint").trigger(availableNow=True)
+    writer.start(str(folder), "parquet").awaitTermination()
 
 
 @pytest.mark.wide
-def test_a_lake_is_read_by_read_lake_and_by_spark_itself(spark, url, tmp_path):
-    names = ["mail", "a/b", "日本", "x=y%20", "{*}[?]", "42", "e" * 300]
-
+def test_sparks_own_source_archives_each_event_of_the_history_once(spark, url, tmp_path):
     async def work(queue):
-        if (await queue.read_state()).history is None:
-            await queue.configure(history=1e9, history_payloads=True)
-        await queue.enqueue_many([Enqueue(name, b"\0payload") for name in names])
+        await queue.configure(history=1e9, history_payloads=True)
+        await queue.enqueue("mail", b"\0payload", job_id="日本")
         await queue.nack((await queue.dequeue("mail"))[0], error=ValueError("no"))
-        return [(e.entrypoint, e.at, e.verb, e.job_id, e.error, e.payload) async for e in queue.history()]
+        await queue.apply(Cancel("日本", asked_by="eve"))
 
-    lake = str(tmp_path / "lake")
+    async def end(queue):
+        await queue.configure(history=None)  # moves the rest of the events into the folder
+        return [event async for event in queue.history()][::-1]
+
+    many = spark.range(0, 2000, 1, 1).selectExpr("cast(id as string) payload")
     for _ in range(2):
-        events = call(url, work)
-        assert len(events) == archive(spark, url, lake).events
-    frame = read_lake(spark, lake, ["entrypoint", "at", "verb", "job_id", "error", "payload", "number"])
-    found = [
-        (row.entrypoint, row["at"].astimezone(UTC), *row[2:5], None if row.payload is None else bytes(row.payload))
-        for row in frame.orderBy("number").collect()
-    ]
-    assert events[::-1] == found
-    assert len(events) == spark.read.parquet(lake).count() == read_lake(spark, lake).count()
-    with pytest.raises(InvalidURLError, match="there is no lake at "):
-        read_lake(spark, str(tmp_path / "nothing"))
-    with pytest.raises(InvalidURLError, match="a lake has no column nonsense: it has queue, "):
-        read_lake(spark, lake, ["nonsense"])
+        call(url, work)
+        save(many, url, entrypoint="bulk")
+        events = call(url, end)
+        archive(spark, url, tmp_path / "archive")
+    archive(spark, url, tmp_path / "archive")
+    rows = spark.read.parquet(str(tmp_path / "archive")).orderBy("number").collect()
+    assert [*HistoryEvent.__struct_fields__] == rows[0].__fields__
+    kept = [row.asDict(recursive=True) for row in rows]
+    for row in kept:
+        row |= {name: time and time.astimezone(UTC) for name, time in row.items() if name in ("at", "created_at")}
+        row["rows"] = row["rows"] or []
+    assert events == msgspec.convert(kept, list[HistoryEvent])
+    assert [2000, 2000] == [event.jobs for event in events if event.rows]

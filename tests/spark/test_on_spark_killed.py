@@ -1,5 +1,6 @@
 """Drivers, executors and tasks of real Spark that are killed: each row, job and event is there once in the end."""
 
+import asyncio
 import json
 import os
 import random
@@ -12,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from jqueue.operations import Enqueue
 from jqueue.spark.session import java_problem
 from tests.servers.fixtures import skip_or_fail
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, texts_of
-from tests.spark.test_archive import history_of, seen_in, work
 from tests.spark.test_batch import works
 
 ROOT = Path(__file__).parents[2]
@@ -77,15 +78,21 @@ def test_a_query_killed_between_claim_sink_and_commit_delivers_each_job_in_one_b
     assert sorted(ids) == sorted(rows)
 
 
-def test_a_run_of_archive_killed_at_random_moments_is_repeated(url, tmp_path):
-    plan, chance = {"part": "lake", "url": url, "folder": str(tmp_path / "lake")}, random.Random(3)
-    for _ in range(2):
+def test_an_archive_of_the_history_killed_at_random_moments_has_each_event_once(url, tmp_path):
+    async def work(queue):
+        for _ in range(3):
+            await queue.configure(history=1e9)
+            await queue.enqueue_many([Enqueue("a", b"")] * 100)
+            await queue.configure(history=None)  # moves the rest of the events into the folder
+            await asyncio.sleep(0.2)
+
+    plan, chance = {"part": "archive", "url": url, "folder": str(tmp_path / "archive")}, random.Random(3)
+    for number in range(3):
         call(url, work)
-        life(plan, "archive", wait=chance.uniform(0, 2))
-    life(plan)
+        life(plan, "archive", hard=number % 2 == 0, wait=chance.uniform(0, 4))
     call(url, work)
-    life(plan)
-    assert history_of(url) == seen_in(tmp_path / "lake")
+    for _ in range(2):
+        assert [*range(1, 4 * 303 + 1)] == json.loads(life(plan))
 
 
 def test_ranges_of_a_lost_executor_and_of_a_killed_task_are_done_by_others(url, tmp_path):

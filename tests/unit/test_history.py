@@ -1,9 +1,12 @@
 """The history of a queue: its cost in requests, races of movers, restored backups, and an outbox that cannot move."""
 
 import asyncio
+import json
 import sys
+import zlib
 from contextlib import aclosing
 
+import msgspec
 import pytest
 from msgspec import Raw
 
@@ -125,35 +128,136 @@ async def test_a_move_that_failed_is_tried_again_and_one_that_landed_is_found():
     assert list(range(2 * FULL + 5, 0, -1)) == await numbers(queue)
 
 
-@in_virtual_time
-async def test_after_a_restored_backup_numbers_used_again_go_to_a_new_series():
-    storage = faulty()
+async def restored(storage, again, keep=lambda suffixes: None):
+    """Restore a backup behind which three objects were written. Return the events so far, and those at the end."""
     queue = queue_on(storage)
     await queue.configure(history=3600)
     await add(queue, FULL)
     await asyncio.sleep(1)
     await add(queue, 10)
     backup, _ = await storage.read()
-    series = (await header(queue)).series
     for _ in range(3):
         await add(queue, FULL, "forgotten")
         await asyncio.sleep(1)
+    before = [event async for event in queue.history()]
     await storage.write(backup, (await storage.read())[1])
+    await keep([each.suffix for each in await storage.list_beside(".history/")])
 
     queue = queue_on(storage)
-    await add(queue, FULL, "again")
+    if again:
+        await add(queue, again, "again")
+    for number in range(4):
+        await asyncio.sleep(2 * OUTBOX_SECONDS)
+        await queue.pause(f"t{number}")  # a commit without an event
+    return before, [event async for event in queue.history()], await header(queue)
+
+
+@pytest.mark.parametrize("again", [0, 1, FULL, 5 * FULL])
+@in_virtual_time
+async def test_after_a_restored_backup_the_history_goes_on_behind_the_highest_number(again, caplog):
+    storage = faulty()
+    before, after, history = await restored(storage, again, lambda _: asyncio.sleep(0))
+    new = len(after) - len(before)
+    assert list(range(history.last, 0, -1)) == [event.number for event in after]
+    assert (again, before) == (new, after[new:])
+    assert {"again"} >= {event.entrypoint for event in after[:new]}
+    assert "the history goes on behind event 4015" in caplog.text
+    contents = [await storage.read_object(each.suffix) for each in await storage.list_beside(".history/")]
+    numbers = [json.loads(line)["number"] for content in contents for line in content.splitlines()]
+    assert list(range(1, history.last + 1)) == numbers
+
+
+@pytest.mark.parametrize("harm", ["gone", "damaged"])
+@in_virtual_time
+async def test_after_a_restored_backup_beside_a_harmed_object_no_number_is_used_again(harm):
+    storage = faulty()
+
+    async def spoil(suffixes):
+        content = await storage.read_object(suffixes[1])
+        await storage.remove_object(suffixes[1])
+        if harm == "damaged":
+            await storage.create_object(suffixes[1], content.replace(b"enqueue", b"erased!"))
+        last = await storage.read_object(suffixes[-1])
+        await storage.remove_object(suffixes[-1])
+        if harm == "damaged":
+            await storage.create_object(suffixes[-1], b"x" * len(last))
+
+    queue = queue_on(storage)
+    with pytest.raises(HistoryDamagedError, match="events 1003 to 2013"):
+        await restored(storage, 2, spoil)
+    events, _ = await read_all(queue)
+    assert len(events) == len({event.number for event in events})
+    assert 12 == [event.entrypoint for event in events].count("again") + 10
+
+
+@in_virtual_time
+async def test_an_object_is_lines_of_json_with_plain_names_and_a_checksum():
+    storage = faulty()
+    async with queue_on(storage) as queue:
+        await queue.configure(history=3600, history_payloads=True)
+        await queue.enqueue("mail", b"\0", job_id="a", priority=3)
+        [job] = await queue.dequeue("mail", holder="w")
+        await queue.nack(job, error=ValueError("no"))
+        await queue.apply(Cancel("a", asked_by="eve"))
+        await queue.configure(history=None)  # moves the rest of the outbox
+        await asyncio.sleep(1)
+        every = [event async for event in queue.history()][::-1]
+    [listed] = await storage.list_beside(".history/")
+    assert ".history/0000000000000001.jsonl" == listed.suffix
+    content = await storage.read_object(listed.suffix)
+    lines = list(map(json.loads, content.splitlines()))
+    assert (5, 5) == (len(lines), lines[0].pop("last"))
+    crc = lines[0].pop("crc")
+    queue_id = (await queue.read_state()).queue
+    assert crc == zlib.crc32(content.replace(b',"crc":%d' % crc, b""), zlib.crc32(queue_id.encode()))
+    assert every == [msgspec.convert(line, type(every[0])) for line in lines]
+    times = {line.pop("at")[:4] for line in lines} | {lines[4].pop("created_at")[:4]}
+    seconds = [lines[2].pop("wait_seconds"), lines[3].pop("run_seconds")]
+    assert ({"2026"}, [0.0, 0.0]) == (times, seconds)
+    about = {"job_id": "a", "entrypoint": "mail", "jobs": 1}
+    assert lines == [
+        {"number": 1, "verb": "start", "attempt": 0, "jobs": 1},
+        {"number": 2, "verb": "enqueue", "after": "queued", "attempt": 0, "payload": "AA==", **about},
+        {"number": 3, "verb": "dequeue", "before": "queued", "after": "in_progress", "attempt": 1, "holder": "w",
+         **about},
+        {"number": 4, "verb": "nack", "before": "in_progress", "after": "queued", "attempt": 1, "holder": "w",
+         "error": "ValueError: no", **about},
+        {"number": 5, "verb": "cancel", "before": "queued", "attempt": 1, "asked_by": "eve", **about},
+    ]  # fmt: skip
+
+
+@in_virtual_time
+async def test_events_that_were_edited_and_cannot_be_read_hold_no_move_up():
+    storage = faulty()
+    queue = queue_on(storage)
+    await queue.configure(history=3600)
+    await queue.enqueue("t", b"")
+    content, etag = await storage.read()
+    await storage.write(content.replace(b'"start"', b"17"), etag)
+    queue = queue_on(storage)
+    await add(queue, FULL)
     await asyncio.sleep(1)
-    assert list(range(2 * FULL + 11, 0, -1)) == await numbers(queue)
-    await add(queue, 1, "again")  # finds the object of the forgotten events, and begins a new series
-    await add(queue, FULL, "again")
-    await asyncio.sleep(1)
-    await add(queue, 1, "again")
-    await asyncio.sleep(1)
-    history = await header(queue)
-    assert [(series, FULL + 1)] == list(history.older)
-    events = [event async for event in queue.history()]
-    assert list(range(history.last, 0, -1)) == [event.number for event in events]
-    assert {"t", "again", None} == {event.entrypoint for event in events}
+    await add(queue, 1)
+    assert FULL + 3 == (await header(queue)).first
+    events, error = await read_all(queue)
+    assert list(range(FULL + 3, 1, -1)) == [event.number for event in events]
+    assert (".history/0000000000000001.jsonl (events 1 to 1): it is missing",) == error.objects
+
+
+@in_virtual_time
+async def test_the_header_of_a_prerelease_is_read_and_its_objects_are_named():
+    storage = faulty()
+    old = json.loads("""{"format":2,"version":3,"queue":"q","critical":["history"],"settings":{"history":3600.0},
+        "history":{"series":"0c4f7d21","last":2106,"lost":0,"older":[["7be01a3c",1000]],"batches":[
+        [2106,1,1767225603.0,[["resize","dequeue","queued","in_progress","loader"]],[[0,"cat",8,3.0]]]]},"jobs":{}}""")
+    await storage.write(json.dumps(old).encode())
+    await storage.create_object(".history/0c4f7d21/0000000000001001", b'{"history":1,"queue":"q"}\n')
+    queue = queue_on(storage)
+    await queue.enqueue("t", b"")
+    events, error = await read_all(queue)
+    assert [(2107, "t"), (2106, "resize")] == [(event.number, event.entrypoint) for event in events]
+    assert (".history/0000000000000001.jsonl (events 1 to 2105): it is missing",) == error.objects
+    assert b'"series"' not in (await storage.read())[0]  # which programs of that time need
 
 
 @pytest.mark.wide

@@ -117,7 +117,7 @@ ROWS: dict[str, dict[str, Any]] = {
 async def test_unknown_fields_of_the_header_and_of_every_row_are_written_back():
     more = {"from the future": {"deep": [1, 2**70, 2.5, None]}, "": "ü"}
     header: dict[str, Any] = {name: {key: row | more for key, row in rows.items()} for name, rows in ROWS.items()}
-    header |= {"settings": {"blob_bytes": 10**9, **more}, "history": {"series": "s", "stopped": True, **more}, **more}
+    header |= {"settings": {"blob_bytes": 10**9, **more}, "history": {"last": 1, "stopped": True, **more}, **more}
     blob = json.dumps({"format": 2, "queue": "q", "version": 17, **header, "jobs": {}})
     for data in (blob, blob.replace('"jobs": {}}', '"jobs": {\n}}')):
         written = json.loads(await committed(await committed(data.encode())))
@@ -215,7 +215,7 @@ REFUSED = [
         b'{"format":2,"queue":"q","entrypoints":{"a":{},"b":{"rate":1}},"jobs":{\n}}',
         r"together - at .\$.entrypoints\['b'\]",
     ),
-    (b'{"format":2,"queue":"q","history":{"series":"s","batches":[[1,"x"]]},"jobs":{\n}}', "batch that cannot be read"),
+    (b'{"format":2,"queue":"q","history":{"batches":[[1,"x"]]},"jobs":{\n}}', "batch that cannot be read"),
     *(
         (b'{"format":2,"queue":"q","schedules":{"s":{"name":"s",%b}},"jobs":{\n}}' % fields, "1 to 9999")
         for fields in (

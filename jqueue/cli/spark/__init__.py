@@ -14,7 +14,7 @@ class SparkCommands(CommandGroup):
 
     package = "jqueue.cli.spark"
     modules: ClassVar[dict[str, str]] = {
-        "commands": "enqueue run snapshot archive",
+        "commands": "enqueue run snapshot",
     }
 
 

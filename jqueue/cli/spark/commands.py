@@ -1,4 +1,4 @@
-"""The commands of `jqueue spark`: jobs in and out of files and DataFrames, work on them, and the lake of events."""
+"""The commands of `jqueue spark`: jobs in and out of files and DataFrames, and work on them."""
 
 from __future__ import annotations
 
@@ -252,21 +252,3 @@ def snapshot(
         (writer.options(header="true", escape='"') if kind == "csv" else writer).save(spark.file(out))
         written = int(observed.get["jobs"])
     tell({"out": out, "jobs": written}, f"{jobs(written)} written to {printable(out)}", as_json=spark.as_json)
-
-
-@on_spark
-def archive(
-    url: FleetURL,
-    lake: Annotated[str, typer.Argument(metavar="LAKE", help="Folder or URL of the lake, such as s3://bucket/lake.")],
-    *,
-    spark: OnSpark,
-) -> None:
-    """Add new events of the history to LAKE, a folder of Parquet files by day and entrypoint.
-
-    An event is added once, however often this command runs or is interrupted.
-    """
-    with spark.session() as session, tasks_shown(session, "archiving"):
-        from jqueue.spark.lake import archive as archiving
-
-        done = archiving(session, queues_here(url), absolute(lake))
-    tell({**asdict(done), "seconds": round(done.seconds, 3)}, f"{done}", as_json=spark.as_json)

@@ -420,6 +420,8 @@ def _read_header(content: Mapping[str, Any]) -> Header:
             f"format {FORMAT} and that of jqueue 1.0.0: upgrade jqueue, or check that this is the right object"
         )
     fields = {name: value for name, value in content.items() if name not in ("format", "jobs")}
+    if isinstance(history := fields.get("history"), dict):  # programs before 2.0.0 need these fields, and must stop
+        fields["history"] = {name: value for name, value in history.items() if name not in ("series", "older")}
     for name, record in _FIELDS.items():
         if name in fields:
             fields[name] = _apart(fields[name], record)

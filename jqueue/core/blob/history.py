@@ -1,7 +1,8 @@
 """The objects of the history: events that have left the outbox, in immutable objects beside the queue's.
 
-An object is `.history/<series>/<number of its first event, 16 digits>`. Its first line is JSON with a checksum of the
-rest. Then comes one batch of events a line, in the order of the numbers.
+An object is `.history/<number of its first event, 16 digits>.jsonl`: one event a line, in the order of the numbers. Its
+first line also has `last`, the number of its last event, and `crc`, a checksum of the queue's id and of the object
+without this field.
 """
 
 from __future__ import annotations
@@ -9,99 +10,134 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime, timedelta
 from functools import partial
 from math import inf
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
 
 from jqueue.core.observers import Observers
-from jqueue.core.tasks import LONGEST_PAUSE, Background, end_tasks, retried
+from jqueue.core.tasks import LONGEST_PAUSE, Background, end_tasks, in_turns, retried
 from jqueue.domain.errors import CASConflictError, HistoryDamagedError, InvalidBlobError, ObjectMissingError
 from jqueue.domain.events import HistoryEvent, events_in
 from jqueue.domain.header import Header
 from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of, surplus_of
 from jqueue.domain.rules import QueueSettings
+from jqueue.domain.slices import Slices
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects
 
-FORMAT = 1
 FOLDER = ".history/"
-_NAME = re.compile(r"\.history/([A-Za-z0-9_-]+)/([0-9]{16})")
+_NAME = re.compile(r"\.history/([0-9]{16})\.jsonl")
+_END = re.compile(rb',"last":([0-9]+)(,"crc":([0-9]+))\}\n')
+
+EVENTS_PER_SLICE = 100
+"""Number of events after which the event loop gets a turn."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(HistoryEvent).decode
 
 
-class Place(NamedTuple):
-    """The place of an object in the history."""
-
-    series: str
-    first: int
-    """The number of its first event."""
-
-    @property
-    def suffix(self) -> str:
-        """The suffix that names the object."""
-        return f"{FOLDER}{self.series}/{self.first:016d}"
+def name_of(first: int) -> str:
+    """Return the suffix of the object whose first event has this number."""
+    return f"{FOLDER}{first:016d}.jsonl"
 
 
-def place_of(suffix: str) -> Place | None:
-    """Return the place of the object with this suffix; None if the suffix is of another kind."""
+def first_of(suffix: str) -> int | None:
+    """Return the number of the first event of the object with this suffix; None if the suffix is of another kind."""
     found = _NAME.fullmatch(suffix)
-    return None if found is None else Place(found[1], int(found[2]))
+    return None if found is None else int(found[1])
 
 
-def encode_object(queue: str, batches: Sequence[Raw]) -> bytes:
-    """Return the content of an object with these batches of events, of which there is at least one."""
-    rest = b"\n".join((*batches, b""))
-    first, last = span_of(batches[0]).first, span_of(batches[-1]).last
-    said = {"history": FORMAT, "queue": queue, "first": first, "last": last, "crc": zlib.crc32(rest)}
-    return b"%b\n%b" % (msgspec.json.encode(said), rest)
+def encoding_object(queue: str, batches: Sequence[Raw]) -> Slices[bytes]:
+    """Return the content of an object with the events of these batches, in slices; b"" if none of them can be read."""
+    lines = list[bytes]()
+    for batch in batches:
+        lines += map(_encode, _readable(batch))
+        if len(lines) % EVENTS_PER_SLICE < 2:
+            yield
+    if not lines:
+        return b""
+    lines[0] = b'%b,"last":%d}' % (lines[0][:-1], span_of(batches[-1]).last)
+    content = b"\n".join((*lines, b""))
+    end = len(lines[0]) - 1
+    return b'%b,"crc":%d%b' % (content[:end], _crc(queue, content), content[end:])
+
+
+def _readable(batch: Raw) -> list[HistoryEvent]:
+    """Return the events of a batch; none if it was changed by hand and cannot be read."""
+    try:
+        return events_in(batch)
+    except ValueError as error:
+        logger.warning(
+            "events %d to %d of the history cannot be read, and are left out: %s", *span_of(batch)[:2], error
+        )
+        return []
+
+
+def _crc(queue: str, content: bytes) -> int:
+    return zlib.crc32(content, zlib.crc32(queue.encode()))
 
 
 def last_number(content: bytes) -> int | None:
-    """Return the number of the last event that an object should have; None if its first line does not say it."""
-    said = _first_line(content)
-    last = said.get("last") if isinstance(said, dict) else None
-    return last if type(last) is int else None
+    """Return the number of the last event that an object should have; None if its first line does not tell it."""
+    found = _END.search(content)
+    return None if found is None else int(found[1])
 
 
-def _first_line(content: bytes) -> Any:
-    try:
-        return msgspec.json.decode(content.partition(b"\n")[0])
-    except ValueError:
-        return None
-
-
-def decode_object(content: bytes, queue: str, first: int) -> list[Raw]:
-    """Return the batches in an object.
+def decode_object(content: bytes, queue: str) -> list[bytes]:
+    """Return the lines of an object, each an event.
 
     Args:
         content: its bytes.
         queue: id of the queue.
-        first: the number of the first event, by the name of the object.
 
     Raises:
         InvalidBlobError: it is damaged, or belongs elsewhere.
     """
-    said, rest = _first_line(content), content.partition(b"\n")[2]
-    if not isinstance(said, dict) or "history" not in said:
-        raise InvalidBlobError("its first line is not that of a history")
-    if said["history"] != FORMAT:
-        raise InvalidBlobError("it was written by a later version of jqueue: upgrade jqueue")
-    if said.get("crc") != zlib.crc32(rest):
-        raise InvalidBlobError("its checksum does not match: it is cut off, or was changed")
-    if (said.get("queue"), said.get("first")) != (queue, first):
-        raise InvalidBlobError("it belongs to another queue, or has another object's name")
-    batches = [Raw(line) for line in rest.split(b"\n")[:-1]]
+    found = _END.search(content)
+    if found is None or int(found[3]) != _crc(queue, content[: found.start(2)] + content[found.end(2) :]):
+        raise InvalidBlobError("its checksum does not match: it is cut off, was changed, or belongs to another queue")
+    return content.split(b"\n")[:-1]
+
+
+def number_of(line: bytes) -> int:
+    """Return the number of an event, given its line."""
+    return int(line[len(b'{"number":') : line.index(b",")])
+
+
+def comparing(history: HistoryHeader, content: bytes, queue: str) -> Slices[tuple[Moved, bool]]:
+    """Compare an outbox with the object that has its name, in slices. The object was created by another writer.
+
+    Args:
+        history: the history with the outbox.
+        content: the content of the object.
+        queue: id of the queue.
+
+    Returns:
+        The batches at the beginning of the outbox that are in the object, and True if it has other events, too.
+    """
+    first, batches, matching = history.first, history.batches, 0
     try:
-        list(map(span_of, batches))
-    except ValueError:
-        raise InvalidBlobError("a line of it is not a batch of events") from None
-    return batches
+        lines = decode_object(content, queue)
+    except InvalidBlobError as error:
+        logger.warning("%s is damaged, and the history goes on behind it: %s", name_of(first), error)
+        return Moved(first, ()), True
+    for count, batch in enumerate(batches):
+        if matching == len(lines):
+            return Moved(first, batches[:count]), False
+        own = _readable(batch)
+        if own != [_decode(line) for line in lines[matching : matching + len(own)]]:
+            return Moved(first, batches[:count]), True
+        matching += len(own)
+        yield
+    has_more = matching < len(lines)  # this writer may not have read the version with these events yet
+    return Moved(first, batches, through=number_of(lines[-1]) if has_more else 0), has_more
 
 
 logger: Logger = logger_of("jqueue")
@@ -178,9 +214,11 @@ class HistoryMover:
         if history is None:
             return
         self._note(header.version)
-        if before is not None and before.series != history.series and not before.stopped:
-            logger.warning("a backup of the queue was restored: the history goes on beside the events after it")
-        if self.moved is not None and not _is_in(history, self.moved):
+        if self.moved is not None and not self.moved.fits(history):
+            if 0 < self.moved.behind < history.first:
+                logger.warning(
+                    "a backup of the queue was restored: the history goes on behind event %d", self.moved.behind
+                )
             self.moved = None
         if self._objects is None or self._task is not None:
             return
@@ -234,13 +272,15 @@ class HistoryMover:
         self, objects: SupportsObjects, history: HistoryHeader, queue: str, settings: QueueSettings
     ) -> tuple[Moved, list[str]]:
         """Move the outbox. Return what was moved, and the objects to remove."""
-        listed: list[Listed] | None = None
-        if not self._moves_until_listing:
-            listed = await self._observers.call("list", self._call_timeout, objects.list_beside, FOLDER)
-        others = listed is not None and has_others(listed, history)
-        moved = _of_others(history) if others else await self._move(objects, history, queue)
-        removed, old = (0, []) if listed is None else outdated(listed, history, settings, self._now())
+        listed = {} if self._moves_until_listing else await self._list(objects)
+        moved = await self._move(objects, history, queue, listed, is_last=settings.history is None)
+        removed, old = outdated(listed, history, settings, self._now())
         return moved._replace(removed=removed), old
+
+    async def _list(self, objects: SupportsObjects) -> dict[int, Listed]:
+        """Return the objects of the history by the numbers of their first events, in order."""
+        listed = await self._observers.call("list", self._call_timeout, objects.list_beside, FOLDER)
+        return {first: each for each in listed if (first := first_of(each.suffix)) is not None}
 
     def _has_moved(self, result: tuple[Moved, list[str]]) -> None:
         self.moved, old = result
@@ -248,20 +288,46 @@ class HistoryMover:
         if old:
             self._removed, self._old = self.moved.removed, old
 
-    async def _move(self, objects: SupportsObjects, history: HistoryHeader, queue: str) -> Moved:
-        """Create an object with the events of the outbox, and return what is in it."""
-        place, batches = Place(history.series, history.first), history.batches
-        try:
-            encoded = encode_object(queue, batches)
-            await self._observers.call("create", self._call_timeout, objects.create_object, place.suffix, encoded)
-        except CASConflictError:  # another writer was quicker, or this writer itself: an earlier try has landed
-            content = await self._observers.call("fetch", self._call_timeout, objects.read_object, place.suffix)
+    async def _move(
+        self,
+        objects: SupportsObjects,
+        history: HistoryHeader,
+        queue: str,
+        listed: Mapping[int, Listed],
+        *,
+        is_last: bool,
+    ) -> Moved:
+        """Create an object with the events of the outbox, and return what is in it.
+
+        Another writer may have created it with some of them. The next move creates one for the others; there is none
+        if the history was switched off.
+
+        If a backup was restored, objects have other events under their numbers. The one named by the first of them may
+        be gone for its age.
+        """
+        moved, name = Moved(history.first, ()), name_of(history.first)
+        if history.first in listed or history.first > max(listed, default=0):
+            content = await in_turns(encoding_object(queue, history.batches))
             try:
-                return Moved(place.series, decode_object(content, queue, place.first))
-            except InvalidBlobError as error:
-                logger.warning("%s is damaged, and the history goes on beside it: %s", place.suffix, error)
-                return _of_others(history)
-        return Moved(place.series, batches)
+                if content:
+                    await self._observers.call("create", self._call_timeout, objects.create_object, name, content)
+                return moved._replace(batches=history.batches)
+            except CASConflictError:  # another writer was quicker, or this writer itself: an earlier try has landed
+                content = await self._fetch(objects, name)
+            moved, has_others = await in_turns(comparing(history, content, queue))
+            if not has_others:
+                rest = history.evolve(batches=history.batches[len(moved.batches) :])
+                if not (is_last and rest.batches):
+                    return moved
+                more = await self._move(objects, rest, queue, {}, is_last=True)
+                return more._replace(first=history.first, batches=(*moved.batches, *more.batches))
+        highest = max(await self._list(objects))
+        content = await self._fetch(objects, name_of(highest))
+        # each event of a damaged object takes more than a byte
+        return moved._replace(behind=last_number(content) or highest + len(content))
+
+    async def _fetch(self, objects: SupportsObjects, suffix: str) -> bytes:
+        return await self._observers.call("fetch", self._call_timeout, objects.read_object, suffix)
 
     async def _remove(self, objects: SupportsObjects, old: Iterable[str]) -> None:
         """Remove the objects whose removal the header notes. After a failure, a later listing finds them again."""
@@ -269,76 +335,38 @@ class HistoryMover:
             await self._observers.call("remove", self._call_timeout, objects.remove_object, suffix)
 
 
-def _is_in(history: HistoryHeader, moved: Moved) -> bool:
-    """Return True if the outbox may still hold events that were moved."""
-    last = span_of(moved.batches[-1]).last
-    return history.series == moved.series and bool(history.batches) and history.first <= last
-
-
-def _of_others(history: HistoryHeader) -> Moved:
-    """Return a move after which the outbox gets a new series: it fits none of the events."""
-    return Moved(history.series, (Raw(f"[{history.first},1,0]"),))
-
-
-def has_others(listed: Sequence[Listed], history: HistoryHeader) -> bool:
-    """Return True if a series has events beyond the outbox: a backup of the blob was restored.
-
-    The object behind the outbox may be gone for its age, so its name alone does not tell.
-    """
-    places = (place_of(each.suffix) for each in listed)
-    return any(place.series == history.series and place.first > history.first for place in places if place)
-
-
 def outdated(
-    listed: list[Listed], history: HistoryHeader, settings: QueueSettings, now: datetime
+    listed: Mapping[int, Listed], history: HistoryHeader, settings: QueueSettings, now: datetime
 ) -> tuple[int, list[str]]:
     """Return the number of the last event that need no longer be kept, and the suffixes of the objects to remove.
 
     Args:
-        listed: all objects of the history.
+        listed: all objects of the history, by the numbers of their first events, in order.
         history: the history.
         settings: the settings of the queue.
         now: the time, by the clock that dates the objects.
     """
-    ends = {**dict(history.older), history.series: inf}  # the history may have gone on since
-    places = {each.suffix: place for each in listed if (place := place_of(each.suffix))}
-    firsts = {suffix: place.first for suffix, place in places.items() if place.first <= ends.get(place.series, 0)}
-    old = [each.suffix for each in surplus(listed, settings, now)]
-    gone = {*old}
-    if not firsts.keys() & gone:
-        return 0, old
-    removed = min([history.first, *(first for suffix, first in firsts.items() if suffix not in gone)]) - 1
-    return removed, [suffix for suffix in old if firsts.get(suffix, 0) <= removed]
-
-
-def surplus(listed: list[Listed], settings: QueueSettings, now: datetime) -> list[Listed]:
-    """Return the objects of a history that need no longer be kept, the oldest first.
-
-    Args:
-        listed: all objects of the history.
-        settings: the settings of the queue.
-        now: the time, by the clock that dates the objects.
-    """
-    ours = sorted((each for each in listed if place_of(each.suffix)), key=lambda each: (each.modified, each.suffix))
-    kept = settings.history
-    old = [] if kept is None else [each for each in ours if each.modified + timedelta(seconds=kept) < now]
-    rest, most = ours[len(old) :], settings.history_bytes
-    size = sum(each.size for each in rest)
-    for each in rest[:-1]:
-        if most is None or size <= most:
+    size, left, kept, most = (
+        sum(each.size for each in listed.values()),
+        [*listed],
+        settings.history,
+        settings.history_bytes,
+    )
+    while left and left[0] < history.first:
+        oldest = listed[left[0]]
+        is_old = kept is not None and oldest.modified + timedelta(seconds=kept) < now
+        if not (is_old or (most is not None and size > most and len(left) > 1)):
             break
-        size -= each.size
-        old.append(each)
-    return old
+        size -= oldest.size
+        del left[0]
+    removed = min(history.first, *left[:1]) - 1 if len(left) < len(listed) else 0
+    return removed, [each.suffix for first, each in listed.items() if first <= removed]
 
 
 Answer = TypeVar("Answer")
 
 CLOCKS_DIFFER = 3600.0
 """Seconds by which the clocks that date events may differ."""
-
-EVENTS_PER_SLICE = 100
-"""Number of events after which the event loop gets a turn."""
 
 
 class HistoryReader(msgspec.Struct):
@@ -352,7 +380,7 @@ class HistoryReader(msgspec.Struct):
         present: reads the present header of the queue, to learn which events were removed meanwhile.
         since: events before this time are not needed; None: all are.
         after: events up to this number are not needed.
-        wanted: a text that the batch of every wanted event contains, so that the others need not be read; b"" if there
+        wanted: a text that the JSON of every wanted event contains, so that the others need not be read; b"" if there
             is none.
         damaged: objects that are missing or cannot be read, each with its events and the reason.
         gaps: first and last number of each range of events that is missing for another reason.
@@ -386,7 +414,7 @@ class HistoryReader(msgspec.Struct):
         if history is None:
             return
         self._below = history.last + 1
-        for number, event in enumerate(self._taken(history.batches, history.last), 1):
+        for number, event in enumerate(self._latest(history.batches), 1):
             yield event
             if number % EVENTS_PER_SLICE == 0:
                 await asyncio.sleep(0)
@@ -399,7 +427,8 @@ class HistoryReader(msgspec.Struct):
         if history.lost:  # the missing events were in an object, or were dropped before
             self.gaps += self._holes
         else:
-            self.damaged += [_missing(history, first, last) for first, last in self._holes]
+            missing = "{} (events {} to {}): it is missing"
+            self.damaged += [missing.format(name_of(first), first, last) for first, last in self._holes]
         if self.damaged or self.gaps:
             raise HistoryDamagedError(self.damaged, self.gaps, history.lost if self.gaps else 0)
 
@@ -408,24 +437,26 @@ class HistoryReader(msgspec.Struct):
     ) -> AsyncGenerator[HistoryEvent, None]:
         """Iterate over the events in objects that are older than all events so far."""
         listed = await self._patiently(lambda: objects.list_beside(FOLDER))
-        places = sorted((place for each in listed if (place := place_of(each.suffix)) is not None), reverse=True)
-        for series, through in ((history.series, history.last), *reversed(history.older)):
-            for place in places:
-                if place.series != series or place.first > through or not history.removed < place.first < self._below:
-                    continue
-                try:
-                    content = await self._patiently(lambda suffix=place.suffix: objects.read_object(suffix))  # type: ignore[misc]
-                    texts = decode_object(content, queue, place.first)
-                except ObjectMissingError:
-                    continue  # the next object, or the end, shows which events are missing
-                except InvalidBlobError as error:
-                    self._note_damaged(place, f"{error}", last_number(content))
-                else:
-                    for event in self._taken(texts, through):
-                        yield event
-                if self._is_over:
-                    return
-                await asyncio.sleep(0)
+        firsts = sorted((first for each in listed if (first := first_of(each.suffix)) is not None), reverse=True)
+        for first in firsts:
+            if not history.removed < first < self._below:  # it is removed, or of a time before a restored backup
+                continue
+            try:
+                content = await self._patiently(lambda first=first: objects.read_object(name_of(first)))  # type: ignore[misc]
+                lines = decode_object(content, queue)
+            except ObjectMissingError:
+                continue  # the next object, or the end, shows which events are missing
+            except InvalidBlobError as error:
+                self._note_damaged(first, f"{error}", last_number(content))
+            else:
+                for number, event in enumerate(self._in_lines(lines), 1):
+                    yield event
+                    if number % EVENTS_PER_SLICE == 0:
+                        await asyncio.sleep(0)
+                self._at = _decode(lines[0]).at.timestamp()
+            if self._is_over:
+                return
+            await asyncio.sleep(0)
         if self._below > history.removed + 1:
             self._holes.append((1, self._below - 1))
         if self._holes:  # some may have been removed for their age since the header was read
@@ -438,32 +469,46 @@ class HistoryReader(msgspec.Struct):
         is_old = self.since is not None and self._at + CLOCKS_DIFFER < self.since.timestamp()
         return is_old or self._below <= self.after + 1
 
-    def _taken(self, batches: Iterable[Raw], through: int) -> Iterator[HistoryEvent]:
-        """Yield the wanted events among these, the newest first. Those that were there before are left out."""
-        for batch in reversed(list(batches)):
+    def _latest(self, batches: Sequence[Raw]) -> Iterator[HistoryEvent]:
+        """Yield the wanted events of the outbox, the newest first."""
+        for batch in reversed(batches):
             first, last, at = span_of(batch)
-            above, last = self._below, min(last, self._below - 1, through)
-            if last < first or last <= self.after:
-                continue
-            if last < above - 1:
-                self._holes.append((last + 1, above - 1))
-            self._below, self._at = first, at
-            if self.wanted not in bytes(batch) or (self.since is not None and at < self.since.timestamp()):
-                continue
-            try:
-                events = events_in(batch)
-            except ValueError:
-                self.gaps.append((first, last))
-                continue
-            yield from reversed(events[: last - first + 1])
+            if last <= self.after:
+                return
+            self._reach(first, last)
+            self._at = at
+            if self.wanted in bytes(batch) and (self.since is None or at >= self.since.timestamp()):
+                try:
+                    yield from reversed(events_in(batch))
+                except ValueError:
+                    self.gaps.append((first, last))
 
-    def _note_damaged(self, place: Place, why: str, last: int | None) -> None:
+    def _in_lines(self, lines: Sequence[bytes]) -> Iterator[HistoryEvent]:
+        """Yield the wanted events of an object, the newest first."""
+        for line in reversed(lines):
+            number = number_of(line)
+            if number >= self._below:
+                continue
+            if number <= self.after:
+                return
+            self._reach(number, number)
+            if self.wanted in line:
+                event = _decode(line)
+                if self.since is None or event.at >= self.since:
+                    yield event
+
+    def _reach(self, first: int, last: int) -> None:
+        """Note that these events are there, and which are missing between them and those so far."""
+        if last < self._below - 1:
+            self._holes.append((last + 1, self._below - 1))
+        self._below = first
+
+    def _note_damaged(self, first: int, why: str, last: int | None) -> None:
         """Note that an object cannot be read. Its events, up to the last if that is known, are not a gap."""
         if last is not None and last < self._below - 1:
-            self._holes.append((last + 1, self._below - 1))
-            self._below = last + 1
-        self.damaged.append(f"{place.suffix} (events {place.first} to {self._below - 1}): {why}")
-        self._below = place.first
+            self._reach(last + 1, last)
+        self.damaged.append(f"{name_of(first)} (events {first} to {self._below - 1}): {why}")
+        self._below = first
 
     async def _patiently(self, call: Callable[[], Awaitable[Answer]]) -> Answer:
         """Make a request, and repeat it until the deadline if the store fails.
@@ -478,9 +523,3 @@ class HistoryReader(msgspec.Struct):
                 return await call()
 
         return await retried(self.deadline, once, self.entropy, "the history of the queue could not be read")
-
-
-def _missing(history: HistoryHeader, first: int, last: int) -> str:
-    """Return the name of the missing object that should begin with an event, and the numbers of missing events."""
-    series = next((series for series, through in history.older if first <= through), history.series)
-    return f"{Place(series, first).suffix} (events {first} to {last}): it is missing"
