@@ -50,7 +50,7 @@ def count_members(draft: Draft, now: datetime) -> None:
     """Bring the counters of groups up to date with the draft, and enqueue the jobs of those that have ended."""
     changed = count_moves(draft)
     draft.uncounted()
-    for group in changed:
+    for group in sorted(changed):
         if group in draft.header.groups:
             _end(draft, group, draft.header.groups[group], now)
 

@@ -7,11 +7,14 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+from msgspec.structs import replace
+
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import (
     ClaimLostError,
     DuplicateJobError,
+    GroupEndedError,
     InvalidJobError,
     JobCancelledError,
     JobNotFoundError,
@@ -334,8 +337,12 @@ class Consumer(Actor):
     async def _chain(self, job: Job) -> None:
         child = f"{self.moment}-{job.id}-{job.attempt}"
         end = Ack(job, keep_result=0 if self.world.modern and job.attempt % 2 else None)
-        work = self.queue.apply(end, Enqueue(self.entrypoint(), b"", job_id=child, max_attempts=3))
-        await self.call("apply", work, claims=(job.claim,), job_ids=(child,), expected=LOST, operations=2)
+        enqueue = Enqueue(self.entrypoint(), b"", job_id=child, max_attempts=3)
+        if job.group is not None and self.dice.random() < 0.7:  # a member that ends may always add members
+            enqueue = replace(enqueue, group=job.group)
+        work = self.queue.apply(end, enqueue)
+        expected = (*LOST, *([GroupEndedError] if self.world.edited else []))
+        await self.call("apply", work, claims=(job.claim,), job_ids=(child,), expected=expected, operations=2)
 
     async def _fail_to_chain(self, job: Job) -> None:
         child = f"{self.moment}-{job.id}-{job.attempt}"

@@ -24,7 +24,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.job import Claim, Step
 from jqueue.domain.models import for_callers
 from jqueue.domain.operations.bulk import BulkAdded, BulkConflicts, StagedReceipt
-from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
+from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats
 from jqueue.errors import QueueMissingError
@@ -44,7 +44,7 @@ from tests.simulation.chain import (
     status_of,
 )
 from tests.simulation.history import NEVER, Call, Evidence, Violation, is_of_the_store
-from tests.simulation.model_audit import Answer, ModelAudit, claims_told
+from tests.simulation.model_audit import LOOKS, Answer, ModelAudit, claims_told
 from tests.simulation.plain_values import STALE
 from tests.simulation.stored_segments import FOLDER
 from tests.simulation.workload import DEADLINE, READ_FOR
@@ -58,7 +58,7 @@ OF_MANY_CALLS = "work"
 OF_ITS_OWN = ("stats", "read_state", "iterate", "schedules", "read_range", OF_MANY_CALLS, "resolve", "resolve_staged")
 """Verbs whose answers come from no commit."""
 
-OF_MANY_PARTS = ("dequeue", "enqueue_many", "enqueue_staged", "result", "claim_range")
+OF_MANY_PARTS = ("dequeue", "enqueue_many", "enqueue_staged", "result", "claim_range", "wait_group")
 """Verbs that may commit several times."""
 
 
@@ -323,7 +323,7 @@ def has_effect(answer: Answer) -> bool:
         return False
     return any(
         not isinstance(result, JQueueError | BulkConflicts)
-        and not (isinstance(operation, AwaitResult | LastTransaction) or operation == Configure())
+        and not (isinstance(operation, (*LOOKS, LastTransaction)) or operation == Configure())
         and not (isinstance(operation, Dequeue | ClaimRange) and not result)
         for operation, result in zip(answer.applied.operations, outcome, strict=True)
     )

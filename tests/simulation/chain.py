@@ -27,7 +27,7 @@ HEADER = {
     *("queue", "evicted_through", "attempt_floor", "last_sequence", "holds", "finished", "recent"),
     *("finished_minutes", "transactions", "cancelled"),
     *("settings", "entrypoints", "schedules", "counters", "history", "segments", "retired", "ranges"),
-    *("broker", "clients", "clients_evicted", "workers"),
+    *("broker", "clients", "clients_evicted", "workers", "groups"),
 }
 """The fields of a header that a version has as they are."""
 
@@ -92,6 +92,7 @@ class Version:
         writers: the time of the last commit of each writer, in seconds since 1970.
         clients_evicted: batches up to this version can no longer be recognised.
         workers: the records of workers, by the id of their run.
+        groups: the counters of groups, by their ids.
     """
 
     index: int = -1
@@ -134,6 +135,7 @@ class Version:
     writers: dict[str, float] = field(default_factory=dict)
     clients_evicted: int = 0
     workers: dict[str, Fields] = field(default_factory=dict)
+    groups: dict[str, Fields] = field(default_factory=dict)
 
     @property
     def hot(self) -> set[str]:

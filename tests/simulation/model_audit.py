@@ -13,11 +13,13 @@ from typing import Any
 
 from jqueue import JQueueError
 from jqueue.domain.job import Claim
+from jqueue.domain.limits import Limits
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.bulk import BulkAdded, EnqueueSegments
 from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, Nack, RecordStep, Sweep
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.groups import AwaitGroup, LookAtGroup
 from jqueue.domain.operations.lookups import AwaitResult
 from jqueue.domain.operations.operator import EmptyCommit, Reprioritise
 from jqueue.domain.operations.rules import RunSchedule
@@ -28,10 +30,14 @@ from tests.simulation.history import BY_ITSELF, Call, Evidence, Record, Violatio
 from tests.simulation.modelled import Model, Shown, first_difference, load
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.plain_queue import EXPIRED, REMOVED
+from tests.simulation.plain_values import BLOB_BYTES
 from tests.simulation.replay import Difference, Replay
 
 MODEL = 20
 """Number of the rule: each version is what its operations make of the version before."""
+
+LOOKS = (AwaitResult, AwaitGroup, LookAtGroup)
+"""Operations that change nothing."""
 
 SET_ASIDE = "an object beside the queue could not be"
 """A part of the error of a job whose payload could not be loaded by the call that claimed it."""
@@ -144,8 +150,10 @@ class ModelAudit:
                     self._note_claims(share, its, after)
             if isinstance(first, ClientBatch):
                 self.seen["batch of a client landed" if is_new else "batch of a client recognised or idle"] += 1
+        self._model.blob_bytes = Limits().blob_bytes if after.by == "drain" else BLOB_BYTES
         self._model.committed()
         self._adopt(before, after)
+        self._model.settle_groups()
         if unlike := first_difference(self._model, after, self._shown):
             raise Violation(MODEL, unlike, version=after)
         self._note_beats(before, after)
@@ -315,7 +323,7 @@ class ModelAudit:
                 continue
             elif not isinstance(operation, (*BY_ITSELF, Configure)) and call is None:
                 raise Violation(9, f"{type(operation).__name__} landed, and nobody had called", version=after)
-        if call is None or isinstance(applied.operations[0], AwaitResult | Dequeue | HandBack | EmptyCommit):
+        if call is None or isinstance(applied.operations[0], (*LOOKS, Dequeue, HandBack, EmptyCommit)):
             return
         if (call.process != after.by and not travelled) or call.started > after.at:
             raise Violation(9, f"landed with a write of {after.by}", call=call, version=after)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tests.simulation.chain import Fields, Version, attempt_of, failures_of, status_of
+from tests.simulation.plain_groups import COUNTS
 from tests.simulation.plain_queue import EXPIRED, PlainQueue
 from tests.simulation.plain_rules import NO_LIMITS, NO_RULES, SETTINGS
 from tests.simulation.plain_values import ABSENT, ENTRY, JobFields
@@ -45,6 +46,7 @@ class Model(PlainQueue):
     def bring_back(self, job_id: str) -> None:
         """Bring back a job that has expired, as its row was not loaded then: another operation will remove it."""
         job = self.table[job_id] = self.expired[job_id]
+        self.count_member(job, gone=-1)
         counts = self.counters[job["entrypoint"]]
         self.counters[job["entrypoint"]] = (*counts[:EXPIRED], counts[EXPIRED] - 1, *counts[EXPIRED + 1 :])
 
@@ -177,6 +179,7 @@ def parts_of(version: Version) -> dict[str, Any]:
         "settings": {**SETTINGS, "history_payloads": False, **version.settings},
         "schedules": {name: _entry(name, said) for name, said in version.schedules.items()},
         "transactions": {app: record[0] for app, record in version.transactions.items()},
+        "groups": {name: _group(said) for name, said in version.groups.items()},
         "broker": tuple(
             version.broker.get(*part) for part in (("writer", ""), ("url", ""), ("term", 0), ("doubted_at", 0.0))
         ),
@@ -206,6 +209,18 @@ def _entry(name: str, said: Fields) -> Fields:
         declared = _entry(name, said["declared"])
         entry["declared"] = {each: declared[each] for each in ENTRY}
     return entry
+
+
+def _group(said: Fields) -> Fields:
+    """Return a group."""
+    group = {"closed": False, "cancelled": False, "then": None, "on_end": None, "then_id": None, **said, "later": {}}
+    group = {**dict.fromkeys(COUNTS, 0), **group, "ended": bool(said.get("ended_at"))}
+    for name in ("then", "on_end"):
+        if group[name] is not None:
+            job, delay = group[name]
+            payload = b64decode(job["payload"])
+            group[name] = {"id": job["id"], "entrypoint": job["entrypoint"], "payload": payload, "delay": delay}
+    return {name: value for name, value in group.items() if name not in ("opened_at", "ended_at")}
 
 
 def _batch(record: Fields) -> tuple[tuple[int, str], int, int, dict[str, str]]:

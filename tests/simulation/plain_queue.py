@@ -17,6 +17,7 @@ from jqueue.domain.limits import Limits
 from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.ends import HandBack, HandBackCalls, RecordStep, Sweep
+from jqueue.domain.operations.groups import OnGroup
 from jqueue.domain.operations.lookups import AwaitResult, LastTransaction
 from jqueue.domain.operations.operator import Attend, CreateQueue, EmptyCommit, LeaveSeat, TakeSeat
 from jqueue.errors import WorkerNotFoundError
@@ -33,6 +34,7 @@ from jqueue.operations import (
     Reschedule,
     StopWorker,
 )
+from tests.simulation.plain_groups import PlainGroups
 from tests.simulation.plain_rules import PlainRules
 from tests.simulation.plain_values import (
     ABSENT,
@@ -49,7 +51,7 @@ from tests.simulation.plain_values import (
 
 TABLES = (
     *("table", "finished", "finished_in", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
-    *("transactions", "ranges", "clients", "workers"),
+    *("transactions", "ranges", "clients", "workers", "groups"),
 )
 ERRORS_KEPT, ERROR_BYTES = 5, 256
 """Number of the errors that are kept of a job's attempts, and the size of each."""
@@ -62,11 +64,11 @@ ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, R
 """The counters of an entrypoint, in their order."""
 
 
-SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for")
+SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for", "group")
 """Options of a job that is never in a range."""
 
 
-class PlainQueue(PlainRules):
+class PlainQueue(PlainGroups, PlainRules):
     """The whole queue, and the effect of each operation on it.
 
     Attributes:
@@ -75,6 +77,7 @@ class PlainQueue(PlainRules):
         changes: counts every change; a call that adds none must write nothing.
         now: the time, set by the test.
         holder: name kept with claims whose dequeue gives none.
+        blob_bytes: size limit of the queue object that commits.
         counters: what happened to the jobs of each entrypoint.
         finished: the attempt of each job that ended a short while ago, by its id.
         finished_in: the minute of its end, since 1970.
@@ -89,9 +92,11 @@ class PlainQueue(PlainRules):
         workers: the name, host and pid of each worker by the id of its run, with `stopping` if it is told to stop.
         broker: the writer, the URL and the term of the broker's seat, and the time at which it was doubted.
         writers: the time of each writer's last commit, in seconds since 1970.
+        groups: see `PlainGroups`.
     """
 
     stuck: frozenset[str] = frozenset()
+    blob_bytes = Limits().blob_bytes
 
     def __init__(self):
         super().__init__()
@@ -106,6 +111,7 @@ class PlainQueue(PlainRules):
         self.clients: dict[str, tuple[tuple[int, str], int, int, dict[str, str]]] = {}
         self.clients_evicted = 0
         self.workers: dict[str, dict[str, Any]] = {}
+        self.groups: dict[str, dict[str, Any]] = {}
         self.broker = ("", "", 0, 0.0)
         self.writers: dict[str, float] = {}
         self.holder: Any = None
@@ -141,7 +147,7 @@ class PlainQueue(PlainRules):
         oldest = min(self.finished_in.values(), default=minute)
         self.finished_in |= dict.fromkeys(list(self.finished)[:old], oldest)  # their minutes no longer matter
         gone = max(0, min(old, len(self.finished) - FINISHED_LEFT))
-        most = min(FINISHED_BYTES, (self.settings["blob_bytes"] or Limits().blob_bytes) / FINISHED_SHARE)
+        most = min(FINISHED_BYTES, (self.settings["blob_bytes"] or self.blob_bytes) / FINISHED_SHARE)
         if len(json.dumps(self.finished, separators=(",", ":"), ensure_ascii=False).encode()) > most:
             gone = max(gone, -(-len(self.finished) // 4))
         for job_id in list(self.finished)[:gone]:
@@ -228,6 +234,8 @@ class PlainQueue(PlainRules):
                         self.broker = (*self.broker[:3], at)
                         self.changes += 1
                 return None
+        if isinstance(operation, OnGroup):
+            return self.on_group(operation)
         return self.decide(operation)
 
     # Jobs in and out
@@ -267,8 +275,10 @@ class PlainQueue(PlainRules):
 
     def add(self, **fields):
         """Add a job behind all others."""
+        self.check_member(fields.get("group"))
         job = {**ABSENT, "status": "queued", "place": self.behind_all(), **fields}
         self.table[job["id"]] = job
+        self.count_member(job, added=1)
         self.count(job["entrypoint"], ENQUEUED)
         self.changes += 1
         return job
@@ -366,6 +376,7 @@ class PlainQueue(PlainRules):
             more |= {"keep_result": kept, "payload": b"", "cancel_requested": False, "steps": ()}
             self.change(job, status="completed", **NO_CLAIM, **more)
         self.count(job["entrypoint"], DONE)
+        self.count_member(job, done=1)
         self.finished[job_id] = attempt
         if job["unique_key"] is not None and job["unique_for"]:
             self.holds[job["unique_key"]] = (job_id, self.later(job["unique_for"]))
@@ -431,6 +442,8 @@ class PlainQueue(PlainRules):
                 return [run for run in workers if self.is_told(run)]
             case StopWorker(worker):
                 return [self.workers[run] for run in self.named(worker) if self.is_told(run)]
+            case OnGroup(group):
+                return self.status_of(group)
         return None
 
     def send_back(self, job, dead, revoked=False, **changes):
@@ -442,6 +455,7 @@ class PlainQueue(PlainRules):
         if dead or (job["max_attempts"] is not None and job["failures"] >= job["max_attempts"]):
             self.change(job, status="dead", dead_at=self.now, **NO_CLAIM, **changes)
             self.count(job["entrypoint"], DEAD)
+            self.count_member(job, dead=1)
         else:
             self.count(job["entrypoint"], RETRIED)
             place = {"place": self.behind_all()}
@@ -544,6 +558,7 @@ class PlainQueue(PlainRules):
             self._queue_again(job, asked.delay, asked.fresh)
             return 1
         dead = [job for job in self.jobs if job["status"] == "dead" and asked.entrypoint in (None, job["entrypoint"])]
+        dead = [job for job in dead if asked.group in (None, job["group"])]
         redriven = 0
         for job in sorted(dead, key=lambda job: int(job["place"])):
             if self.key_holder(job["unique_key"]) is None:
@@ -556,6 +571,7 @@ class PlainQueue(PlainRules):
         more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
         more["steps"] = () if fresh else job["steps"]
         self.change(job, status="queued", failures=0, dead_at=None, **more)
+        self.count_member(job, dead=-1)
 
     def attend(self, workers):
         """Show workers, or remove those that have left. Returns the runs that are told to stop."""
@@ -825,6 +841,7 @@ class PlainQueue(PlainRules):
         self.attempt_floor = max(self.attempt_floor, job["attempt"])
         if job["status"] != "completed":
             self.count(job["entrypoint"], kind)
+            self.count_member(job, gone=1, dead=-(job["status"] == "dead"))
         if kind == CANCELLED:
             self.cancelled.add(job["id"])
         self.changes += 1

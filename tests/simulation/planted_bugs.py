@@ -10,6 +10,7 @@ import importlib
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import NamedTuple
@@ -46,11 +47,14 @@ class Bug(NamedTuple):
     is_slow: bool = False
 
 
+WITHOUT_GROUPS = partial(Settings, groups=0.0)
+"""Settings without groups, which would move the first seeds."""
+
 NOT_RECOGNISED = Bug("domain/commits.py", "return Verdict.LANDED", "return Verdict.NOT_DONE")
 
 PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     # Many processes, many faults, and the shortest commit table that is allowed.
-    Settings(rate=0.4, processes=6, short_table=1.0, segments=0.0): {
+    WITHOUT_GROUPS(rate=0.4, processes=6, short_table=1.0, segments=0.0): {
         "A commit whose answer was lost is not recognised": NOT_RECOGNISED,
         "The error for a lost answer states that nothing was written": Bug(
             "core/engine.py", "StorageError) and error.nothing_written", "StorageError)", first=1
@@ -166,13 +170,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # A fast writer and a slow one, and nothing else.
-    Settings(contention=1.0): {
+    WITHOUT_GROUPS(contention=1.0): {
         "A continuous writer leaves no time for the others": Bug(
             "core/pacing.py", "self._rested = window > 0.0, False", "self._rested = False, False", seeds=20
         ),
     },
     # Limits, cron entries and results in every seed.
-    Settings(rate=0.4, processes=6, short_table=1.0, modern=1.0, segments=0.0): {
+    WITHOUT_GROUPS(rate=0.4, processes=6, short_table=1.0, modern=1.0, segments=0.0): {
         "An undo does not restore the indexes of a job": Bug("domain/draft.py", "self.put(old)", "self.put(old, old)"),
         "One job more than the ceiling of its entrypoint is claimed": Bug(
             "domain/order.py", "rules.max_running - self", "rules.max_running + 1 - self"
@@ -250,7 +254,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Jobs are claimed under names in every seed.
-    Settings(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0): {
+    WITHOUT_GROUPS(rate=0.4, processes=6, modern=1.0, staged=1.0, segments=0.0): {
         "A job without a claim still names its last holder": Bug(
             "domain/operations/ends.py", "**NO_CLAIM, queued", '**{**NO_CLAIM, "holder": job.holder}, queued'
         ),
@@ -262,7 +266,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # The history is kept in every seed.
-    Settings(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
+    WITHOUT_GROUPS(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
         "Events are dropped from the blob when their object is sent, before the store answers": Bug(
             "core/blob/history.py",
             "moved, name = Moved(history.first, ()), name_of(",
@@ -289,7 +293,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Large payloads and results are kept in objects in every seed.
-    Settings(modern=1.0, large=1.0, segments=0.0): {
+    WITHOUT_GROUPS(modern=1.0, large=1.0, segments=0.0): {
         "The commit does not wait until the object of its payload is there": Bug(
             "core/values.py",
             'await self._observers.call("create", self.call_timeout, self.storage.create_object, suffix, content)',
@@ -321,7 +325,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Operators act on what they have seen in every seed.
-    Settings(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0): {
+    WITHOUT_GROUPS(rate=0.4, processes=6, modern=1.0, overseen=1.0, segments=0.0): {
         "The guard of an order is not checked in the commit": Bug(
             "domain/operations/codec.py", "if (changed := self._changed(draft, now)) is not None:", "if False:", first=1
         ),
@@ -352,7 +356,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Applications whose writes name segments in every seed.
-    Settings(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0): {
+    WITHOUT_GROUPS(rate=0.2, processes=4, modern=1.0, staged=1.0, segments=1.0, history=0.0): {
         "A version equal to the last one counts as new": Bug(
             "domain/operations/bulk.py", "last >= transaction[1]", "last > transaction[1]"
         ),
@@ -377,7 +381,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Waiting jobs move to segments in every seed.
-    Settings(rate=0.2, processes=4, modern=0.8, segments=1.0): {
+    WITHOUT_GROUPS(rate=0.2, processes=4, modern=0.8, segments=1.0): {
         "The manifest does not mark the rows that a commit takes": Bug(
             "domain/segment_rows.py", "current = ((name, self.current(name)) for name in self._taken)", "current = ()"
         ),
@@ -433,13 +437,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Segments on stores that do not tell the time.
-    Settings(rate=0.2, processes=4, modern=0.8, segments=1.0, timeless=1.0): {
+    WITHOUT_GROUPS(rate=0.2, processes=4, modern=0.8, segments=1.0, timeless=1.0): {
         "If the store does not tell the time, a collection takes that of its own process": Bug(
             "core/values.py", "or max((each.modified for each in listed), default=None)", "or self._now()"
         ),
     },
     # Jobs are claimed by ranges, and segments are damaged in some seeds.
-    Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=1.0): {
+    WITHOUT_GROUPS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=1.0): {
         "The end of a range by a holder whose claim is stale succeeds": Bug(
             "domain/operations/ranges.py",
             "if draft.header.finished.get(claim.job_id) == claim.attempt:",
@@ -475,7 +479,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)", seeds=100, first=12
         ),
     },
-    Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0): {
+    Settings(
+        groups=0.0, rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0
+    ): {
         "The checksum of a chunk of rows is not compared": Bug(
             "core/blob/segment_object.py",
             "if zlib.crc32(data) != index.chunks[number].crc:",
@@ -485,7 +491,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Many callers of one queue object call at once.
-    Settings(rate=0.2, processes=4, crowds=1.0, segments=0.5): {
+    WITHOUT_GROUPS(rate=0.2, processes=4, crowds=1.0, segments=0.5): {
         "An ack does not remember its job as finished": Bug(
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
         ),
@@ -497,7 +503,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Some processes commit the calls of others.
-    Settings(rate=0.2, processes=6, short_table=1.0, segments=0.0, shared=1.0, attended=0.0): {
+    WITHOUT_GROUPS(rate=0.2, processes=6, short_table=1.0, segments=0.0, shared=1.0, attended=0.0): {
         "A broker answers a batch before the commit": Bug(
             "core/engine.py",
             "is_written = await self._write(applied)",
@@ -546,12 +552,16 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Processes, and copies of them that run on with the same memory.
-    Settings(rate=0.2, short_table=0.0, modern=0.0, segments=0.0, shared=0.0, attended=0.0, snapshots=1.0): {
+    Settings(
+        groups=0.0, rate=0.2, short_table=0.0, modern=0.0, segments=0.0, shared=0.0, attended=0.0, snapshots=1.0
+    ): {
         "A commit of a copy of the process counts as one's own": Bug(
             "domain/commits.py", "record.token == commit.token", "record.sequence == commit.sequence"
         ),
     },
-    Settings(rate=0.1, short_table=0.0, modern=0.0, segments=0.0, shared=1.0, attended=0.0, snapshots=1.0): {
+    Settings(
+        groups=0.0, rate=0.1, short_table=0.0, modern=0.0, segments=0.0, shared=1.0, attended=0.0, snapshots=1.0
+    ): {
         "The batch of a copy of the client counts as one that came before": Bug(
             "domain/operations/codec.py",
             "(record.sequence, record.token) == (self.sequence, self.token)",
@@ -565,7 +575,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Workers that show themselves, and some that stop others.
-    Settings(attended=1.0, shared=0.5): {
+    WITHOUT_GROUPS(attended=1.0, shared=0.5): {
         "A worker's next record forgets that it was told to stop": Bug(
             "domain/header.py", "known is not None and known.stopping", "False"
         ),

@@ -21,6 +21,7 @@ from tests.simulation.contention import contend
 from tests.simulation.crowds import Crowd, count_runs
 from tests.simulation.damage import Damage, note_damage
 from tests.simulation.drain import DRAIN_SECONDS, drain
+from tests.simulation.groupers import Grouper
 from tests.simulation.history import Call, Calls, Evidence, Violation
 from tests.simulation.history_audit import HistoryAudit
 from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
@@ -77,6 +78,7 @@ class Settings:
         shared: share of all seeds in which some processes commit the calls of others.
         snapshots: share of all seeds in which copies of processes run on beside them, with the same memory.
         attended: share of all seeds in which workers show themselves in the queue, and some are told to stop.
+        groups: share of all seeds with groups of jobs.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -102,6 +104,7 @@ class Settings:
     shared: float = 0.25
     snapshots: float = 0.1
     attended: float = 0.15
+    groups: float = 0.3
     left_out: frozenset[str] = frozenset()
 
 
@@ -248,6 +251,7 @@ class Simulation:
                 self.world.tells_time = False
         self.world.stepped = self.schedule.dice("steps").random() < settings.stepped
         self.world.attended = self.schedule.dice("workers").random() < settings.attended
+        self.world.grouped = self.schedule.dice("groups").random() < settings.groups
         self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds
         if dice.random() < settings.contention:
             network.rate = 0.0
@@ -329,6 +333,7 @@ class Simulation:
             (self.world.overseen, Overseer),
             (client.offers, Offerer),
             (self.world.attended, Attendee),
+            (self.world.grouped, Grouper),
         ):
             if takes_part:
                 name = f"{kind.__name__.lower()} of {process.name}"
@@ -350,6 +355,7 @@ class Simulation:
         if event < 0.4 or not alive:
             return []
         if event < 0.55:
+            self.world.edited = True
             if await person.edit():
                 self.report.events["edit by hand"] += 1
             return []

@@ -183,6 +183,9 @@ class World:
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
             would end their runs of like operations.
         left_ranges: claims of ranges that nobody ended, each with its jobs.
+        grouped: True if some actors open groups.
+        groups: ids of the groups.
+        edited: True once a person has changed the queue.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -219,6 +222,9 @@ class World:
     attendees: dict[str, str] = field(default_factory=dict)
     told: dict[str, float] = field(default_factory=dict)
     left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
+    grouped: bool = False
+    groups: list[str] = field(default_factory=list)
+    edited: bool = False
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None

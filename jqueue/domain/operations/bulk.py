@@ -254,7 +254,7 @@ class EnqueueSegments(Operation, frozen=True):
                 f"{SEGMENTS_KEPT}. Wait until workers have caught up, or enqueue jobs of fewer entrypoints at a time"
             )
         check_holds(draft, sum(each.segment.holds for each in named))
-        for group in {each.segment.group for each in named}:
+        for group in dict.fromkeys(each.segment.group for each in named):
             check_member(draft, group)
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
