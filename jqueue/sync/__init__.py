@@ -10,6 +10,6 @@ It starts with the first call, so a module may make its queue when it is importe
 """
 
 from jqueue.sync.open_queue import KeepAlive
-from jqueue.sync.queue import SyncQueue
+from jqueue.sync.queue import SyncGroup, SyncQueue
 
-__all__ = ["KeepAlive", "SyncQueue"]
+__all__ = ["KeepAlive", "SyncGroup", "SyncQueue"]

@@ -16,6 +16,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
     Iterator,
     Sequence,
@@ -27,10 +28,15 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from jqueue.connect import connect
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.queue_base import QueueBase
+from jqueue.core.verbs.groups import Group, member_of
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError, UnknownOutcomeError
+from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.groups import GroupStatus
+from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.segments import RangeClaim
 from jqueue.ports.queue import Capabilities, JobQueue, payload_of
 from jqueue.ports.storage import ObjectStoragePort
@@ -118,6 +124,61 @@ def _claimed_among(results: list[Any]) -> list[Job]:
     return [job for result in results if isinstance(result, list) for job in result if isinstance(job, Job)]
 
 
+class SyncGroup:
+    """A group of jobs, as `SyncQueue.group()` returns it: see `JobGroup` of the async queues.
+
+    Attributes:
+        id: its id.
+    """
+
+    def __init__(self, queue: SyncQueue, group: Group) -> None:
+        self.id = group.id
+        self._queue = queue
+        self._group = group
+
+    def __enter__(self) -> Self:
+        self._run(lambda group: group.__aenter__())
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self._run(lambda group: group.__aexit__(exc_type, exc_val, exc_tb))
+
+    def _run(self, call: Callable[[Group], Coroutine[Any, Any, Result]], *, endless: bool = False) -> Result:
+        result: Result = self._queue._run(lambda queue: call(self._group.on(queue)), endless=endless)  # noqa: SLF001
+        return result
+
+    def enqueue(self, job: str | Enqueue, payload: PayloadSource = b"", priority: int = 0, **options: Any) -> Job:
+        """Add a job to the group: see `JobGroup.enqueue`."""
+        return self._run(lambda group: group.enqueue(job, payload, priority, **options))
+
+    def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> Sequence[Job]:
+        """Add many jobs to the group in one commit: see `JobGroup.enqueue_many`."""
+        return self._queue.enqueue_many((member_of(self.id, job) for job in jobs), deadline=deadline)
+
+    def status(self, *, deadline: Duration | None = None) -> GroupStatus:
+        """Return the numbers of its jobs: see `JobGroup.status`."""
+        return self._run(lambda group: group.status(deadline=deadline))
+
+    def wait(self, timeout: Duration | None = None, *, deadline: Duration | None = None) -> GroupStatus:
+        """Wait until no job of it waits or runs: see `JobGroup.wait`."""
+        return self._run(lambda group: group.wait(timeout, deadline=deadline), endless=True)
+
+    def cancel(self, *, deadline: Duration | None = None) -> GroupStatus:
+        """Cancel it: see `JobGroup.cancel`."""
+        return self._run(lambda group: group.cancel(deadline=deadline))
+
+    def redrive(self, *, deadline: Duration | None = None) -> Redriven:
+        """Queue its dead jobs again: see `JobGroup.redrive`."""
+        return self._run(lambda group: group.redrive(deadline=deadline))
+
+    def results(self, *, deadline: Duration | None = None) -> Iterator[Job]:
+        """Iterate over its finished jobs whose results are kept: see `JobGroup.results`."""
+        group: Group = self._group.on(self._queue._open().queue)  # noqa: SLF001
+        return self._queue._pieces(group.results(deadline=deadline))  # noqa: SLF001
+
+
 @lists_queue_options
 class SyncQueue:
     """A queue whose verbs block: for programs without an event loop.
@@ -181,6 +242,10 @@ class SyncQueue:
     def enqueue_staged(self) -> None: ...
     @blocking(BrokerQueue.dequeue, claims=list)
     def dequeue(self) -> None: ...
+
+    def group(self, id: str | None = None, *, then: Enqueue | None = None, on_end: Enqueue | None = None) -> SyncGroup:
+        """Return a group of jobs, for `with queue.group(then=...) as group:`. See `BrokerQueue.group`."""
+        return SyncGroup(self, _method_of(self._open().queue, "group")(id, then=then, on_end=on_end))
 
     # Claims
 

@@ -19,7 +19,7 @@ class PlainGroups:
     """
 
     groups: dict[str, dict[str, Any]]
-    jobs: list[JobFields]
+    table: dict[str, JobFields]
     now: Any
     changes: int
     add: Any
@@ -95,7 +95,7 @@ class PlainGroups:
     def _cancel_group(self, group):
         """Remove what waits, tell what runs, and count anew."""
         self.settle_counts()
-        members = [job for job in self.jobs if job["group"] == group]
+        members = [job for job in self.table.values() if job["group"] == group]
         for job in members:
             if job["status"] == "queued":
                 self.remove(job, 6)  # see `plain_queue.CANCELLED`

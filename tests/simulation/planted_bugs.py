@@ -169,6 +169,25 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/counters.py", "3), dict(counters)", "3), {}"
         ),
     },
+    # Groups of jobs.
+    Settings(rate=0.3, processes=5, steps=4, segments=0.5, groups=1.0): {
+        "The job that follows a group is enqueued again at the next change of the group": Bug(
+            "domain/groups.py", "        record = record.evolve(then=None)", "        pass"
+        ),
+        "The job that follows a group is never enqueued": Bug(
+            "domain/groups.py", "pending.append(record.then)", "record = record.evolve(then=None)"
+        ),
+        "The transitions of a write that did not land are not counted when it is repeated": Bug(
+            "domain/draft.py",
+            "self._counted = (min(self._counted[0], mark), min(self._counted[1], moves), min(self._counted[2], bulk))",
+            "pass",
+            first=3,
+        ),
+        "A group takes jobs after its end": Bug("domain/groups.py", "if record.at_rest:", "if False:"),
+        "Jobs that are purged or cancelled in segments do not leave their group": Bug(
+            "domain/draft.py", "asked_by=self.asked_by, group=segment.group", "asked_by=self.asked_by", first=9
+        ),
+    },
     # A fast writer and a slow one, and nothing else.
     WITHOUT_GROUPS(contention=1.0): {
         "A continuous writer leaves no time for the others": Bug(

@@ -178,3 +178,22 @@ def test_a_sync_queue_is_made_of_a_path_a_url_a_storage_or_an_async_queue(tmp_pa
         SyncQueue("s4://bucket/queue.json")
     with pytest.raises(TypeError, match="stale_timeout"):
         SyncQueue(BrokerQueue(InMemoryStorage()), stale_timeout=7)
+
+
+def test_a_group_is_opened_closed_and_waited_for_by_blocking_calls(queue):
+    with queue.group(then=Enqueue("sum")) as group:
+        group.enqueue("work", b"1", keep_result=60)
+        group.enqueue(Enqueue("work", b"2"))
+        group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(3, 5))
+    with pytest.raises(ResultTimeoutError, match="has not finished"):
+        group.wait(0.01)
+    for job in queue.dequeue("work", batch_size=9):
+        queue.ack(job, result=int(job.payload))
+    status = group.wait(5)
+    assert (status.done, status.ended, group.status()) == (4, True, status)
+    assert [1] == [job.result for job in queue.group(group.id).results()]
+    assert [status.then_id] == [job.id for job in queue.dequeue("sum")]
+    with pytest.raises(RuntimeError), queue.group() as failed:
+        failed.enqueue("work")
+        raise RuntimeError
+    assert (True, 1, 0) == (failed.status().cancelled, failed.cancel().gone, failed.redrive())

@@ -48,6 +48,10 @@ class Group(JobGroup):
     def __repr__(self) -> str:
         return f"Group({self.id!r})"
 
+    def on(self, queue: Any) -> Group:
+        """Return the same group of another object of its queue."""
+        return Group(queue, self.id, **self._jobs)
+
     async def __aenter__(self) -> Self:
         await self._repeated(OpenGroup(self.id, **self._jobs))
         return self
