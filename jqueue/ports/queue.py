@@ -8,7 +8,7 @@ would change the job.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from types import TracebackType
@@ -25,9 +25,8 @@ from jqueue.domain.job_options import EnqueueOptions, ScheduleOptions, takes_opt
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations.base import JobReference, Operation
-from jqueue.domain.operations.call import NewJobs
+from jqueue.domain.operations.call import NewJob, NewJobs
 from jqueue.domain.operations.dequeue import DequeueOptions
-from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import GroupStatus
 from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.operations.rules import UNCHANGED, Unchanged
@@ -454,7 +453,7 @@ class JobGroup(Protocol):
 
     async def enqueue(
         self,
-        job: str | Enqueue,
+        job: str | NewJob,
         payload: PayloadSource = b"",
         priority: int = 0,
         *,
@@ -464,7 +463,7 @@ class JobGroup(Protocol):
         """Add a job to the group, as `Producer.enqueue` does.
 
         Args:
-            job: the name of its handler, or an `Enqueue` without the other arguments.
+            job: `handler.call(...)` or `Enqueue(...)`, without the other arguments; or the name of the handler.
             payload: see `Producer.enqueue`.
             priority: see there.
             deadline: see there.
@@ -474,9 +473,7 @@ class JobGroup(Protocol):
             GroupEndedError: the group is closed and has ended, or the queue does not know it.
         """
 
-    async def enqueue_many(
-        self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
-    ) -> Sequence[Job]:
+    async def enqueue_many(self, jobs: NewJobs, *, deadline: Duration | None = None) -> Sequence[Job]:
         """Add many jobs to the group in one commit, as `Producer.enqueue_many` does.
 
         Raises:
@@ -596,7 +593,7 @@ class Producer(SupportsApply, Protocol):
             DeadlineExceededError: the store did not answer in time.
         """
 
-    def group(self, id: str | None = None, *, then: Enqueue | None = None, on_end: Enqueue | None = None) -> JobGroup:
+    def group(self, id: str | None = None, *, then: NewJob | None = None, on_end: NewJob | None = None) -> JobGroup:
         """Return a group of jobs: `async with queue.group(then=...) as group: await group.enqueue(...)`.
 
         Any number of jobs may belong to it. Without the block, an existing group is looked at.

@@ -34,7 +34,7 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, QueueClosedError,
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
-from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.call import NewJob
 from jqueue.domain.operations.groups import GroupStatus
 from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.segments import RangeClaim
@@ -149,11 +149,11 @@ class SyncGroup:
         result: Result = self._queue._run(lambda queue: call(self._group.on(queue)), endless=endless)  # noqa: SLF001
         return result
 
-    def enqueue(self, job: str | Enqueue, payload: PayloadSource = b"", priority: int = 0, **options: Any) -> Job:
+    def enqueue(self, job: str | NewJob, payload: PayloadSource = b"", priority: int = 0, **options: Any) -> Job:
         """Add a job to the group: see `JobGroup.enqueue`."""
         return self._run(lambda group: group.enqueue(job, payload, priority, **options))
 
-    def enqueue_many(self, jobs: Iterable[Enqueue], *, deadline: Duration | None = None) -> Sequence[Job]:
+    def enqueue_many(self, jobs: Iterable[NewJob], *, deadline: Duration | None = None) -> Sequence[Job]:
         """Add many jobs to the group in one commit: see `JobGroup.enqueue_many`."""
         return self._queue.enqueue_many((member_of(self.id, job) for job in jobs), deadline=deadline)
 
@@ -243,7 +243,7 @@ class SyncQueue:
     @blocking(BrokerQueue.dequeue, claims=list)
     def dequeue(self) -> None: ...
 
-    def group(self, id: str | None = None, *, then: Enqueue | None = None, on_end: Enqueue | None = None) -> SyncGroup:
+    def group(self, id: str | None = None, *, then: NewJob | None = None, on_end: NewJob | None = None) -> SyncGroup:
         """Return a group of jobs, for `with queue.group(then=...) as group:`. See `BrokerQueue.group`."""
         return SyncGroup(self, _method_of(self._open().queue, "group")(id, then=then, on_end=on_end))
 

@@ -101,10 +101,10 @@ class PlainGroups:
                 self.remove(job, 6)  # see `plain_queue.CANCELLED`
             elif job["status"] == "in_progress" and not job["cancel_requested"]:
                 self.change(job, cancel_requested=True)
-        statuses = [job["status"] for job in members]
-        dead, others = statuses.count("dead"), statuses.count("in_progress") + statuses.count("queued")
-        known = self.groups[group]
-        gone = max(0, known["added"] - known["done"] - dead - others)
+        self.settle_counts()
+        statuses = [job["status"] for job in self.table.values() if job["group"] == group]
+        dead, known = statuses.count("dead"), self.groups[group]
+        gone = max(0, known["added"] - known["done"] - dead - statuses.count("in_progress"))
         counts = {"dead": dead, "gone": gone, "closed": True, "cancelled": True, "then": None}
         self.groups[group] = {**known, **counts}
         self.changes += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Sequence
 from contextlib import aclosing, suppress
 from types import TracebackType
 from typing import Any, Self, Unpack
@@ -17,6 +17,7 @@ from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import EnqueueOptions
 from jqueue.domain.large_values import PayloadSource
 from jqueue.domain.models import Job
+from jqueue.domain.operations.call import Call, NewJob, NewJobs
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import AwaitGroup, CancelGroup, CloseGroup, GroupStatus, LookAtGroup, OpenGroup
 from jqueue.domain.operations.operator import Redrive, Redriven
@@ -27,7 +28,7 @@ from jqueue.ports.queue import JobGroup
 class GroupVerbs(ProducerVerbs, OperatorVerbs):
     """The verbs of `Producer` and `Operator`, with groups."""
 
-    def group(self, id: str | None = None, *, then: Enqueue | None = None, on_end: Enqueue | None = None) -> Group:
+    def group(self, id: str | None = None, *, then: NewJob | None = None, on_end: NewJob | None = None) -> Group:
         return Group(self, self._preparation.new_id() if id is None else id, then, on_end)
 
 
@@ -40,7 +41,7 @@ class Group(JobGroup):
         then, on_end: see `Producer.group`.
     """
 
-    def __init__(self, queue: GroupVerbs, id: str, then: Enqueue | None = None, on_end: Enqueue | None = None) -> None:
+    def __init__(self, queue: GroupVerbs, id: str, then: NewJob | None = None, on_end: NewJob | None = None) -> None:
         self.id = id
         self._queue = queue
         self._jobs = {"then": then, "on_end": on_end}
@@ -72,7 +73,7 @@ class Group(JobGroup):
 
     async def enqueue(
         self,
-        job: str | Enqueue,
+        job: str | NewJob,
         payload: PayloadSource = b"",
         priority: int = 0,
         *,
@@ -83,14 +84,12 @@ class Group(JobGroup):
             options["group"] = self.id
             return await self._queue.enqueue(job, payload, priority, deadline=deadline, **options)
         if payload or priority or options:
-            raise InvalidJobError("an Enqueue has its own payload, priority and options: give them there")
+            raise InvalidJobError("a call has its own arguments and options: give them with it")
         [added] = await self._queue.apply(member_of(self.id, job), deadline=deadline)
         found: Job = added
         return found
 
-    async def enqueue_many(
-        self, jobs: Iterable[Enqueue] | AsyncIterable[Enqueue], *, deadline: Duration | None = None
-    ) -> Sequence[Job]:
+    async def enqueue_many(self, jobs: NewJobs, *, deadline: Duration | None = None) -> Sequence[Job]:
         group = self.id
         if isinstance(jobs, AsyncIterable):
             members = (member_of(group, job) async for job in jobs)
@@ -129,12 +128,13 @@ class Group(JobGroup):
             await self.status(deadline=deadline)  # refuses an id that is misspelled
 
 
-def member_of(group: str, job: Enqueue) -> Enqueue:
+def member_of(group: str, job: NewJob) -> Enqueue:
     """Return the enqueue of a member of a group.
 
     Raises:
-        InvalidJobError: it is no `Enqueue`.
+        InvalidJobError: it is neither an `Enqueue` nor a call of a handler.
     """
-    if not isinstance(job, Enqueue):
-        raise InvalidJobError(f"a group takes Enqueue(...), got {type(job).__name__}")
-    return replace(job, group=group)
+    new = job.operation() if isinstance(job, Call) else job
+    if not isinstance(new, Enqueue):
+        raise InvalidJobError(f"a group takes Enqueue(...) or a call of a handler, got {type(job).__name__}")
+    return replace(new, group=group)

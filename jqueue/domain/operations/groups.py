@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -17,11 +18,17 @@ from jqueue.domain.header import GroupRecord, PendingJob
 from jqueue.domain.job import DEAD, IN_PROGRESS, QUEUED
 from jqueue.domain.limits import END_BYTES, groups_bytes
 from jqueue.domain.operations.base import Operation, Preparation
+from jqueue.domain.operations.call import Call, NewJob
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import Verb
 
-NOT_FOR_PENDING = ("job_id", "unique_key", "group")
+if TYPE_CHECKING:  # as callers give it, and as it travels: see `jqueue.domain.operations.base`
+    GivenNewJob = NewJob
+else:
+    GivenNewJob = Enqueue
+
+NOT_FOR_PENDING = ("job_id", "unique_key", "group", "after")
 """Options that the jobs of a group cannot have: nothing may keep them from being enqueued when it ends."""
 
 
@@ -101,20 +108,21 @@ class OpenGroup(OnGroup, frozen=True):
         on_end: the enqueue of a job that follows when no member waits or runs, whatever became of them.
     """
 
-    then: Enqueue | None = None
-    on_end: Enqueue | None = None
+    then: GivenNewJob | None = None
+    on_end: GivenNewJob | None = None
 
     def prepared(self, preparation: Preparation) -> OpenGroup:
         """Return the operation, checked, with ids for its jobs. Their payloads stay in the queue's object."""
         checked, inline = super().prepared(preparation), msgspec.structs.replace(preparation, object_bytes=None)
         jobs: dict[str, Enqueue] = {}
         for name in ("then", "on_end"):
-            if (job := getattr(self, name)) is None:
+            if (given := getattr(self, name)) is None:
                 continue
+            job = given.operation() if isinstance(given, Call) else given
             if not isinstance(job, Enqueue):
                 raise InvalidJobError(f"{name} takes Enqueue(...) or a call of a handler, got {type(job).__name__}")
             for option in NOT_FOR_PENDING:
-                if getattr(job, option) is not None:
+                if getattr(job, option):
                     raise InvalidJobError(
                         f"the job of {name} takes no {option}: nothing may keep it from being enqueued"
                     )
@@ -125,7 +133,8 @@ class OpenGroup(OnGroup, frozen=True):
         """Yield the capabilities that the group and its jobs need."""
         yield from self.always_needs
         for job in (self.then, self.on_end):
-            yield from () if job is None else job.needs(claim_timeout)
+            if isinstance(job, Enqueue):
+                yield from job.needs(claim_timeout)
 
     def change(self, draft: Draft, now: datetime) -> GroupStatus:
         """Open the group, and forget groups that ended long ago.
@@ -156,7 +165,7 @@ class OpenGroup(OnGroup, frozen=True):
         return status_of(self.group, record)
 
     @staticmethod
-    def _pending(draft: Draft, job: Enqueue | None, now: datetime) -> PendingJob | None:
+    def _pending(draft: Draft, job: Any, now: datetime) -> PendingJob | None:
         if job is None:
             return None
         if not job.new_id:
@@ -217,21 +226,23 @@ class CancelGroup(OnGroup, frozen=True):
         Raises:
             GroupEndedError: the queue does not know it.
         """
-        for group in count_moves(draft):  # the rest of the commit ends it if it must end
-            draft.note(draft.header.groups, group, draft.header.groups[group])
-        record, running, dead, leaving = self.known(draft), 0, 0, 0
-        for job in [job for job in draft.jobs.values() if job.group == self.group and job.id not in draft.jobs.rows.of]:
-            dead += job.status is DEAD
-            running += job.status is IN_PROGRESS
-            leaving += job.status is QUEUED
+        self.known(draft)
+        for job_id in [job.id for job in draft.jobs.values() if job.group == self.group]:
+            job = draft.jobs.get(job_id)  # the end of a parent may have changed it
+            if job is None or job_id in draft.jobs.rows.of:
+                continue
             if job.status is QUEUED:
                 draft.move(job, Verb.CANCEL, None, None)
             elif job.status is IN_PROGRESS and not job.cancel_requested:
                 draft.move(job, Verb.CANCEL, job.evolve(cancel_requested=True), IN_PROGRESS)
         names = [name for name, segment in draft.header.segments.items() if segment.group == self.group]
-        leaving += draft.drop_waiting(names, Verb.CANCEL)  # they are counted as gone with the other transitions
-        gone = max(0, record.added - record.done - dead - running - leaving)
-        record = record.evolve(closed=True, cancelled=True, then=None, dead=dead, gone=gone)
+        draft.drop_waiting(names, Verb.CANCEL)
+        for group in count_moves(draft):  # the end of the operation ends them, if they have ended
+            draft.note(draft.header.groups, group, draft.header.groups[group])
+        there = Counter(job.status for job in draft.jobs.values() if job.group == self.group)
+        record = self.known(draft)
+        gone = max(0, record.added - record.done - there[DEAD] - there[IN_PROGRESS])
+        record = record.evolve(closed=True, cancelled=True, then=None, dead=there[DEAD], gone=gone)
         draft.note(draft.header.groups, self.group, record)
         return status_of(self.group, record)
 
