@@ -418,6 +418,7 @@ def _facts(job: Job, now: datetime) -> dict[str, str]:
         "priority": str(job.priority),
         "unique key": job.unique_key,
         "concurrency key": None if key is None else f"{key} (at most {job.concurrency_limit or 1} at once)",
+        "fair key": job.fair_key,
         "headers": f"{', '.join(sorted(job.headers))} (values are hidden)" if job.headers else None,
         "cancelled": "its worker will be told to stop at its next heartbeat" if job.cancel_requested else None,
         "payload size": size(_size_of(job))

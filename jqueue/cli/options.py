@@ -51,7 +51,7 @@ FILTERS: Mapping[str, Any] = {
     ],
     "newer_than": Annotated[str | None, option("AGE", "Only jobs ready, running, dead or completed for less.")],
     "holder": Annotated[str | None, option("TEXT", "Only running jobs whose holder has this text in its name.")],
-    "key": Annotated[str | None, option("KEY", "Only jobs with this unique key or concurrency key.")],
+    "key": Annotated[str | None, option("KEY", "Only jobs with this unique, concurrency or fair key.")],
     "error": Annotated[str | None, option("TEXT", "Only jobs whose last error has this text in it.")],
     "payload": Annotated[
         str | None,

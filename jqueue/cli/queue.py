@@ -311,9 +311,10 @@ def _writers(writers: Sequence[Figures], now: datetime) -> Iterator[Row]:
 
 def _limits(entrypoints: Mapping[str, Figures]) -> Iterator[Row]:
     for name, each in entrypoints.items():
-        if each["max_running"] or each["rate"] or each["by_operator"]:
+        if each["max_running"] or each["rate"] or each["key_rate"] or each["by_operator"]:
             running = f"{each['in_progress']} of {each['max_running']}" if each["max_running"] else "no limit"
             claims = f"{each['rate']} in {each['per']:g} s" if each["rate"] else "no limit"
+            claims += f"; {each['key_rate']} in {each['key_per']:g} s by key" if each["key_rate"] else ""
             yield [name, running, f"{claims}, set by an operator" if each["by_operator"] else claims]
 
 
@@ -441,8 +442,13 @@ def limit(
     ] = None,
     rate: Annotated[int | None, option("NUMBER", "Most claims within any --per. By default as it is.", min=1)] = None,
     per: Annotated[str | None, option("DURATION", "Period of --rate: 60, 90s, 15m, 12h.")] = None,
+    key_rate: Annotated[
+        int | None, option("NUMBER", "Most claims of jobs with the same key within any --key-per.", min=1)
+    ] = None,
+    key_per: Annotated[str | None, option("DURATION", "Period of --key-rate.")] = None,
     no_running: Annotated[bool, typer.Option("--no-running", help="Remove the limit on jobs in progress.")] = False,
     no_rate: Annotated[bool, typer.Option("--no-rate", help="Remove the limit on claims.")] = False,
+    no_key_rate: Annotated[bool, typer.Option("--no-key-rate", help="Remove the limit on claims by key.")] = False,
     reset: Annotated[bool, typer.Option("--reset", help="Take the limits that the program declares.")] = False,
     as_json: AsJSON = False,
 ) -> None:
@@ -451,12 +457,13 @@ def limit(
     They hold for all workers of the queue together. A limit that is not named stays as it is. Jobs in progress
     continue. Limits that are set here stay when a worker starts whose program declares others, until --reset.
     """
-    if reset and (no_running or no_rate or {running, rate, per} != {None}):
+    if reset and (no_running or no_rate or no_key_rate or {running, rate, per, key_rate, key_per} != {None}):
         raise RefusedError("give --reset alone")
     seconds = None if per is None else duration("--per", per)
-    if (rate is None) != (per is None):
+    key_seconds = None if key_per is None else duration("--key-per", key_per)
+    if (rate is None) != (per is None) or (key_rate is None) != (key_per is None):
         raise RefusedError("give --rate and --per together: --rate 100 --per 60 means 100 claims a minute")
-    if (running is not None and no_running) or (rate is not None and no_rate):
+    if (running and no_running) or (rate and no_rate) or (key_rate and no_key_rate):
         raise RefusedError("give a limit, or the option that removes it, not both")
 
     async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
@@ -469,10 +476,13 @@ def limit(
                 running=None if no_running else running or before.max_running,
                 rate=None if no_rate else rate or before.rate,
                 per=None if no_rate else before.per if seconds is None else seconds,
+                key_rate=None if no_key_rate else key_rate or before.key_rate,
+                key_per=None if no_key_rate else before.key_per if key_seconds is None else key_seconds,
                 by="operator",
             )
-            rules = before.evolve(max_running=after.running, rate=after.rate, per=after.per)
-            if rules == before and (before.declared is not None or not (running or rate or no_running or no_rate)):
+            rates = {name: getattr(after, name) for name in ("rate", "per", "key_rate", "key_per")}
+            rules, asked = before.evolve(max_running=after.running, **rates), (running, rate, key_rate)
+            if rules == before and (before.declared is not None or not any((*asked, no_running, no_rate, no_key_rate))):
                 return before, was_set
             rules = rules.evolve(
                 declared=EntrypointRules(**given(before)) if rules.declared is None else rules.declared
@@ -485,9 +495,12 @@ def limit(
 
     rules, changed = on_queue(url, change)
     by_operator = rules.declared is not None
-    told = {"running": rules.max_running, "rate": rules.rate, "per": rules.per, "paused": rules.paused}
+    told = {"running": rules.max_running}
+    told |= {name: getattr(rules, name) for name in ("rate", "per", "key_rate", "key_per", "paused")}
     most = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
     claims = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
+    if rules.key_rate is not None and rules.key_per is not None:
+        claims += f"; by key: at most {rules.key_rate} in {length(rules.key_per)}"
     words = f"in progress: {most}; claims: {claims}{'; set by an operator' if by_operator else ''}"
     words += "; this entrypoint is paused" if rules.paused else ""
     tell({"entrypoint": entrypoint, **told, "by_operator": by_operator, "changed": changed}, words, as_json=as_json)

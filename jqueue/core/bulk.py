@@ -116,7 +116,7 @@ class SegmentCommit:
             wanted = {row for name, row in rows if name == each.name}
             async for rows_read in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
                 operation.read.update(
-                    ((each.name, row), self._single(job, each.given, each.behind))
+                    ((each.name, row), self._single(job, each.given, each.behind, each.turn))
                     for row, job in rows_read
                     if row in wanted
                 )
@@ -131,16 +131,23 @@ class SegmentCommit:
             if index is not None:
                 await in_turns(operation.comparing(name, index))
 
-    def _single(self, job: JobRecord, given: bool, behind: int = 0) -> tuple[int, Enqueue]:
+    def _single(
+        self, job: JobRecord, given: bool, behind: int = 0, turn: tuple[int, str] | None = None
+    ) -> tuple[int, Enqueue]:
         """Return the number of a job in the call, and the enqueue that adds it.
 
         Args:
             job: the job.
             given: True if the caller has chosen its id.
             behind: number to add to its own number.
+            turn: see `NewSegment`.
         """
-        number = behind + job.sequence
+        number = behind + self._number_of(job, turn)
         return number, Enqueue.of(job, given, self._modes.get(number, self._on_conflict))
+
+    def _number_of(self, job: JobRecord, turn: tuple[int, str] | None) -> int:
+        """Return the number of a job in its call, or in its task."""
+        return job.sequence
 
     async def _jobs_of(
         self, new: NewSegment, chunks: Iterable[int] | None = None
@@ -165,7 +172,7 @@ class SegmentCommit:
         of_group: dict[Group, list[NewSegment]] = {}
         for each in new:
             entry = each.segment
-            group = Group(entry.entrypoint, entry.scheduled, each.given, entry.group, each.created_at)
+            group = Group(entry.entrypoint, entry.scheduled, each.given, entry.group, each.created_at, each.turn)
             of_group.setdefault(group, []).append(each)
         joined: list[NewSegment] = []
         jobs = JobGroups(STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
@@ -193,11 +200,15 @@ class SegmentCommit:
         content, entry, index, _ = encoded
         name = await self._objects.retried(lambda: self._segments.writer.create(content), self.seconds_left)
         may_be_there = group.given or entry.keys
-        return NewSegment(name, entry, index if may_be_there else None, group.given, created_at=group.created_at)
+        index_of = index if may_be_there else None
+        return NewSegment(name, entry, index_of, group.given, created_at=group.created_at, turn=group.turn)
 
 
 BUFFER_BYTES = 32 << 20
 """Bytes of the rows of all entrypoints above which the largest group of them is written."""
+
+MOST_TURNS = SEGMENTS_KEPT // 4
+"""Number of new segments above which jobs of further fair keys are added behind all others."""
 
 MOST_SEGMENTS = SEGMENTS_KEPT // 2
 """Number of new segments above which those of each group are joined."""
@@ -251,8 +262,7 @@ class BulkEnqueue(SegmentCommit):
                 for number, new in enumerate(several, first)
                 if new.on_conflict != self._on_conflict
             )
-            self._given.add(records, given, contents)
-            self._groups.add(records, given)
+            self._groups.add(self._given.add(records, given, contents), given)
             for full in self._groups.full():
                 await self._begin(*full)
             await asyncio.sleep(0)
@@ -284,20 +294,35 @@ class BulkEnqueue(SegmentCommit):
 
     async def operation(self) -> EnqueueSegments:
         """Store the rest of the jobs but for the few that enter the blob. Return the operation that adds all."""
-        room = self._sizes.hot_bytes or 0
-        for group, jobs in self._groups.rest():
+        room, late = self._sizes.hot_bytes or 0, []
+        for group, jobs in [*self._groups.rest()]:
+            if group.turn is not None and len(self._new) >= MOST_TURNS:
+                late.append((group.entrypoint, *group.turn))
+                several = [job.evolve(sequence=self._number_of(job, group.turn)) for job in jobs.jobs()]
+                self._groups.extend(group._replace(turn=None), several)
+                continue
             if len(jobs) < self._sizes.fewest_rows and (jobs.bytes <= room or len(self._new) >= MOST_SEGMENTS):
                 room -= jobs.bytes
-                self._few += [self._single(job, group.given) for job in jobs.jobs()]
+                self._few += [self._single(job, group.given, turn=group.turn) for job in jobs.jobs()]
             else:
                 await self._begin(group, jobs)
+        for group, jobs in self._groups.rest():
+            await self._begin(group, jobs)
         await self._created()
         new = self._new if len(self._new) <= MOST_SEGMENTS else await self._joined(self._new)
         few = sorted(self._few, key=lambda pair: pair[0])
         number, features = len(self._given), frozenset(self._groups.features)
         if self.until == math.inf:
             self.until: float = asyncio.get_running_loop().time() + self._seconds
-        return await self._first(EnqueueSegments(number, self._created_at, new, few, self._before, features))
+        numbers = {turn: each for turn, each in self._given.numbers.items() if turn not in late}
+        return await self._first(
+            EnqueueSegments(
+                number, self._created_at, new, few, self._before, features, numbers=numbers, late=frozenset(late)
+            )
+        )
+
+    def _number_of(self, job: JobRecord, turn: tuple[int, str] | None) -> int:
+        return job.sequence if turn is None else self._given.numbers[job.entrypoint, *turn][job.sequence - 1]
 
     def answer(self, outcome: BulkAdded) -> list[Job] | EnqueuedJobs:
         """Return the answer to the caller: a list of whole jobs if they are few."""

@@ -91,6 +91,7 @@ class ShownLife(ShownJob):
     dead_at: Instant | None
     finished_at: Instant | None
     concurrency_limit: int | None
+    fair_key: str | None
     unique_for: float | None
     keep_result: float | None
     encoding: str | None
@@ -195,6 +196,8 @@ class ShownEntrypoint(ShownFigures):
     rate: int | None
     per: float | None
     by_operator: bool
+    key_rate: int | None
+    key_per: float | None
 
 
 class ShownSchedule(msgspec.Struct):
@@ -289,7 +292,7 @@ def stats_values(
             **_figures(figures),
             "paused": figures.paused,
             "why_waiting": waits.get(each),
-            **{key: getattr(rules, key) for key in ("max_running", "rate", "per")},
+            **{key: getattr(rules, key) for key in ("max_running", "rate", "per", "key_rate", "key_per")},
             "by_operator": rules.declared is not None,
         }
     schedules = [as_shown(schedule, now) for schedule in header.schedules.values()]

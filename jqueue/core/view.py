@@ -52,7 +52,7 @@ PARTS_OF_HEADER: Mapping[str, Sequence[str]] = {
     "manifest of segments": ("segments", "ranges", "retired"),
     "latest history": ("history",),
     "cron entries": ("schedules",),
-    "limits and counters": ("entrypoints", "recent", "counters", "transactions"),
+    "limits and counters": ("entrypoints", "recent", "turns", "fair", "counters", "transactions"),
 }
 """The parts of a header whose sizes are told, each with its fields."""
 

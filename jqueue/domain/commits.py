@@ -44,8 +44,9 @@ from jqueue.domain.limits import (
     WRITERS_KEPT,
     finished_limit,
 )
-from jqueue.domain.rules import Usage, is_long_over
+from jqueue.domain.rules import KEY_AHEAD, Usage, is_long_over, keys_over
 from jqueue.domain.segments import RETENTION, Retention, retired_after
+from jqueue.domain.turns import running
 
 MANY_HOLDS = 1000
 """Number of kept keys above which a search for those whose time is over takes too long for every commit."""
@@ -118,6 +119,9 @@ def next_header(
     clients, clients_evicted = _clients(header, commit, at, versions_kept)
     segments = draft.jobs.rows.manifest()
     surplus, minutes = _finished(header, at, size_limit(draft))
+    turns, fair = header.turns, header.fair
+    if turns or fair:
+        turns, fair = running(header, draft.jobs.order.waiting())
     finished, attempt_floor = header.finished, header.attempt_floor
     if surplus:
         attempt_floor = max(attempt_floor, *islice(finished.values(), surplus))
@@ -136,6 +140,9 @@ def next_header(
         attempt_floor=attempt_floor,
         last_sequence=draft.jobs.last_sequence,
         recent=_recent(header, at) if header.recent else header.recent,
+        recent_keys=_recent_keys(header, at) if header.recent_keys else header.recent_keys,
+        turns=turns,
+        fair=fair,
         transactions=_transactions(header, at) if header.transactions else header.transactions,
         counters=with_moves(header.counters, draft.moves, now, draft.bulk_moves),
         workers=with_workers(header.workers, workers, at, commit.writer)
@@ -234,6 +241,18 @@ def _recent(header: Header, now: float) -> Mapping[str, tuple[Usage, ...]]:
         if rules is not None and rules.per is not None and not is_long_over(usage, now, rules.per):
             recent[entrypoint] = usage
     return recent
+
+
+def _recent_keys(header: Header, now: float) -> Mapping[str, Mapping[str, tuple[Usage, ...]]]:
+    """Return the claims counted for rates of keys, without the keys whose claims no longer count by any clock."""
+    over = set(keys_over(header.recent_keys, header.entrypoints, now, KEY_AHEAD))
+    if not over:
+        return header.recent_keys
+    kept = {
+        entrypoint: {key: usage for key, usage in known.items() if (entrypoint, key) not in over}
+        for entrypoint, known in header.recent_keys.items()
+    }
+    return {entrypoint: known for entrypoint, known in kept.items() if known}
 
 
 def _transactions(header: Header, now: float) -> Mapping[str, TransactionRecord]:

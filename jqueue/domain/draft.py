@@ -35,7 +35,7 @@ from jqueue.domain.models import QueueState, header_of, job_of, record_of, state
 from jqueue.domain.order import Order
 from jqueue.domain.parents import awaited_rows, consequence
 from jqueue.domain.printable import printable
-from jqueue.domain.rules import HISTORY, LIMITS, EntrypointRules, QueueSettings
+from jqueue.domain.rules import HISTORY, KEY_RATES, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segment_rows import SegmentRows
 from jqueue.domain.segments import SEGMENTS, Range, Segment, Span, size_of
 from jqueue.domain.transitions import ABSENT, TRANSITIONS, BulkMove, Change, Move, Verb
@@ -323,11 +323,6 @@ class Draft:
             return "the job is claimed as a part of a range: end it with end_range"
         return _held_by(job)
 
-    def next_sequence(self) -> int:
-        """Return the sequence number of a place behind all jobs."""
-        self.jobs.last_sequence += 1
-        return self.jobs.last_sequence
-
     def key_holder(self, key: str, now: datetime) -> str | None:
         """Return the id of the job that holds a unique key, live or acked within `unique_for`; None if none does."""
         holder = self.jobs.find_key(key)
@@ -550,8 +545,12 @@ class Draft:
                 )
             self.note(header.entrypoints, entrypoint, rules)
             self.require(LIMITS)
+            if rules.key_rate is not None:
+                self.require(KEY_RATES)
         if rules.rate is None and entrypoint in header.recent:
             self.forget(header.recent, entrypoint)
+        if rules.key_rate is None:
+            self.forget(header.recent_keys, entrypoint)
         self.jobs.order.rules_changed()
 
     def set_settings(self, settings: QueueSettings) -> None:
@@ -668,7 +667,7 @@ class Draft:
         if self.jobs.last_sequence <= LARGEST_SEQUENCE or self.header.segments:
             return []  # the numbers in segments cannot change; the end of the range of numbers is far away
         jobs = renumbered(self.jobs.values())
-        self.jobs.last_sequence = 0
+        self.jobs.last_sequence, self.header.turns, self.header.fair = 0, {}, {}
         self.load(jobs)
         return jobs
 

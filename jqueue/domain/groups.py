@@ -15,6 +15,7 @@ from jqueue.domain.errors import GroupEndedError
 from jqueue.domain.header import GroupRecord, PendingJob
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobStatus
 from jqueue.domain.transitions import ACK, ENQUEUE
+from jqueue.domain.turns import next_sequence
 
 if TYPE_CHECKING:
     from jqueue.domain.draft import Draft
@@ -105,5 +106,6 @@ def _end(draft: Draft, group: str, record: GroupRecord, now: datetime) -> None:
         draft.note(draft.header.groups, group, record)
     for job, delay in pending:  # their bytes were counted when the group was opened
         run_at = now + timedelta(seconds=delay) if delay else job.run_at
-        job = job.evolve(sequence=draft.next_sequence(), created_at=now, run_at=run_at)
+        place = next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now)
+        job = job.evolve(sequence=place, created_at=now, run_at=run_at)
         draft.move(None, ENQUEUE, job, QUEUED)

@@ -371,6 +371,10 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         settings: the settings of the queue as a whole.
         entrypoints: the limits and pauses of entrypoints, by name.
         recent: the claims that still count against a rate limit, by entrypoint.
+        recent_keys: the claims that still count against a rate for each key, by entrypoint and key.
+        turns: the place of the last claimed job of an entrypoint and a priority whose keys take turns: see
+            `jqueue.domain.turns`.
+        fair: there, the place of the last job of each key; "" stands for jobs without one.
         schedules: the cron entries, by name.
         transactions: the last version of each application that enqueues in transactions, by its id.
         groups: the counters of groups, by their ids.
@@ -401,6 +405,9 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     settings: QueueSettings = QueueSettings()
     entrypoints: dict[str, EntrypointRules] = {}
     recent: dict[str, tuple[Usage, ...]] = {}
+    recent_keys: dict[str, dict[str, tuple[Usage, ...]]] = {}
+    turns: dict[str, Count] = {}
+    fair: dict[str, dict[str, Count]] = {}
     schedules: dict[str, Schedule] = {}
     transactions: dict[str, TransactionRecord] = {}
     groups: dict[str, GroupRecord] = {}
@@ -427,5 +434,9 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
 
     def copy(self) -> Header:
         """Return a header with tables of its own."""
-        values = msgspec.structs.asdict(self).items()
-        return msgspec.structs.replace(self, **{name: dict(value) for name, value in values if isinstance(value, dict)})
+        values = msgspec.structs.asdict(self)
+        for nested in ("fair", "recent_keys"):
+            values[nested] = {name: dict(table) for name, table in values[nested].items()}
+        return msgspec.structs.replace(
+            self, **{name: dict(value) for name, value in values.items() if isinstance(value, dict)}
+        )

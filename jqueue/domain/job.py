@@ -176,6 +176,7 @@ class JobRecord(JobFacts, Entry, frozen=True):
     errors: tuple[AttemptError, ...] = ()
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
+    fair_key: str | None = None
     keep_result: Seconds | None = None
     result: Any = None
     result_dropped: Count = 0

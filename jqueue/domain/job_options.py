@@ -311,6 +311,17 @@ class RepeatedOptions(TypedDict, total=False):
             needs="concurrency_key",
         ),
     ]
+    fair_key: Annotated[
+        str | None,
+        Option(
+            "jobs of one entrypoint and priority are served in turn among these keys, such as customers; None is one "
+            "key, too.",
+            check_name,
+            size=lambda key: written_bytes(key) + 14,
+            capability="limits",
+            in_bulk=False,
+        ),
+    ]
     keep_result: Annotated[
         GivenDuration | None,
         Option(

@@ -206,6 +206,7 @@ class Job(JobFacts, BaseModel):
             most 1 KiB, without code and values. None if its worker recorded none.
         concurrency_key: limits jobs across entrypoints: see `concurrency_limit`.
         concurrency_limit: the job is claimed only while fewer jobs with the same key are in progress. None means 1.
+        fair_key: jobs of one entrypoint and priority are served in turn among these keys; None is a key, too.
         keep_result: seconds for which the result is kept after the ack; None means the time of its handler, if it
             has one.
         result: the value given with the ack; any JSON value. Do not change it: all readers share one object.
@@ -252,6 +253,7 @@ class Job(JobFacts, BaseModel):
     errors: Annotated[tuple[AttemptError, ...], AfterValidator(_check_errors)] = ()
     concurrency_key: str | None = None
     concurrency_limit: _Positive | None = None
+    fair_key: str | None = None
     keep_result: _Seconds | None = None
     result: Any = Field(default=None, repr=False)
     result_dropped: _Count = 0
@@ -371,6 +373,11 @@ class QueueState(BaseModel):
     settings: Annotated[QueueSettings, _AsRecord] = Field(default_factory=QueueSettings)
     entrypoints: Annotated[Mapping[str, EntrypointRules], _AsRecord] = Field(default_factory=dict)
     recent: Annotated[Mapping[str, tuple[Usage, ...]], _AsRecord] = Field(default_factory=dict)
+    recent_keys: Annotated[Mapping[str, Mapping[str, tuple[Usage, ...]]], _AsRecord] = Field(
+        default_factory=dict, repr=False
+    )
+    turns: Mapping[str, _Count] = Field(default_factory=dict, repr=False)
+    fair: Mapping[str, Mapping[str, _Count]] = Field(default_factory=dict, repr=False)
     schedules: Annotated[Mapping[str, Schedule], _AsRecord] = Field(default_factory=dict, repr=False)
     transactions: Annotated[Mapping[str, TransactionRecord], _AsRecord] = Field(default_factory=dict)
     groups: Annotated[Mapping[str, GroupRecord], _AsRecord] = Field(default_factory=dict, repr=False)

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from jqueue.domain.fields import LARGEST
@@ -20,10 +21,13 @@ from jqueue.domain.header import Header
 from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord
 from jqueue.domain.rules import (
     EntrypointRules,
+    KeyUsage,
     QueueSettings,
+    RatedKey,
     Schedule,
     Usage,
     claims_left,
+    key_opens_at,
     opens_at,
     time_shown,
 )
@@ -132,9 +136,13 @@ class Order:
         self._ready_all: LazyHeap | None = None
         self._scheduled = LazyHeap(self._is_scheduled)
         self.leaving: LazyHeap = LazyHeap(self._is_leaving)
-        self._parked: dict[str, dict[tuple[int, str], LazyHeap]] = {}
-        self._parked_ids: set[str] = set()
-        self._postponed_keys: list[str] = []
+        self.recent_keys: KeyUsage = {}
+        self._rated: frozenset[str] = frozenset()
+        self._parked: dict[str | RatedKey, dict[tuple[int, str], LazyHeap]] = {}
+        self._opening: list[tuple[float, RatedKey]] = []  # the keys of these that are in `_opens`, each once
+        self._opens = set[RatedKey]()
+        self._parked_under: dict[str, str | RatedKey] = {}
+        self._postponed_keys: list[str | RatedKey] = []
         self._through: int | None = None
         self._later: list[tuple[LazyHeap, Entry]] = []
         self.children: dict[str, dict[str, None]] = {}
@@ -153,17 +161,23 @@ class Order:
                     self.leaving.push((until, job.id))
         if other_rules:
             self.rules_changed()
+        counted, self.recent_keys = self.recent_keys, header.recent_keys
+        for name, key in self._opens if counted is not self.recent_keys else ():
+            if counted.get(name, {}).get(key) != self.recent_keys.get(name, {}).get(key):
+                self._unpark((name, key))
 
     def rules_changed(self) -> None:
         """Take note that the rules of an entrypoint have changed."""
         self._ready_all = None
+        self._unpark_rated()
+        self._rated = frozenset(name for name, rules in self.rules.items() if rules.key_rate is not None)
 
     def moved(self, before: JobRecord | None, after: JobRecord | None) -> None:
         """Take note that a job of the table has another value; None if it is new, or has left."""
         if before is not None:
             status, entrypoint, key = before.status, before.entrypoint, before.concurrency_key
-            if self._parked_ids:  # a job that has changed is no longer parked: its key is checked again
-                self._parked_ids.discard(before.id)
+            if self._parked_under:  # a job that has changed is no longer parked: its key is checked again
+                self._parked_under.pop(before.id, None)
             if status is QUEUED:
                 self.queued -= 1
                 heap = self._ready[entrypoint]
@@ -177,6 +191,8 @@ class Order:
                 if status is IN_PROGRESS:
                     _count(self.running_keys, key, -1)
                 self._unpark(key)
+            if self._rated and (rated := self.rated_key(before)) is not None:
+                self._unpark(rated)
         if after is not None:
             status, entrypoint, key = after.status, after.entrypoint, after.concurrency_key
             if status is QUEUED:
@@ -253,15 +269,44 @@ class Order:
 
     def _first(self, entrypoints: tuple[str, ...] | None, now: datetime) -> tuple[LazyHeap | None, Entry | None]:
         """Return the next entry, which is the first of its heap, if no row that is not loaded comes before it."""
+        self._look_at(now)
+        heap = self._first_heap(entrypoints, now)
+        return heap, self._top_of(heap, [name for name in self._unloaded(entrypoints) if self.is_open(name, now)], now)
+
+    def _look_at(self, now: datetime) -> None:
+        """Bring back the jobs that are due, and those whose key may be claimed again."""
+        if self._opening and now < self._now:
+            self._unpark_rated()  # the clock was set back
         self._now = now
+        while self._opening and self._opening[0][0] <= now.timestamp():
+            key = heapq.heappop(self._opening)[1]
+            self._opens.discard(key)
+            self._unpark(key)
         if self._scheduled.entries:
             self._promote(now)
-        heap = self._first_heap(entrypoints, now)
+
+    def _unloaded(self, entrypoints: tuple[str, ...] | None) -> Iterable[str]:
+        return self._rows.unloaded(entrypoints) if self._rows.segments else ()
+
+    def _top_of(self, heap: LazyHeap | None, unloaded: Sequence[str], now: datetime) -> Entry | None:
+        """Return the first entry of a heap, if no row of some entrypoints that is not loaded comes before it."""
         entry = None if heap is None else self._top(heap)
-        rows = self._rows
-        if rows.segments and (names := [name for name in rows.unloaded(entrypoints) if self.is_open(name, now)]):
-            rows.check_before(names, None if entry is None else entry[:2], self._through, now)
-        return heap, entry
+        if unloaded:
+            self._rows.check_before(unloaded, None if entry is None else entry[:2], self._through, now)
+        return entry
+
+    def first_ready(self, entrypoint: str, now: datetime) -> Entry | None:
+        """Return the entry of the next job of an entrypoint, whatever its rules; None if none is ready.
+
+        Raises:
+            RowsMissingError: a row that is not loaded may come first.
+        """
+        self._look_at(now)
+        return self._top_of(self._ready.get(entrypoint), [*self._unloaded((entrypoint,))], now)
+
+    def has_waiting(self, entrypoint: str) -> bool:
+        """Return True if a job of an entrypoint is queued, scheduled jobs included."""
+        return entrypoint in self._ready or self._rows.has_waiting(entrypoint)
 
     def _first_heap(self, entrypoints: tuple[str, ...] | None, now: datetime) -> LazyHeap | None:
         """Return the heap whose first job is the next job to claim; None if there is none."""
@@ -332,6 +377,8 @@ class Order:
             times.append(top[0])
         if self._rows.segments and (first := self._rows.next_due(self._now)) is not None:
             times.append(_time_of(first))
+        if self._opening:
+            times.append(_later(_time_of(self._opening[0][0]), 1e-6))
         for name, rules in self.rules.items():
             if rules.rate is not None and rules.per is not None and self._waits(name) and not rules.paused:
                 now = self._now.timestamp()
@@ -376,36 +423,65 @@ class Order:
                 heap.pop()
                 self._skip(heap, entry)
                 continue
-            if not self._keyed or self._is_free(job := self.jobs[entry[-1]]):
+            if not self._keyed and not self._rated:
+                return entry
+            job = self.jobs[entry[-1]]
+            if (key := self._held_by(job)) is None:
                 return entry
             heap.pop()
-            self._park(job, entry)
+            self._park(job, entry, key)
         return None
 
     def _skip(self, heap: LazyHeap, entry: Entry) -> None:
         """Set aside an entry with too large a sequence number. A parked job of its kind gets a chance in its place."""
         self._later.append((heap, entry))
-        if self._parked and (job := self.jobs[entry[-1]]).concurrency_key is not None:
-            kinds = self._parked.get(job.concurrency_key, {})
-            parked = kinds.get((job.concurrency_limit or 1, job.entrypoint))
+        job = self.jobs[entry[-1]]
+        for key in self._keys_of(job) if self._parked else ():
+            parked = self._parked.get(key, {}).get((job.concurrency_limit or 1, job.entrypoint))
             if parked is not None and (other := parked.pop()) is not None:
-                self._parked_ids.discard(other[-1])
+                self._parked_under.pop(other[-1], None)
                 self._push(other)
 
-    def _is_free(self, job: JobRecord) -> bool:
-        key = job.concurrency_key
-        return key is None or self.running_keys.get(key, 0) < (job.concurrency_limit or 1)
+    def rated_key(self, job: JobRecord) -> RatedKey | None:
+        """Return the key whose rate a claim of a job counts for, with the entrypoint; None if it has none."""
+        key = job.fair_key if job.concurrency_key is None else job.concurrency_key
+        return None if key is None or job.entrypoint not in self._rated else (job.entrypoint, key)
 
-    def _park(self, job: JobRecord, entry: Entry) -> None:
-        assert job.concurrency_key is not None
-        kinds = self._parked.setdefault(job.concurrency_key, {})
+    def _keys_of(self, job: JobRecord) -> list[str | RatedKey]:
+        return [key for key in (job.concurrency_key, self.rated_key(job)) if key is not None]
+
+    def _held_by(self, job: JobRecord) -> str | RatedKey | None:
+        """Return the key of a job that allows no claim now; None if it may be claimed."""
+        key, rated = job.concurrency_key, self.rated_key(job)
+        if key is not None and self.running_keys.get(key, 0) >= (job.concurrency_limit or 1):
+            return key
+        if rated is None:
+            return None
+        opens = key_opens_at(self.recent_keys, self.rules, rated, self._now.timestamp())
+        if opens is not None and rated not in self._opens:
+            self._opens.add(rated)
+            heapq.heappush(self._opening, (opens, rated))
+        return None if opens is None else rated
+
+    def _park(self, job: JobRecord, entry: Entry, key: str | RatedKey) -> None:
+        kinds = self._parked.setdefault(key, {})
         kind = (job.concurrency_limit or 1, job.entrypoint)
         if kind not in kinds:
-            kinds[kind] = LazyHeap(self._is_parked)
-        self._parked_ids.add(job.id)
+            kinds[kind] = LazyHeap(partial(self._is_parked, key))
+        self._parked_under[job.id] = key
         kinds[kind].push(entry)
+        if isinstance(key, str) and (rated := self.rated_key(job)) is not None:
+            self._unpark(rated)  # another job of that rate may be free
 
-    def _unpark(self, key: str) -> None:
+    def _unpark_rated(self) -> None:
+        """Put all jobs whose key has a rate limit back into the order."""
+        self._opening.clear()
+        self._opens.clear()
+        for key in [key for key in self._parked if not isinstance(key, str)]:
+            while key in self._parked:
+                self._unpark(key)
+
+    def _unpark(self, key: str | RatedKey) -> None:
         """Put the first parked job of each kind with this key back into the order."""
         kinds = self._parked.get(key)
         for kind, heap in list(kinds.items()) if kinds else ():
@@ -413,7 +489,7 @@ class Order:
             if entry is None:
                 del kinds[kind]  # type: ignore[union-attr]
             else:
-                self._parked_ids.discard(entry[-1])
+                self._parked_under.pop(entry[-1], None)
                 self._push(entry)
         if kinds is not None and not kinds:
             del self._parked[key]
@@ -452,20 +528,19 @@ class Order:
     def _is_ready(self, entry: Entry) -> bool:
         job_id = entry[3]
         job = self.jobs.get(job_id)
-        if job is None or job.status is not QUEUED or job.waits_for or job_id in self._parked_ids:
+        if job is None or job.status is not QUEUED or job.waits_for or job_id in self._parked_under:
             return False
         if entry != (job.priority, job.sequence, job.entrypoint, job_id):
             return False
         if job.run_at is None or job.run_at <= self._now:
             return True
         self._scheduled.push((job.run_at, job.id))  # it was handed back with a delay, or the clock was set back
-        if job.concurrency_key is not None:
-            self._postponed_keys.append(job.concurrency_key)
+        self._postponed_keys += self._keys_of(job)
         return False
 
-    def _is_parked(self, entry: Entry) -> bool:
+    def _is_parked(self, key: str | RatedKey, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])
-        return job is not None and job.id in self._parked_ids and _has_place(job, entry)
+        return job is not None and self._parked_under.get(job.id) == key and _has_place(job, entry)
 
     def _is_scheduled(self, entry: Entry) -> bool:
         job = self.jobs.get(entry[-1])

@@ -35,6 +35,8 @@ LIMITS = "limits"
 
 CRON_PAUSE = "cron_pause"
 """The critical feature of a blob with a paused cron entry. A program that does not know it would enqueue its jobs."""
+KEY_RATES = "key_rates"
+"""The critical feature of a blob with a rate for each key. A program that does not know it would claim beyond it."""
 
 HISTORY = "history"
 """The critical feature of a blob with a history. A program that does not know it would leave gaps."""
@@ -48,6 +50,9 @@ class EntrypointRules(Entry, frozen=True):
         max_running: number of its jobs that may be in progress at once; None means any number.
         rate: number of its jobs that may be claimed within any `per` seconds; None means any number.
         per: the window of `rate`, in seconds.
+        key_rate: number of its jobs with the same key that may be claimed within any `key_per` seconds: with the same
+            `concurrency_key`, or if they have none, `fair_key`. None means any number.
+        key_per: the window of `key_rate`, in seconds.
         declared: the limits that the program's workers declare, while those of an operator hold in their place; None
             if no operator has set any.
     """
@@ -56,11 +61,17 @@ class EntrypointRules(Entry, frozen=True):
     max_running: Positive | None = None
     rate: Positive | None = None
     per: Annotated[float, Meta(gt=0)] | None = None
+    key_rate: Positive | None = None
+    key_per: Annotated[float, Meta(gt=0)] | None = None
     declared: EntrypointRules | None = None
 
     def __post_init__(self) -> None:
-        if (self.rate is None) != (self.per is None):
+        if (self.rate is None) != (self.per is None) or (self.key_rate is None) != (self.key_per is None):
             raise ValueError("rate and per belong together")
+
+
+RatedKey = tuple[str, str]
+"""An entrypoint with a rate for each key, and a key."""
 
 
 class Usage(NamedTuple):
@@ -108,7 +119,7 @@ class Schedule(Entry, frozen=True):
         cron: the expression, of five fields (or six, the first for seconds), as in cron.
         timezone: IANA name of the time zone of the expression.
         entrypoint, payload, priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit,
-            keep_result, encoding: as in the jobs that it enqueues. See `Job`.
+            fair_key, keep_result, encoding: as in the jobs that it enqueues. See `Job`.
         next_at: the first occurrence after all that were fired. A clock that is not behind them fires it next.
         fired: the spans whose occurrences are done, in order: see `jqueue.domain.rules`. Empty if an older
             version wrote the entry; then nothing before `next_at` will be fired.
@@ -129,6 +140,7 @@ class Schedule(Entry, frozen=True):
     unique_key: str | None = None
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
+    fair_key: str | None = None
     keep_result: Seconds | None = None
     encoding: Encoding | None = None
     fired: tuple[Span, ...] = ()
@@ -176,13 +188,16 @@ def claims_left(usage: Sequence[Usage], now: float, rate: int, per: float) -> in
     return max(0, rate - sum(span.claims for span in counting(usage, now, per)))
 
 
-def with_claim(usage: Sequence[Usage], now: float, per: float, claims: int = 1) -> tuple[Usage, ...]:
+def with_claim(
+    usage: Sequence[Usage], now: float, per: float, claims: int = 1, parts: int = SPANS
+) -> tuple[Usage, ...]:
     """Return the spans with some more claims, without spans that no longer count by any writer's clock.
 
-    Spans are kept for longer than they count here, because a writer whose clock is behind still has to count them.
+    Spans are kept for longer than they count here, because a writer whose clock is behind still has to count them. Each
+    is as long as one of so many parts of the window, at most.
     """
     spans = still_needed(usage, now, per)
-    width = per / SPANS
+    width = per / parts
     for place in range(len(spans) - 1, -1, -1):
         first, last, before = spans[place]
         if last - width <= now <= first + width:
@@ -211,9 +226,55 @@ def still_needed(usage: Sequence[Usage], now: float, per: float) -> list[Usage]:
     return kept
 
 
-def is_long_over(usage: Sequence[Usage], now: float, per: float) -> bool:
-    """Return True if no span counts any longer by any writer's clock."""
-    return all(span.last + per + FAR_AHEAD <= now for span in usage)
+def is_long_over(usage: Sequence[Usage], now: float, per: float, ahead: float = FAR_AHEAD) -> bool:
+    """Return True if no span counts any longer by any writer's clock, as these differ by so many seconds at most."""
+    return all(span.last + per + ahead <= now for span in usage)
+
+
+KEYS_COUNTED = 1000
+"""Maximum number of keys whose claims are counted. At this number, a job of another key waits until one is over."""
+
+KEY_SPANS = 16
+"""Number of spans in the window of a key: see `SPANS`."""
+
+KEY_AHEAD = 4 * 3600.0
+"""Seconds by which writers' clocks may differ, as far as the claims of a key are kept."""
+
+KeyUsage = Mapping[str, Mapping[str, tuple[Usage, ...]]]
+"""Claims by entrypoint and key."""
+
+
+def key_opens_at(usage: KeyUsage, rules: Mapping[str, EntrypointRules], rated: RatedKey, now: float) -> float | None:
+    """Return the time of the next allowed claim of a key, as `opens_at` does.
+
+    Args:
+        usage: claims made before.
+        rules: those of all entrypoints. That of the key has a rate for each key.
+        rated: the entrypoint and the key.
+        now: seconds since 1970.
+    """
+    (entrypoint, key), per = rated, rules[rated[0]].key_per or 0.0
+    known = usage.get(entrypoint, {})
+    if key not in known and are_full(usage):
+        return now + per / KEY_SPANS
+    return opens_at(known.get(key, ()), now, rules[entrypoint].key_rate or 0, per)
+
+
+def are_full(usage: KeyUsage) -> bool:
+    """Return True if the claims of no other key can be counted."""
+    return sum(map(len, usage.values())) >= KEYS_COUNTED
+
+
+def keys_over(
+    usage: KeyUsage, rules: Mapping[str, EntrypointRules], now: float, ahead: float | None = None
+) -> list[RatedKey]:
+    """Return the keys whose claims no longer count by any clock that differs by so many seconds; None: by a few."""
+    over = []
+    for entrypoint, known in usage.items():
+        per = (rules.get(entrypoint) or EntrypointRules()).key_per or 0.0
+        apart = max(per, CLOCKS_DIFFER) if ahead is None else ahead
+        over += [(entrypoint, key) for key, spans in known.items() if is_long_over(spans, now, per, apart)]
+    return over
 
 
 def opens_at(usage: Sequence[Usage], now: float, rate: int, per: float) -> float | None:

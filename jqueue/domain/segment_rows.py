@@ -195,6 +195,13 @@ class SegmentRows:
             found[self._entrypoints[name]] -= 1
         return +found
 
+    def has_waiting(self, entrypoint: str) -> bool:
+        """Return True if a row of an entrypoint waits, loaded or not."""
+        return any(
+            each.entrypoint == entrypoint and each.waiting > len(self._taken.get(name, ()))
+            for name, each in self.segments.items()
+        )
+
     # Loading
 
     def load(self, name: str, chunk: int, rows: Sequence[JobRecord]) -> None:

@@ -565,7 +565,7 @@ def job_of_row(segment: Segment, held: Iterable[Range], row: int, job: JobRecord
     return next((in_progress(job, each) for each in held if each.has(row)), None)
 
 
-SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for", "group")
+SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group")
 """Options of a job that is never in a range: it must be claimed, expire or end by itself."""
 
 

@@ -87,7 +87,7 @@ class Selection(msgspec.Struct, frozen=True):
         older_than: seconds; jobs that are in their phase for longer. No scheduled job is.
         newer_than: seconds; jobs that are in their phase for at most this time, and scheduled jobs.
         holder: a part of the holder's name, in any case of letters.
-        key: the unique key or the concurrency key.
+        key: the unique key, the concurrency key or the fair key.
         error: a part of the last error, in any case of letters.
         id_prefix: the beginning of the ids.
         text: a part of the id, the entrypoint, the holder, a key or the last error, in any case of letters.
@@ -129,7 +129,7 @@ class Selection(msgspec.Struct, frozen=True):
             and (not self.phases or phase_of(job, now) in self.phases)
             and (self.group is None or job.group == self.group)
             and (self.id_prefix is None or job.id.startswith(self.id_prefix))
-            and (self.key is None or self.key in (job.unique_key, job.concurrency_key))
+            and (self.key is None or self.key in (job.unique_key, job.concurrency_key, job.fair_key))
             and _contains(job.holder, self.holder)
             and _contains(job.error, self.error)
             and (self.text is None or self._has_the_text(job, self.text))
@@ -138,7 +138,7 @@ class Selection(msgspec.Struct, frozen=True):
         )
 
     def _has_the_text(self, job: AnyJob, text: str) -> bool:
-        texts = (job.id, job.entrypoint, job.holder, job.unique_key, job.concurrency_key, job.error)
+        texts = (job.id, job.entrypoint, job.holder, job.unique_key, job.concurrency_key, job.fair_key, job.error)
         return any(_contains(each, text) for each in texts)
 
     def _has_the_age(self, job: AnyJob, now: datetime) -> bool:

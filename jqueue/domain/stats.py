@@ -17,7 +17,7 @@ from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_share, held_bytes
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.rules import EntrypointRules, opens_at
+from jqueue.domain.rules import EntrypointRules, key_opens_at, opens_at
 from jqueue.domain.segments import SEGMENTS_KEPT
 
 WARN_SHARE = 0.5
@@ -296,6 +296,13 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
         if len(holders) >= most:
             named = ", ".join(holders[:HOLDERS_NAMED]) + (", …" if len(holders) > HOLDERS_NAMED else "")
             reasons.append(f"its concurrency key is taken: {len(holders)} of {most} in progress: {named}")
+    rules = header.entrypoints.get(job.entrypoint, EntrypointRules())
+    key = job.fair_key if key is None else key
+    if rules.key_rate is not None and key is not None:
+        opens = key_opens_at(header.recent_keys, header.entrypoints, (job.entrypoint, key), now.timestamp())
+        if opens is not None:
+            claims, wait = counted(rules.key_rate, "claim"), max(0.0, opens - now.timestamp())
+            reasons.append(f"its key is at its limit: {claims} within {rules.key_per:g} s, the next in {wait:.0f} s")
     workers = [
         each
         for each in stats.workers

@@ -862,6 +862,8 @@ class Operator(SupportsApply, Protocol):
         running: int | None = None,
         rate: int | None = None,
         per: Duration | None = None,
+        key_rate: int | None = None,
+        key_per: Duration | None = None,
         deadline: Duration | None = None,
     ) -> None:
         """Replace the limits of an entrypoint. A limit that is not given is removed.
@@ -874,6 +876,8 @@ class Operator(SupportsApply, Protocol):
             rate: maximum number of jobs claimed within any period of `per`, from 1, by the clock of the store; None:
                 any number.
             per: the period of `rate`, more than 0 seconds. It has no default: give both or neither.
+            key_rate: the same for its jobs with the same `concurrency_key`, or if they have none, `fair_key`.
+            key_per: the period of `key_rate`.
             deadline: maximum time for the call.
 
         Raises:

@@ -213,14 +213,16 @@ def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
 
 
 def _set_limits(name: str, values: Values) -> Operation:
-    return SetLimits(name, values["max_running"], values["rate"], values["per"], by="operator")
+    rates = {each: values[each] for each in ("rate", "per", "key_rate", "key_per")}
+    return SetLimits(name, values["max_running"], **rates, by="operator")
 
 
 def _old_limits(rules: EntrypointRules) -> tuple[str, dict[str, Any]]:
     if rules.declared is None:
         return "reset-limits", {}
-    per = None if rules.per is None else f"{Decimal(rules.per):f}s"
-    return "limit", {"max_running": rules.max_running, "rate": rules.rate, "per": per}
+    windows = {"per": rules.per, "key_per": rules.key_per}
+    old = {name: None if per is None else f"{Decimal(per):f}s" for name, per in windows.items()}
+    return "limit", {"max_running": rules.max_running, "rate": rules.rate, "key_rate": rules.key_rate, **old}
 
 
 _DEAD = frozenset({Phase.DEAD})
@@ -295,6 +297,8 @@ ACTIONS: Mapping[str, Action] = {
             Field("max_running", "Jobs in progress at once", "integer"),
             Field("rate", "Jobs started …", "integer"),
             Field("per", "… within any", "duration", "For example 60s or 1h."),
+            Field("key_rate", "Jobs with the same key started …", "integer"),
+            Field("key_per", "… within any", "duration"),
         ),
         needs=("limits",), undo=_old_limits,
     ),

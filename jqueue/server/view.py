@@ -183,4 +183,4 @@ def _durations(figures: EntrypointStats) -> dict[str, list[tuple[float, int]]]:
 
 def rules_seen(rules: EntrypointRules) -> dict[str, Any]:
     """Return the rules of an entrypoint as the page sends them back with an action."""
-    return {name: getattr(rules, name) for name in ("paused", "max_running", "rate", "per")}
+    return {name: getattr(rules, name) for name in ("paused", "max_running", "rate", "per", "key_rate", "key_per")}

@@ -13,7 +13,7 @@ from jqueue.domain.job import Claim, JobStatus
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference, Operation
 from jqueue.domain.operations.ends import Ack, Nack
-from jqueue.domain.rules import opens_at, time_shown
+from jqueue.domain.rules import key_opens_at, opens_at, time_shown
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.testing.work_report import Ran, RecordedError, RunawayError
@@ -192,6 +192,10 @@ async def next_due(queue: JobQueue, names: frozenset[str], now: datetime, end: d
         rate, per = rules[name].rate, rules[name].per
         if rate is not None and per is not None:
             opening = opens_at(state.recent.get(name, ()), now.timestamp(), rate, per)
+            if opening is not None:
+                moments.append(max(datetime.fromtimestamp(opening, UTC), now) + A_TICK)
+        for key in state.recent_keys.get(name, ()):
+            opening = key_opens_at(state.recent_keys, rules, (name, key), now.timestamp())
             if opening is not None:
                 moments.append(max(datetime.fromtimestamp(opening, UTC), now) + A_TICK)
     if end is not None:

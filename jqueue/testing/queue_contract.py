@@ -712,6 +712,24 @@ class QueueContract(QueueContractBase):
             assert await operator.apply(Reset("work"), Reset("work")) == [True, False]
             assert len(await program.dequeue("work", batch_size=3)) == 1, "the program's limit must hold again"
 
+    async def test_jobs_of_fair_keys_are_served_in_turn(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["limits"]) as [queue, other]:
+            for _ in range(5):
+                await queue.enqueue("work", b"a", fair_key="a")
+            [first] = await other.dequeue("work")
+            for key in "bcbb":
+                await other.enqueue("work", key.encode(), fair_key=key)
+            for _ in range(2):
+                await other.enqueue("work", b"-")
+            await queue.nack(first)  # it goes behind those of its key
+            turns: dict[int, str] = {}
+            while jobs := await queue.dequeue("work"):
+                turns[jobs[0].sequence] = turns.get(jobs[0].sequence, "") + jobs[0].payload.decode()
+                await queue.ack(jobs[0])
+            turns = {place - first.sequence: "".join(sorted(keys)) for place, keys in turns.items()}
+            assert turns == {1: "-abc", 2: "-ab", 3: "ab", 4: "a", 5: "a"}
+            assert not (await other.read_state()).fair, "nothing waits for a turn"
+
     async def test_a_key_is_exact_for_queue_objects_that_claim_at_once(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["limits"]) as queues:
             enqueued = [await self.keyed(queues[0], "ab"[number % 2], limit=2) for number in range(8)]
@@ -725,6 +743,24 @@ class QueueContract(QueueContractBase):
                 done += ids(claimed)
                 await asyncio.gather(*(queue.ack(job) for job, queue in zip(claimed, queues, strict=False)))
             assert sorted(done) == sorted(enqueued)
+
+    async def test_a_rate_of_each_key_is_exact_and_holds_up_no_other_job(self, make_queue: QueueFactory) -> None:
+        async with self.clocked(make_queue, 2) as (clock, [queue, other]):
+            await queue.limit("work", key_rate=2, key_per=60)
+            for _ in range(4):
+                await queue.enqueue("work", b"a", concurrency_key="a", concurrency_limit=9, fair_key="b")
+                await queue.enqueue("work", b"b", fair_key="b")
+            await queue.enqueue("work", b"-")
+            for begun, keys in ((0, "-aabb"), (30, ""), (61, "aabb"), (120, "")):
+                clock.time = NOON + timedelta(seconds=begun)
+                claims = await asyncio.gather(*(each.dequeue("work", batch_size=9) for each in (queue, other)))
+                claimed = [job for jobs in claims for job in jobs]
+                assert "".join(sorted(job.payload.decode() for job in claimed)) == keys, begun
+                for job in claimed:
+                    await other.ack(job)
+            await queue.enqueue("work", b"a", concurrency_key="a")
+            await queue.limit("work")
+            assert await other.dequeue("work") != []
 
     async def test_queues_that_dequeue_at_once_fire_an_entry_once(self, make_queue: QueueFactory) -> None:
         async with self.clocked(make_queue, 3) as (clock, queues):
@@ -764,7 +800,7 @@ class QueueContract(QueueContractBase):
                 "headers": {"headers": {"name": "text"}},
                 "unique_keys": {"unique_key": "the-key"},
                 "results": {"keep_result": 60.0},
-                "limits": {"concurrency_key": "another", "concurrency_limit": 4},
+                "limits": {"concurrency_key": "another", "concurrency_limit": 4, "fair_key": "one"},
             }
             for name in values.keys() - set(queue.capabilities.missing):
                 options |= values[name]

@@ -61,10 +61,13 @@ async def declare(
     operations: list[SetLimits | SetSchedule] = []
     for handler in handlers:
         options = handler.options
-        if options.max_running is not None or options.rate is not None:
+        limits: dict[str, Any] = {} if options.max_running is None else {"running": options.max_running}
+        for prefix, rate in (("", options.rate), ("key_", options.rate_per_key)):
+            if rate is not None:
+                limits |= {f"{prefix}rate": rate.count, f"{prefix}per": rate.per}
+        if limits:
             queue.capabilities.require("limits")
-            rate, per = (None, None) if options.rate is None else (options.rate.count, options.rate.per)
-            operations.append(SetLimits(handler.entrypoint, options.max_running, rate, per, by="program"))
+            operations.append(SetLimits(handler.entrypoint, **limits, by="program"))
     for cron in crons:
         queue.capabilities.require("schedules")
         options = cron.handler.options

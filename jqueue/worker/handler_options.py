@@ -108,7 +108,9 @@ class OtherArguments(TypedDict, total=False):
     timeout: Duration | None
     max_running: int | None
     rate: Rate | None
+    rate_per_key: Rate | None
     concurrency_limit: int | None
+    fair_by_concurrency_key: bool
     process: bool
     priority: int
     keep_result: Duration | None
@@ -143,8 +145,10 @@ class HandlerOptions:
         timeout: time that the handler may take, a timedelta or seconds; None for no limit.
         max_running: number of these jobs that may run at once, over all workers; None: any number.
         rate: number of these jobs that may be claimed within a span of time, over all workers.
+        rate_per_key: the same for the jobs with the same `concurrency_key`, or if they have none, `fair_key`.
         concurrency_limit: number of jobs with the same `concurrency_key` that may run at once, given with each enqueue;
             None: one.
+        fair_by_concurrency_key: True if the `concurrency_key` of a job is its `fair_key`, too.
         process: True to run the handler in a separate process.
         priority: priority of the jobs that the handler enqueues; lower is served first, and 0 is the default.
         keep_result: time to keep the result, a timedelta or seconds; None: it is not kept.
@@ -163,7 +167,9 @@ class HandlerOptions:
     timeout: Duration | None = None
     max_running: int | None = None
     rate: Rate | None = None
+    rate_per_key: Rate | None = None
     concurrency_limit: int | None = None
+    fair_by_concurrency_key: bool = False
     process: bool = False
     priority: int = 0
     keep_result: Duration | None = None
@@ -177,7 +183,8 @@ class HandlerOptions:
         for name in ("max_attempts", "max_running", "concurrency_limit"):
             if getattr(self, name) is not None:
                 check_integer(name, getattr(self, name), 1, 2**31)
-        kinds = ("backoff", Backoff, "an Exponential(...)"), ("rate", Rate | None, "a Rate(count, per=seconds)")
+        rates = [(name, Rate | None, "a Rate(count, per=seconds)") for name in ("rate", "rate_per_key")]
+        kinds = [("backoff", Backoff, "an Exponential(...)"), *rates]
         _check(self, ("timeout", "keep_result", "batch_wait"), kinds)
         if self.batch is not None:
             check_integer("batch", self.batch, 1, MAX_BATCH)

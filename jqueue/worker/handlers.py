@@ -298,6 +298,8 @@ class Handler(Generic[P, R_co]):
         options |= {"keep_result": own.keep_result, **self.own_options}
         if own.concurrency_limit is not None and options.get("concurrency_key") is not None:
             options.setdefault("concurrency_limit", own.concurrency_limit)
+        if own.fair_by_concurrency_key:
+            options.setdefault("fair_key", options.get("concurrency_key"))
         return options
 
     def __repr__(self) -> str:

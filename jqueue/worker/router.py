@@ -81,8 +81,9 @@ class Router:
 
         Args:
             entrypoint: the name under which jobs are enqueued; by default, the name of the function.
-            options: max_attempts, backoff, retry, timeout, max_running, rate, concurrency_limit, process, priority,
-                keep_result, extra, aliases, middleware, batch and batch_wait; see `HandlerOptions`.
+            options: max_attempts, backoff, retry, timeout, max_running, rate, rate_per_key, concurrency_limit,
+                fair_by_concurrency_key, process, priority, keep_result, extra, aliases, middleware, batch and
+                batch_wait; see `HandlerOptions`.
 
         Returns:
             A decorator that makes a `Handler`. It can be called like the function, and it enqueues jobs.

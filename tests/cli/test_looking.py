@@ -210,7 +210,15 @@ def test_show_tells_all_reasons_why_a_job_waits_and_who_holds_its_key(path, queu
     assert "why it waits paused at its limit" in " ".join(run("show", path, "waits").stdout.split())
     assert "scheduled: ready in 3" in values("show", path, "later")["why_waiting"][0]
     assert [] == values("show", path, holder.id)["why_waiting"]
+    queue.limit("mail", key_rate=1, key_per=60)
+    queue.enqueue("mail", b"", job_id="rated", priority=-1, fair_key="eve")
     queue.resume("mail")
+    [rated] = queue.dequeue("mail")
+    assert "rated" == rated.id
+    queue.enqueue("mail", b"", job_id="eve", fair_key="eve")
+    assert values("show", path, "eve")["why_waiting"][0].startswith("its key is at its limit: 1 claim within 60 s, the")
+    queue.ack(rated)
+    queue.cancel("eve")
     queue.limit("mail", running=None, rate=None, per=None)
     assert ["nothing holds it back: it is next"] == values("show", path, "before0")["why_waiting"]
     record = WorkerRecord(name="w", at=time.time(), beat=60, slots=1, entrypoints=("mail",))

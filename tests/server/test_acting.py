@@ -254,7 +254,7 @@ async def test_a_store_that_fails_partway_leaves_the_rest_and_says_what_was_done
     assert 500 == (await act(app, "cancel", body)).values["done"]
 
 
-OPEN = {"paused": False, "max_running": None, "rate": None, "per": None}
+OPEN = {"paused": False, **dict.fromkeys(("max_running", "rate", "per", "key_rate", "key_per"))}
 
 
 async def rules(queue):

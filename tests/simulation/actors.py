@@ -81,6 +81,8 @@ class Producer(Actor):
         if self.world.modern and dice.random() < self.world.keyed:
             details["concurrency_key"] = dice.choice(["ceiling 1", "ceiling 2"])
             details["concurrency_limit"] = dice.choice([None, 1, 2, 4])
+        if self.world.fair and dice.random() < self.world.fair:
+            details["fair_key"] = dice.choice(["tenant 1", "tenant 1", "tenant 1", "tenant 2", "tenant 3"])
         if self.world.modern and dice.random() < 0.4:
             details["keep_result"] = dice.choice([1.0, 20.0, 300.0])
         return details

@@ -25,6 +25,7 @@ Fields = dict[str, Any]
 QUEUED, IN_PROGRESS, DEAD, COMPLETED = "queued", "in_progress", "dead", "completed"
 HEADER = {
     *("queue", "evicted_through", "attempt_floor", "last_sequence", "holds", "finished", "recent"),
+    *("turns", "fair", "recent_keys"),
     *("finished_minutes", "transactions", "cancelled"),
     *("settings", "entrypoints", "schedules", "counters", "history", "segments", "retired", "ranges"),
     *("broker", "clients", "clients_evicted", "workers", "groups"),
@@ -88,6 +89,8 @@ class Version:
         cancelled: the ids of the last cancelled jobs.
         last_sequence: last sequence number that was given to a job.
         recent: claims that count for rate limits.
+        recent_keys: claims that count for rates of keys.
+        turns, fair: see `plain_queue.PlainQueue`.
         clients: the last batch of each client of a broker.
         writers: the time of the last commit of each writer, in seconds since 1970.
         clients_evicted: batches up to this version can no longer be recognised.
@@ -131,6 +134,9 @@ class Version:
     cancelled: tuple[str, ...] = ()
     last_sequence: int = 0
     recent: Fields = field(default_factory=dict)
+    recent_keys: dict[str, Fields] = field(default_factory=dict)
+    turns: dict[str, int] = field(default_factory=dict)
+    fair: dict[str, dict[str, int]] = field(default_factory=dict)
     clients: dict[str, Fields] = field(default_factory=dict)
     writers: dict[str, float] = field(default_factory=dict)
     clients_evicted: int = 0

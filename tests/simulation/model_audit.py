@@ -351,7 +351,7 @@ class ModelAudit:
     def _check_given(self, operation: Operation, call: Call, after: Version) -> None:
         """Check that a job is added with what its caller gave."""
         if isinstance(operation, Enqueue) and call.verb == "enqueue":
-            for name in ("priority", "max_attempts", "unique_key", "keep_result", "concurrency_key"):
+            for name in ("priority", "max_attempts", "unique_key", "keep_result", "concurrency_key", "fair_key"):
                 if name in call.given and getattr(operation, name) != call.given[name]:
                     raise Violation(2, f"{operation.id} was added with another {name}", call=call, version=after)
 

@@ -38,6 +38,7 @@ class Model(PlainQueue):
         """Remove a job. One that stays is only hidden until the end of the commit: it is not counted as removed."""
         if job["id"] in self.staying:
             del self.table[job["id"]]
+            self.hidden = {**self.hidden, job["id"]: job}
             return
         super().remove(job, kind)
         if kind == EXPIRED:
@@ -119,6 +120,11 @@ def load(model: Model, version: Version, shown: Shown) -> None:
         name: tuple((_moment(first), _moment(last), claims) for first, last, claims in spans)
         for name, spans in version.recent.items()
     }
+    model.key_claims = {
+        (name, key): tuple((_moment(first), _moment(last), claims) for first, last, claims in spans)
+        for name, keys in version.recent_keys.items()
+        for key, spans in keys.items()
+    }
     model.ranges = {
         range_id: {
             "attempt": held["claims"],
@@ -178,6 +184,8 @@ def parts_of(version: Version) -> dict[str, Any]:
         "rules": {entrypoint: {**NO_RULES, **_rules(rules)} for entrypoint, rules in version.entrypoints.items()},
         "settings": {**SETTINGS, "history_payloads": False, **version.settings},
         "schedules": {name: _entry(name, said) for name, said in version.schedules.items()},
+        "turns": dict(version.turns),
+        "fair": dict(version.fair),
         "transactions": {app: record[0] for app, record in version.transactions.items()},
         "groups": {name: _group(said) for name, said in version.groups.items()},
         "broker": tuple(

@@ -57,7 +57,14 @@ class Ruler(Actor):
         )()
 
     async def _limit_running(self) -> None:
-        await self._limit(running=self.dice.choice([1, 1, 2, 3]))
+        limits: dict[str, Any] = {"running": self.dice.choice([1, 1, 2, 3])}
+        if self.world.fair and self.dice.random() < 0.7:
+            limits |= {
+                "running": None,
+                "key_rate": self.dice.choice([1, 2, 4]),
+                "key_per": self.dice.choice([2.0, 6.0]),
+            }
+        await self._limit(**limits)
 
     async def _limit_rate(self) -> None:
         running = self.dice.choice([None, None, 2])
@@ -96,6 +103,8 @@ class Ruler(Actor):
             details["keep_result"] = 20.0
         if dice.random() < 0.3:
             details["concurrency_key"] = "ceiling 1"
+        if self.world.fair:
+            details["fair_key"] = "tenant 2"
         for by in dice.choice(ORIGINS):
             cron, entrypoint = dice.choice([*CRONS]), self.entrypoint()
             await self.call("schedule", self.one(SetSchedule(name, cron, entrypoint, name.encode(), **details, by=by)))
@@ -244,8 +253,9 @@ def held_for(state: Any, version: Version) -> float:
     """
     waiting = [job["entrypoint"] for job in version.jobs.values() if status_of(job) in (QUEUED, IN_PROGRESS)]
     slow = sum(
-        (waiting.count(entrypoint) // rules.rate + 2) * rules.per * 1.1
+        (waiting.count(entrypoint) // rate + 2) * per * 1.1
         for entrypoint, rules in state.entrypoints.items()
-        if rules.rate is not None and rules.per is not None
+        for rate, per in ((rules.rate, rules.per), (rules.key_rate, rules.key_per))
+        if rate is not None and per is not None
     )
     return float(slow)

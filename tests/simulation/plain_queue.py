@@ -51,7 +51,7 @@ from tests.simulation.plain_values import (
 
 TABLES = (
     *("table", "finished", "finished_in", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
-    *("transactions", "ranges", "clients", "workers", "groups"),
+    *("transactions", "ranges", "clients", "workers", "groups", "turns", "fair", "key_claims"),
 )
 ERRORS_KEPT, ERROR_BYTES = 5, 256
 """Number of the errors that are kept of a job's attempts, and the size of each."""
@@ -64,7 +64,7 @@ ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, R
 """The counters of an entrypoint, in their order."""
 
 
-SINGLE = ("keep_result", "concurrency_key", "expires_at", "unique_for", "group")
+SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group")
 """Options of a job that is never in a range."""
 
 
@@ -93,6 +93,9 @@ class PlainQueue(PlainGroups, PlainRules):
         broker: the writer, the URL and the term of the broker's seat, and the time at which it was doubted.
         writers: the time of each writer's last commit, in seconds since 1970.
         groups: see `PlainGroups`.
+        turns: by priority and entrypoint, the place of the last claimed job, while jobs with fair keys wait.
+        fair: then, the place of the last job of each key.
+        hidden: jobs that have expired, and may still wait as nothing has read them.
     """
 
     stuck: frozenset[str] = frozenset()
@@ -114,6 +117,9 @@ class PlainQueue(PlainGroups, PlainRules):
         self.groups: dict[str, dict[str, Any]] = {}
         self.broker = ("", "", 0, 0.0)
         self.writers: dict[str, float] = {}
+        self.turns: dict[str, int] = {}
+        self.fair: dict[str, dict[str, int]] = {}
+        self.hidden: dict[str, JobFields] = {}
         self.holder: Any = None
         self.attempt_floor = 0
         self.places = 0
@@ -139,6 +145,9 @@ class PlainQueue(PlainGroups, PlainRules):
         If an id comes again, its attempts continue above those of all that are forgotten.
         """
         self.version += 1
+        for name in [*self.turns]:
+            if not self.has_waiting(name.split(":", 1)[1]):
+                self.stop_turns(name)
         self.holds = {key: hold for key, hold in self.holds.items() if hold[1] > self.now}
         minute = int(round(self.now.timestamp(), 3) // 60)
         latest = max([minute, *self.finished_in.values()])
@@ -240,7 +249,7 @@ class PlainQueue(PlainGroups, PlainRules):
 
     # Jobs in and out
 
-    def enqueue(self, asked, new_id, created_at=None):
+    def enqueue(self, asked, new_id, created_at=None, place=None):
         """Add a job, unless a job with its id or its unique key is there."""
         self.drop_outlived()
         there = self.find(new_id if asked.job_id is None else asked.job_id)
@@ -270,13 +279,15 @@ class PlainQueue(PlainGroups, PlainRules):
             headers=dict(asked.headers or {}),
             created_at=created_at,
             run_at=asked.run_at if asked.delay is None else created_at + timedelta(seconds=asked.delay),
+            place=place,
             **{name: getattr(asked, name) for name in AS_ASKED},
         )
 
-    def add(self, **fields):
-        """Add a job behind all others."""
+    def add(self, place=None, **fields):
+        """Add a job, in its turn or at a given place."""
         self.check_member(fields.get("group"))
-        job = {**ABSENT, "status": "queued", "place": self.behind_all(), **fields}
+        job = {**ABSENT, "status": "queued", **fields}
+        job["place"] = self.next_turn(job) if place is None else place
         self.table[job["id"]] = job
         self.count_member(job, added=1)
         self.count(job["entrypoint"], ENQUEUED)
@@ -326,7 +337,8 @@ class PlainQueue(PlainGroups, PlainRules):
                 break
             holder = self.holder if asked.holder is None else asked.holder
             claimed.append(self.claim(job, claim_timeout, holder, queued_at=None, claim_call=asked.call))
-            self.count_claims(job["entrypoint"])
+            self.count_claims(job)
+            self.take_turn(job)
         return claimed
 
     def claim(self, job, claim_timeout, holder, **more):
@@ -458,7 +470,7 @@ class PlainQueue(PlainGroups, PlainRules):
             self.count_member(job, dead=1)
         else:
             self.count(job["entrypoint"], RETRIED)
-            place = {"place": self.behind_all()}
+            place = {"place": self.next_turn(job)}
             self.change(job, status="queued", **NO_CLAIM, **place, **self._returned(job), **changes)
 
     def _returned(self, job):
@@ -560,7 +572,7 @@ class PlainQueue(PlainGroups, PlainRules):
         dead = [job for job in self.jobs if job["status"] == "dead" and asked.entrypoint in (None, job["entrypoint"])]
         dead = [job for job in dead if asked.group in (None, job["group"])]
         redriven = 0
-        for job in sorted(dead, key=lambda job: int(job["place"])):
+        for job in sorted(dead, key=lambda job: (int(job["place"]), job["id"])):
             if self.key_holder(job["unique_key"]) is None:
                 self._queue_again(job, asked.delay + redriven * asked.every, asked.fresh)
                 redriven += 1
@@ -568,7 +580,7 @@ class PlainQueue(PlainGroups, PlainRules):
 
     def _queue_again(self, job, delay, fresh):
         run_at = self.later(delay) if delay else None
-        more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.behind_all()}
+        more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.next_turn(job)}
         more["steps"] = () if fresh else job["steps"]
         self.change(job, status="queued", failures=0, dead_at=None, **more)
         self.count_member(job, dead=-1)
@@ -653,7 +665,7 @@ class PlainQueue(PlainGroups, PlainRules):
 
     def revoke(self, stale):
         """Revoke the claims of stale jobs, in the order of their places."""
-        for job in sorted(stale, key=lambda job: int(job["place"])):
+        for job in sorted(stale, key=lambda job: (int(job["place"]), job["id"])):
             errors = job["errors"] if job["cancel_requested"] else self._errors_of(job, STALE)
             more: JobFields = {"error": STALE, "error_dropped": 0, "traceback": None, "errors": errors}
             self.send_back(job, dead=False, revoked=True, **more)
@@ -679,7 +691,7 @@ class PlainQueue(PlainGroups, PlainRules):
         for job_id in ids:
             job = self.claim(self.table[job_id], claim_timeout, holder)
             self.change(job, range=range_id)
-        self.count_claims(job["entrypoint"], len(ids))
+        self.count_claims(job, len(ids))
         held = {"attempt": attempt, "heartbeat_at": self.now, "ids": tuple(ids), "is_whole": is_whole}
         self.ranges[range_id] = held
 
@@ -764,19 +776,80 @@ class PlainQueue(PlainGroups, PlainRules):
         self.changes += 1
         return False
 
-    def enqueue_numbered(self, jobs, number_of_all):
+    def enqueue_numbered(self, jobs, number_of_all, in_turn):
         """Add jobs, each with its number in the call. Returns the jobs, new or there before, by their numbers.
 
         Args:
             jobs: number, operation, new id and time of creation of each.
             number_of_all: of the jobs in the call.
+            in_turn: the numbers of jobs with a fair key, by entrypoint, priority and key.
         """
-        offset, found = self.places, {}
+        offset, found, late = self.places, {}, set()
+        behind = {turn: self.last_turn(*turn) for turn in in_turn}
         for number, asked, new_id, created_at in sorted(jobs, key=lambda each: each[0]):
-            self.places = offset + number - 1
-            found[number] = self.enqueue(asked, new_id, created_at)
+            turn = asked.entrypoint, asked.priority, asked.fair_key
+            place = behind[turn] + 1 + [*in_turn[turn]].index(number) if turn in behind else offset + number
+            found[number] = self.enqueue(asked, new_id, created_at, place)
+            late |= set() if turn in behind else {asked.entrypoint}
         self.places = offset + number_of_all
+        for turn, base in behind.items():
+            entrypoint, priority, key = turn
+            self.note_turn(entrypoint, priority, key, base + len(in_turn[turn]))
+        for name, places in [*self.fair.items()]:
+            if name.split(":", 1)[1] in late:
+                self.fair[name] = {**places, "": self.places}
         return found
+
+    # Turns among fair keys
+
+    def next_turn(self, job):
+        """Return the place behind the other jobs of a job's fair key; if no keys take turns, behind all jobs."""
+        line = job["entrypoint"], job["priority"], job["fair_key"]
+        place = self.last_turn(*line) + 1
+        self.note_turn(*line, place)
+        self.places = max(self.places, place)
+        return place
+
+    def last_turn(self, entrypoint, priority, key):
+        """Return the place behind which the next job of a fair key stands. The first key begins the turns."""
+        name = f"{priority}:{entrypoint}"
+        if not self.has_waiting(entrypoint):
+            self.stop_turns(name)
+        if name not in self.turns:
+            if key is None:
+                return self.places
+            first = self.next_to_claim((entrypoint,), ruled=False)
+            waits = first is not None and first["priority"] == priority
+            self.turns[name] = int(first["place"]) - 1 if waits else self.places
+            self.fair[name] = {"": self.places} if waits else {}
+        return max(self.turns[name], self.fair[name].get(key or "", 0))
+
+    def note_turn(self, entrypoint, priority, key, place):
+        """Note the last place of a fair key, if keys take turns."""
+        name = f"{priority}:{entrypoint}"
+        if name in self.turns:
+            self.fair[name] = {**self.fair[name], key or "": place}
+
+    def take_turn(self, job):
+        """Note that a job was claimed."""
+        name, key = f"{job['priority']}:{job['entrypoint']}", job["fair_key"] or ""
+        if name in self.turns:
+            self.turns[name] = max(self.turns[name], int(job["place"]))
+            key = key if key in self.fair[name] else ""
+            if self.fair[name].get(key) == int(job["place"]):
+                self.fair[name] = {other: place for other, place in self.fair[name].items() if other != key}
+            if not self.fair[name]:
+                self.stop_turns(name)
+
+    def stop_turns(self, name):
+        """Forget the turns of an entrypoint and a priority."""
+        self.turns.pop(name, None)
+        self.fair.pop(name, None)
+
+    def has_waiting(self, entrypoint):
+        """True if jobs of an entrypoint wait, scheduled ones included."""
+        both = *self.table.values(), *self.hidden.values()
+        return any(job["entrypoint"] == entrypoint and job["status"] == "queued" for job in both)
 
     # Guards: conditions under which an order of an operator is done
 
@@ -850,11 +923,6 @@ class PlainQueue(PlainGroups, PlainRules):
         """Count something that happened to a job."""
         before = self.counters.get(entrypoint, (0,) * 10)
         self.counters[entrypoint] = tuple(number + kinds.count(kind) for kind, number in enumerate(before))
-
-    def behind_all(self):
-        """Return a place behind all others."""
-        self.places += 1
-        return self.places
 
     def later(self, seconds):
         """Return the time in `seconds` seconds."""

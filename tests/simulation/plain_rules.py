@@ -15,7 +15,7 @@ from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, 
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.plain_values import ENTRY, JobFields, Refused
 
-NO_LIMITS = {"running": None, "rate": None, "per": None}
+NO_LIMITS = dict.fromkeys(("running", "rate", "per", "key_rate", "key_per"))
 NO_RULES = {"paused": False, **NO_LIMITS, "declared": None}
 SETTINGS = {"dead_retention": None, "blob_bytes": None, "history": None, "history_bytes": None}
 LONGEST_AGO = datetime(1970, 1, 1, tzinfo=UTC)
@@ -23,8 +23,9 @@ LONGEST_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 SPANS_KEPT = 8
 """Number of spans of times at which an entry was fired; if there are more, the first two become one."""
 
-SPANS_OF_A_RATE = 64
-"""Number of parts of a window of a rate: claims within one part count as one, until the last of them is over."""
+SPANS_OF_A_RATE, SPANS_OF_A_KEY = 64, 16
+"""Number of parts of a window of a rate, and of the rate of a key: claims within one part count as one, until the last
+of them is over."""
 
 Times = list[tuple[datetime, datetime]]
 
@@ -37,6 +38,7 @@ class PlainRules:
             from midnight to the first.
         rules: entrypoint -> its limits and pause.
         claims_made: entrypoint -> claims while it has a rate limit: first and last time of several, and their number.
+        key_claims: the same by entrypoint and key, while the entrypoint has a rate for each key.
         settings: settings of the whole queue.
         schedules: the cron entries by name.
     """
@@ -56,6 +58,7 @@ class PlainRules:
         self.now = EPOCH
         self.rules: dict[str, dict[str, Any]] = {}
         self.claims_made: dict[str, tuple[tuple[datetime, datetime, int], ...]] = {}
+        self.key_claims: dict[tuple[str, str], tuple[tuple[datetime, datetime, int], ...]] = {}
         self.settings: dict[str, Any] = {**SETTINGS, "history_payloads": False}
         self.schedules: dict[str, dict[str, Any]] = {}
 
@@ -68,8 +71,8 @@ class PlainRules:
                 return self.set_rules(entrypoint, paused=True)
             case Resume(entrypoint):
                 return self.set_rules(entrypoint, paused=False)
-            case SetLimits(entrypoint, running=running, rate=rate, per=per, by=by):
-                return self.set_limits(entrypoint, {"running": running, "rate": rate, "per": per}, by)
+            case SetLimits(entrypoint, by=by):
+                return self.set_limits(entrypoint, {name: getattr(operation, name) for name in NO_LIMITS}, by)
             case Configure():
                 given = {name: getattr(operation, name) for name in self.settings}
                 return self.configure({name: value for name, value in given.items() if value is not UNCHANGED})
@@ -96,6 +99,8 @@ class PlainRules:
             self.rules[entrypoint] = after
         if after["rate"] is None:
             self.claims_made.pop(entrypoint, None)
+        if after["key_rate"] is None:
+            self.key_claims = {key: made for key, made in self.key_claims.items() if key[0] != entrypoint}
         self.changes += 1
 
     def set_limits(self, entrypoint, limits, by):
@@ -136,7 +141,7 @@ class PlainRules:
 
     # Claims
 
-    def next_to_claim(self, entrypoints, through=None, wanted=None, unsure=frozenset()):
+    def next_to_claim(self, entrypoints, through=None, wanted=None, unsure=frozenset(), *, ruled=True):
         """Return the first job that is ready and not held back.
 
         Args:
@@ -144,6 +149,7 @@ class PlainRules:
             through: largest place; None: any.
             wanted: a job that may be taken although jobs in `unsure` come first.
             unsure: ids of jobs that need not be found.
+            ruled: False if the limits and pauses of entrypoints do not matter.
         """
         running = Counter(job["entrypoint"] for job in self.claimed())
         keys = Counter(job["concurrency_key"] for job in self.claimed())
@@ -157,14 +163,15 @@ class PlainRules:
             and (job["run_at"] is None or job["run_at"] <= self.now)
             and (entrypoints is None or job["entrypoint"] in entrypoints)
             and (through is None or int(job["place"]) <= through)
-            and is_open[job["entrypoint"]]
+            and (is_open[job["entrypoint"]] or not ruled)
             and (job["concurrency_key"] is None or keys[job["concurrency_key"]] < (job["concurrency_limit"] or 1))
+            and self.key_is_open(job)
             and (job["id"] == wanted or job["id"] not in unsure)
         ]
-        return min(free, key=self.rank, default=None)
+        return min(free, key=lambda job: (self.rank(job), job["id"] != wanted), default=None)
 
     def rank(self, job):
-        """Return the rank: priority, then place."""
+        """Return the rank: priority, then place. Jobs that share a place come in any order."""
         return job["priority"], int(job["place"])
 
     def is_open(self, entrypoint, running):
@@ -178,28 +185,45 @@ class PlainRules:
             return 0
         if rules["running"] is not None:
             most = min(most, rules["running"] - running)
-        return most if rules["rate"] is None else min(most, rules["rate"] - len(self.counting(entrypoint)))
-
-    def counting(self, entrypoint):
-        """Return the times of the claims of an entrypoint within its window, by any clock that is near."""
-        window, now = self.rules[entrypoint]["per"], self.now.timestamp()
-        made = self.claims_made.get(entrypoint, ())
-        near = [span for span in made if span[0].timestamp() - window < now < span[1].timestamp() + window]
-        return [last for _, last, number in near for _ in range(number)]
-
-    def count_claims(self, entrypoint, number=1):
-        """Record claims. Those that are over count again if the window gets longer, or for a clock that is behind."""
-        rules = self.rules.get(entrypoint, NO_RULES)
         if rules["rate"] is None:
-            return
-        per, now = rules["per"], self.now.timestamp()
-        kept = per + max(per, 2)
-        made = [
-            span
-            for span in self.claims_made.get(entrypoint, ())
-            if span[1].timestamp() + kept > now and span[0].timestamp() - now <= 86400
-        ]
-        width = per / SPANS_OF_A_RATE
+            return most
+        return min(most, rules["rate"] - self.counting(self.claims_made.get(entrypoint, ()), rules["per"]))
+
+    def rated_key(self, job):
+        """Return the entrypoint of a job and the key of its own, if there is a rate for each key; or None."""
+        key = job["fair_key"] if job["concurrency_key"] is None else job["concurrency_key"]
+        is_rated = key is not None and self.rules.get(job["entrypoint"], NO_RULES)["key_rate"] is not None
+        return (job["entrypoint"], key) if is_rated else None
+
+    def key_is_open(self, job):
+        """True if the rate of its key allows a claim of a job."""
+        if (rated := self.rated_key(job)) is None:
+            return True
+        rules = self.rules[job["entrypoint"]]
+        return self.counting(self.key_claims.get(rated, ()), rules["key_per"]) < rules["key_rate"]
+
+    def counting(self, made, window):
+        """Return the number of claims within a window, by any clock that is near."""
+        now = self.now.timestamp()
+        near = [span for span in made if span[0].timestamp() - window < now < span[1].timestamp() + window]
+        return sum(number for _, _, number in near)
+
+    def count_claims(self, job, number=1):
+        """Record claims of jobs that are like one.."""
+        entrypoint, rated = job["entrypoint"], self.rated_key(job)
+        rules = self.rules.get(entrypoint, NO_RULES)
+        if rules["rate"] is not None:
+            made = self.claims_made.get(entrypoint, ())
+            self.claims_made[entrypoint] = self.counted(made, rules["per"], number, SPANS_OF_A_RATE)
+        if rated is not None:
+            made = self.key_claims.get(rated, ())
+            self.key_claims[rated] = self.counted(made, rules["key_per"], number, SPANS_OF_A_KEY)
+
+    def counted(self, claims, per, number, parts):
+        """Return claims and some more. Those that are over count again in a longer window, or for a clock behind."""
+        now, kept = self.now.timestamp(), per + max(per, 2)
+        made = [span for span in claims if span[1].timestamp() + kept > now and span[0].timestamp() - now <= 86400]
+        width = per / parts
         for place in reversed(range(len(made))):
             first, last, before = made[place]
             if last.timestamp() - width <= now <= first.timestamp() + width:
@@ -207,7 +231,7 @@ class PlainRules:
                 break
         else:
             made.append((self.now, self.now, number))
-        self.claims_made[entrypoint] = tuple(made)
+        return tuple(made)
 
     def claimed(self):
         """Return the jobs in progress."""

@@ -39,7 +39,7 @@ class Refused(Exception):
 
 ABSENT: JobFields = {
     **dict.fromkeys(["heartbeat_at", "max_attempts", "run_at", "expires_at", "unique_key", "unique_for"]),
-    **dict.fromkeys(["claim_timeout", "dead_at", "error", "concurrency_key", "concurrency_limit"]),
+    **dict.fromkeys(["claim_timeout", "dead_at", "error", "concurrency_key", "concurrency_limit", "fair_key"]),
     **dict.fromkeys(["keep_result", "result", "finished_at", "holder", "claimed_at", "queued_at", "traceback"]),
     "claim_call": None,
     "group": None,
@@ -53,13 +53,13 @@ NO_CLAIM: JobFields = dict.fromkeys(["heartbeat_at", "claim_timeout", "holder", 
 
 AS_ASKED = (
     *("entrypoint", "priority", "max_attempts", "expires_at", "unique_key", "unique_for"),
-    *("concurrency_key", "concurrency_limit", "keep_result", "group"),
+    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "group"),
 )
 """Fields of a job that its enqueue sets."""
 
 ENTRY = (
     *("name", "cron", "timezone", "entrypoint", "payload", "priority", "max_attempts", "headers", "unique_key"),
-    *("concurrency_key", "concurrency_limit", "keep_result"),
+    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result"),
 )
 """Fields of a cron entry that its caller sets."""
 

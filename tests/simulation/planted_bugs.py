@@ -201,7 +201,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "rules.max_running - self", "rules.max_running + 1 - self"
         ),
         "One job more than the limit of its concurrency key is claimed": Bug(
-            "domain/order.py", "self.running_keys.get(key, 0) < (", "self.running_keys.get(key, 0) <= (", first=1
+            "domain/order.py", "self.running_keys.get(key, 0) >= (", "self.running_keys.get(key, 0) > (", first=1
         ),
         "One claim more than the rate is made": Bug("domain/rules.py", "max(0, rate", "max(0, 1 + rate"),
         "Old claims count against the rate for ever": Bug(
@@ -270,6 +270,37 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "The heartbeat of a job with a requested cancellation does not report it": Bug(
             "domain/operations/ends.py", "lost.append(JobCancelledError(*claim))", "pass", seeds=100, first=21
+        ),
+    },
+    # Jobs have fair keys in every seed.
+    Settings(rate=0.4, processes=6, modern=1.0, fair=1.0, damage=0.0): {
+        "The places of fair keys are not read back with a version of another writer": Bug(
+            "domain/draft.py",
+            "        self.header = header\n",
+            "        self.header = header\n        header.turns, header.fair = {}, {}\n",
+        ),
+        "The last sequence number falls to the place of a job with a fair key": Bug(
+            "domain/turns.py", "max(jobs.last_sequence, place)", "place"
+        ),
+        "A key is forgotten before its last job is claimed": Bug(
+            "domain/turns.py", "if known.get(key) == place:", "if known.get(key, 0) >= place:"
+        ),
+        "The clock of the turns stands still": Bug(
+            "domain/turns.py", "if place > header.turns.get(name, 0):", "if False:"
+        ),
+        "One claim more than the rate of its key is made": Bug(
+            "domain/rules.py", "rules[entrypoint].key_rate or 0", "1 + (rules[entrypoint].key_rate or 0)"
+        ),
+        "Each process counts its own claims of a key": Bug(
+            "domain/order.py",
+            "counted, self.recent_keys = self.recent_keys, header.recent_keys",
+            "counted = header.recent_keys = self.recent_keys",
+        ),
+        "A job held back by the rate of its key waits until another job of the key changes": Bug(
+            "domain/order.py", "self._opens.discard(key)\n            self._unpark(key)", "self._opens.discard(key)"
+        ),
+        "Rows are claimed as a range while keys take turns": Bug(
+            "domain/operations/ranges.py", ".priority) in draft.header.turns:", ".priority) in ():", seeds=200
         ),
     },
     # Jobs are claimed under names in every seed.

@@ -167,7 +167,8 @@ def _is_free(job: Fields, version: Version, entrypoint: str | None) -> bool:
     """
     rules = version.entrypoints.get(job["entrypoint"], {})
     is_waiting = status_of(job) == QUEUED and job.get("run_at") is None and job.get("expires_at") is None
-    if not is_waiting or entrypoint not in (None, job["entrypoint"]) or rules.get("paused") or rules.get("rate"):
+    is_rated = rules.get("rate") or rules.get("key_rate")
+    if not is_waiting or entrypoint not in (None, job["entrypoint"]) or rules.get("paused") or is_rated:
         return False
     claimed = [each for each in version.jobs.values() if status_of(each) == IN_PROGRESS]
     running = sum(each["entrypoint"] == job["entrypoint"] for each in claimed)

@@ -46,7 +46,7 @@ from tests.simulation.plain_values import JobFields, Refused
 
 OPTIONS = (
     *("run_at", "expires_at", "max_attempts", "headers", "unique_key", "unique_for", "concurrency_key"),
-    *("concurrency_limit", "keep_result", "group"),
+    *("concurrency_limit", "fair_key", "keep_result", "group"),
 )
 CLOCKS_DIFFER = 60.0
 """Seconds by which a job may be younger than its segment, as the clocks of two writers may differ."""
@@ -84,7 +84,7 @@ class Replay:
             before: the version to which they were applied.
             after: the version that it made.
         """
-        self.model.now, self.model.expired = now, {}
+        self.model.now, self.model.expired, self.model.hidden = now, {}, {}
         self.model.workers, self.model.writers = dict(before.workers), before.writers
         self._before, self._after = before, after
         self._may_raise_floor = bool(before.segments)  # by the attempts of whole segments
@@ -314,6 +314,8 @@ class Replay:
         for segment in asked.segments:
             for job in self._rows_of(segment, told):
                 number = job["place"] + segment.behind
+                if segment.turn is not None:
+                    number = asked.numbers[job["entrypoint"], *segment.turn][job["place"] - 1]
                 if number in alone:
                     continue
                 one = self._asked(job, job["id"] if segment.given else None, "return")
@@ -321,14 +323,14 @@ class Replay:
                 rows[number] = job
         if isinstance(told, BulkAdded):
             own = ((job, number) for number, job in told.one_by_one.items() if singles[number].job_id is not None)
-            begun = (job for job, number in own if job.sequence == told.offset + number)
+            begun = (job for job, number in own if number not in told.there)
             self._raise_floor(islice(begun, 1))  # the first: a job that is replaced may raise the floor of later ones
-        found = self.model.enqueue_numbered(jobs, asked.jobs)
+        found = self.model.enqueue_numbered(jobs, asked.jobs, asked.numbers)
         if not isinstance(told, BulkAdded):
             return None
         for number, job in rows.items():
             added = found[number]
-            if added["id"] == job["id"] and added.get("place") == told.offset + number:
+            if added["id"] == job["id"] and added["created_at"] == job["created_at"]:
                 self._take_attempt(added, job)
         for number, there in told.one_by_one.items():
             self._check_same(found[number], there, asked)
@@ -368,6 +370,8 @@ class Replay:
             return []
         claim: RangeClaim = told[0]
         ids = self._ids_in(claim.segment, range(*claim.held.span))
+        if f"{model.table[ids[0]]['priority']}:{asked.entrypoint}" in model.turns:
+            raise Difference("a range was claimed while keys take turns")
         first = model.next_to_claim((asked.entrypoint,), asked.through, ids[0], self._unsure)
         if first is None or first["id"] != ids[0]:
             raise Difference(f"a range begins with {ids[0]}, and the next job is {first and first['id']}")

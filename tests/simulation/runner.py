@@ -77,6 +77,7 @@ class Settings:
         crowds: share of all seeds in which many callers of one queue object call at once.
         shared: share of all seeds in which some processes commit the calls of others.
         snapshots: share of all seeds in which copies of processes run on beside them, with the same memory.
+        fair: share of the modern seeds with whole segments in which jobs have fair keys.
         attended: share of all seeds in which workers show themselves in the queue, and some are told to stop.
         groups: share of all seeds with groups of jobs.
         left_out: names of events that do not take place, as the search for a short failure finds them.
@@ -103,6 +104,7 @@ class Settings:
     crowds: float = 0.2
     shared: float = 0.25
     snapshots: float = 0.1
+    fair: float = 0.3
     attended: float = 0.15
     groups: float = 0.3
     left_out: frozenset[str] = frozenset()
@@ -250,6 +252,9 @@ class Simulation:
             if self.schedule.dice("a store without a clock").random() < settings.timeless:
                 self.world.tells_time = False
         self.world.stepped = self.schedule.dice("steps").random() < settings.stepped
+        keys = self.schedule.dice("fair keys")
+        if self.world.modern and self.world.damage is None and keys.random() < settings.fair:
+            self.world.fair = keys.choice([0.3, 0.9])
         self.world.attended = self.schedule.dice("workers").random() < settings.attended
         self.world.grouped = self.schedule.dice("groups").random() < settings.groups
         self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds

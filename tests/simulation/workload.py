@@ -169,6 +169,7 @@ class World:
         made: ids of jobs that an actor tried to enqueue.
         modern: True if actors use limits, cron entries, results and the like.
         keyed: share of jobs with a concurrency key, if `modern`.
+        fair: share of jobs with a fair key.
         staged: True if jobs are enqueued in transactions, and claimed under a name.
         large: True if some payloads are kept in objects beside the queue.
         stepped: True if the results of steps are recorded.
@@ -209,6 +210,7 @@ class World:
     made: list[str] = field(default_factory=list)
     modern: bool = False
     keyed: float = 0.0
+    fair: float = 0.0
     staged: bool = False
     large: bool = False
     stepped: bool = False

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, DuplicateJobError, InMemoryStorage, Limits
+from jqueue.core import bulk
 from jqueue.domain.errors import DeadlineExceededError, InvalidJobError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.slices import LINES_PER_SLICE
@@ -48,6 +49,41 @@ async def depth(queue):
 
 
 # One commit
+
+
+@in_virtual_time
+async def test_keys_of_a_call_take_turns_with_those_that_wait_and_with_each_other():
+    storage = store()
+    async with queue_on(storage) as queue, queue_on(storage) as other:
+        await queue.enqueue_many([Enqueue("work", b"a", fair_key="a")] * 30)
+        await other.dequeue("work")
+        given = [Enqueue("work", b"a", fair_key="a")] * 2 + [Enqueue("work", b"b", fair_key="b", unique_key="k")] * 2
+        jobs = await other.enqueue_many([*given, *[Enqueue("work", b"b", fair_key="b")] * 20, Enqueue("work", b"-")])
+        assert (24, 1) == (jobs.added, jobs.existing)
+        await queue.enqueue("work", b"-")
+        await queue.enqueue("work", b"b", fair_key="b")
+        await queue.enqueue("work", b"c", fair_key="c")
+        claimed = [job for _ in range(12) for job in await queue.dequeue(batch_size=5)]
+        turns: dict[int, str] = {}
+        for job in claimed:
+            turns[job.sequence] = "".join(sorted(turns.get(job.sequence, "") + job.payload.decode()))
+        assert {2: "abc", 3: "a", **dict.fromkeys(range(4, 25), "ab")} == {
+            place: keys for place, keys in turns.items() if place < 25
+        }
+        places = {job.id: job.sequence for job in claimed}
+        assert [places[job.id] for job in jobs] == [job.sequence for job in jobs]
+        assert ["-", "-"] == [job.payload.decode() for job in claimed[-2:]]
+
+
+@in_virtual_time
+async def test_more_keys_than_a_call_has_segments_for_stand_behind_all(monkeypatch):
+    monkeypatch.setattr(bulk, "MOST_TURNS", 0)
+    async with queue_on(store()) as queue:
+        await queue.enqueue_many([Enqueue("work", key.encode(), fair_key=key) for key in "aaaaabbbbcccc"])
+        await queue.enqueue("work", b"b", fair_key="b")
+        claimed = [job for _ in range(4) for job in await queue.dequeue(batch_size=5)]
+        assert "aaaaabbbbccccb" == b"".join(job.payload for job in claimed).decode()
+        assert {} == (await queue.read_state()).fair
 
 
 @both

@@ -36,6 +36,7 @@ GIVEN: dict[str, Any] = {
     "on_conflict": "replace",
     "concurrency_key": "c",
     "concurrency_limit": 2,
+    "fair_key": "f",
     "keep_result": 60.5,
     "group": "g",
     "after": ("p",),

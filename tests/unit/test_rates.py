@@ -1,11 +1,16 @@
 """Rates: no window has more claims than allowed, consumers get nearly the rate, and little usage is kept."""
 
+import asyncio
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from jqueue import DirectQueue, InMemoryStorage
+from jqueue.domain import rules, turns
 from jqueue.domain.rules import SPANS, Usage, claims_left, opens_at, with_claim
-from jqueue.testing.virtual_time import EPOCH
+from jqueue.testing.virtual_time import EPOCH, VirtualClock
+from tests.virtual_world import in_virtual_time
 
 START = EPOCH.timestamp()
 RESOLUTION = 1e-6  # of seconds since 1970 in a float
@@ -70,3 +75,31 @@ def test_a_rate_that_was_lowered_waits_until_enough_claims_are_out_of_the_window
     assert claims_left(usage, START + 35, 2, 60.0) == 0
     assert opens_at(usage, START + 35, 2, 60.0) == START + 20 + 60, "two claims may be left, and one is to be added"
     assert opens_at(usage, START + 35, 5, 60.0) is None
+
+
+@in_virtual_time
+async def test_at_the_largest_number_of_keys_another_one_waits_until_one_is_over(monkeypatch):
+    monkeypatch.setattr(rules, "KEYS_COUNTED", 2)
+    async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
+        await queue.limit("work", key_rate=1, key_per=60)
+        for key in "ab":
+            await queue.enqueue("work", key.encode(), fair_key=key)
+        assert 2 == len(await queue.dequeue("work", batch_size=9))
+        await queue.enqueue("work", b"c", fair_key="c")
+        began = asyncio.get_running_loop().time()
+        [job] = await queue.dequeue("work", wait=300)
+        assert (b"c", True) == (job.payload, 120 <= asyncio.get_running_loop().time() - began <= 130)
+        assert ["c"] == list((await queue.read_state()).recent_keys["work"])
+
+
+@in_virtual_time
+async def test_at_the_largest_number_of_fair_keys_new_ones_take_turns_as_one(monkeypatch):
+    monkeypatch.setattr(turns, "FAIR_KEYS_KEPT", 2)
+    async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
+        for key in "aabbccd":
+            await queue.enqueue("work", key.encode(), fair_key=key)
+        claimed = await queue.dequeue("work", batch_size=9)
+        places = {place: {job.payload for job in claimed if job.sequence == place} for place in (1, 2, 3)}
+        assert {1: {b"a", b"b", b"c"}, 2: {b"a", b"b", b"c"}, 3: {b"d"}} == places
+        state = await queue.read_state()
+        assert ({}, {}) == (state.turns, state.fair)

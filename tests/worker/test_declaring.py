@@ -30,7 +30,9 @@ class Email(BaseModel):
     to: str
 
 
-@worker.handler("send_email", max_attempts=8, priority=-3, keep_result=60, concurrency_limit=2)
+@worker.handler(
+    "send_email", max_attempts=8, priority=-3, keep_result=60, concurrency_limit=2, fair_by_concurrency_key=True
+)
 async def send_email(message: Email, ctx: Context) -> int:
     """Send it."""
     return len(message.to)
@@ -57,7 +59,7 @@ async def test_jobs_have_the_options_of_their_handler_unless_enqueue_overrides_t
         ).enqueue(Email(to="a@b"))
         assert await only_job(queue) == job
     assert (b'{"message":{"to":"a@b"}}', 4, None, 60) == (job.payload, job.priority, job.max_attempts, job.keep_result)
-    assert ("a", 2, True) == (job.concurrency_key, job.concurrency_limit, job.run_at is not None)
+    assert ("a", 2, "a", True) == (job.concurrency_key, job.concurrency_limit, job.fair_key, job.run_at is not None)
 
 
 @in_virtual_time

@@ -58,13 +58,13 @@ from jqueue.domain.job import ENCODINGS, OBJECTS, STEPS, JobRecord, JobStatus
 from jqueue.domain.models import QueueState, header_of, job_of, record_of, state_of
 from jqueue.domain.parents import PARENTS
 from jqueue.domain.printable import counted
-from jqueue.domain.rules import CRON_PAUSE, HISTORY, LIMITS, EntrypointRules, QueueSettings, Schedule
+from jqueue.domain.rules import CRON_PAUSE, HISTORY, KEY_RATES, LIMITS, EntrypointRules, QueueSettings, Schedule
 from jqueue.domain.segments import SEGMENTS, Range, Segment
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.ports.log import Logger, logger_of
 
 KNOWN_CRITICAL: frozenset[str] = frozenset(
-    {LIMITS, OBJECTS, STEPS, HISTORY, SEGMENTS, GROUPS, PARENTS, CRON_PAUSE, ENCODINGS}
+    {LIMITS, KEY_RATES, OBJECTS, STEPS, HISTORY, SEGMENTS, GROUPS, PARENTS, CRON_PAUSE, ENCODINGS}
 )
 """The critical features that this version knows. It refuses a blob that names another."""
 
@@ -547,7 +547,7 @@ class Blob:
                 yield
         for job_id in draft.jobs.rows.of.keys() & read.jobs.keys() if draft.jobs.rows.of else ():
             draft.jobs.rows.release(job_id)  # an operator has copied the row into the blob
-        placed = [job.evolve(sequence=draft.next_sequence()) for job in unplaced]
+        placed = [job.evolve(sequence=draft.jobs.last_sequence + place) for place, job in enumerate(unplaced, 1)]
         draft.load(placed)
         renumbered = draft.renumber()
         draft.set_lines_aside(tuple(read.set_aside))

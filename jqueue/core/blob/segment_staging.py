@@ -45,6 +45,8 @@ class Group(NamedTuple):
     """Id of the group that they belong to."""
     created_at: datetime | None = None
     """The time of their enqueue; None: that of the call."""
+    turn: tuple[int, str] | None = None
+    """Their priority and their fair key; None: they have no key."""
 
 
 class JobGroups:
@@ -75,12 +77,13 @@ class JobGroups:
         """
         scheduled = [job.run_at is not None and job.run_at > job.created_at for job in jobs]
         names, members = [job.entrypoint for job in jobs], [job.group for job in jobs]
-        kinds = list(zip(names, scheduled, given, members, strict=True))
-        groups: dict[tuple[str, bool, bool, str | None], list[JobRecord]] = {kind: [] for kind in dict.fromkeys(kinds)}
+        turns = [None if job.fair_key is None else (job.priority, job.fair_key) for job in jobs]
+        kinds = list(zip(names, scheduled, given, members, turns, strict=True))
+        groups: dict[Any, list[JobRecord]] = {kind: [] for kind in dict.fromkeys(kinds)}
         for kind, job in zip(kinds, jobs, strict=True) if len(groups) > 1 else ():
             groups[kind].append(job)
-        for kind, some in groups.items():
-            self.extend(Group(*kind, created_at), some or jobs)
+        for (name, is_scheduled, has_ids, group, turn), some in groups.items():
+            self.extend(Group(name, is_scheduled, has_ids, group, created_at, turn), some or jobs)
 
     def extend(self, group: Group, jobs: Sequence[JobRecord]) -> None:
         """Add jobs of one group."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, overload
 
 import msgspec
 
@@ -45,6 +45,7 @@ from jqueue.domain.segments import (
 )
 from jqueue.domain.slices import Slices, exhaust
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
+from jqueue.domain.turns import Turn, last_place, note_behind_all, note_place
 
 TRANSACTION_KEPT = timedelta(days=30)
 """Default time for which the version of an application's last write is remembered."""
@@ -149,6 +150,7 @@ class NewSegment:
         given: True if the caller has chosen the ids of its jobs.
         behind: number to add to a row number, for the number of the job in the call.
         created_at: the time of the enqueue of its jobs; None: that of the call.
+        turn: priority and fair key of its jobs, which are numbered among those of the key; None: in the call.
     """
 
     name: str
@@ -157,6 +159,7 @@ class NewSegment:
     given: bool = False
     behind: int = 0
     created_at: datetime | None = None
+    turn: tuple[int, str] | None = None
 
     def table(self, *, of_keys: bool) -> HashTable:
         """Return the table of the ids, or of the keys, that may be in the queue already."""
@@ -174,17 +177,21 @@ class BulkAdded(msgspec.Struct, frozen=True):
         one_by_one: the jobs that were not added as rows, by their number in the call: the new job, or that which is
             there already.
         version: see `StagedReceipt`.
+        there: the numbers of those of them that were there already.
+        behind: for jobs that take turns, what is added instead to their numbers among those of their key.
     """
 
     offset: int
     attempt: int
     one_by_one: Mapping[int, JobRecord]
     version: int | None = None
+    there: Collection[int] = ()
+    behind: Mapping[Turn, int] = {}
 
     @property
     def existing(self) -> int:
         """Number of jobs that were there already."""
-        return sum(job.sequence != self.offset + number for number, job in self.one_by_one.items())
+        return len(self.there)
 
 
 class BulkConflicts(msgspec.Struct, frozen=True):
@@ -215,6 +222,8 @@ class EnqueueSegments(Operation, frozen=True):
         read: the numbers and the jobs of rows that were read, to be added one by one if they must be.
         common: by the name of a segment in the queue, the hashes that it shares with the new ones. Segments never
             change, so they are noted here for the next try.
+        numbers: for each fair key whose jobs take turns, their numbers in the call, in order.
+        late: fair keys whose jobs are added behind all others, as the call has too many keys.
     """
 
     jobs: int
@@ -227,6 +236,8 @@ class EnqueueSegments(Operation, frozen=True):
     doubled: Collection[Row] = ()
     read: dict[Row, tuple[int, Enqueue]] = msgspec.field(default_factory=dict)
     common: dict[str, Common] = msgspec.field(default_factory=dict)
+    numbers: Mapping[Turn, Sequence[int]] = {}
+    late: Collection[Turn] = ()
 
     def change(self, draft: Draft, now: datetime) -> BulkAdded | BulkConflicts | StagedReceipt:
         """Name the segments and add the other jobs one by one, unless rows of the segments must be read first."""
@@ -258,12 +269,18 @@ class EnqueueSegments(Operation, frozen=True):
             check_member(draft, group)
         remember(draft, self.transaction, now)
         offset = draft.jobs.last_sequence
-        found = {}
+        found, old = {}, set[int]()
         missing: list[Wanted] = []
+        places = {turn: last_place(draft, *turn, now) for turn in (*self.numbers, *self.late)}
+        behind = {turn: places[turn] for turn in self.numbers}
         for number, job in sorted([*self.few, *(self.read[row] for row in alone)], key=itemgetter(0)):
-            draft.jobs.last_sequence = offset + number - 1
+            turn: Any = job.entrypoint, job.priority, job.fair_key
+            place = behind[turn] + self.place(turn, number) if turn in behind else offset + number
             try:
-                found[number] = job.change(draft, now, self.created_at)
+                moves = len(draft.moves)
+                found[number] = job.change(draft, now, self.created_at, place)
+                if len(draft.moves) == moves or draft.moves[-1][2] is not found[number]:
+                    old.add(number)
             except RowsMissingError as error:  # the rows of all jobs are loaded at once
                 missing += error.wanted
             except JQueueError:
@@ -272,13 +289,15 @@ class EnqueueSegments(Operation, frozen=True):
                 break  # a job before this one may be refused first, once its rows are loaded
         if missing:
             raise RowsMissingError(missing)
-        draft.jobs.last_sequence = offset + self.jobs
+        self._note_places(draft, behind, offset + self.jobs)
         floor = draft.header.attempt_floor  # a job that another one replaced may have raised it
         if floor >= LARGEST and any(each.given for each in named):
             raise InvalidJobError(FLOOR_AT_END)
         added: dict[tuple[str, datetime, bool, str | None], list[RowsOf]] = {}
         for each in named:
-            self._name(each, taken.get(each.name, ()), draft, offset, now)
+            turn = None if each.turn is None else (each.segment.entrypoint, *each.turn)
+            base = offset + each.behind if turn is None else behind[turn]
+            self._name(each, taken.get(each.name, ()), draft, base, now)
             kind = each.segment.entrypoint, each.created_at or self.created_at, each.given, each.segment.group
             added.setdefault(kind, []).append((each.name, waiting[each.name]))
         for (entrypoint, created_at, *_), rows_of in added.items():
@@ -288,10 +307,26 @@ class EnqueueSegments(Operation, frozen=True):
             )
         for feature in self.features if named else ():
             draft.require(feature)
-        return BulkAdded(offset, floor, found, last)
+        return BulkAdded(offset, floor, found, last, old, behind)
+
+    def place(self, turn: Turn, number: int) -> int:
+        """Return the number of a job among those of its fair key, from 1 on, given its number in the call."""
+        return bisect_right(self.numbers[turn], number)
+
+    def _note_places(self, draft: Draft, behind: Mapping[Turn, int], last_sequence: int) -> None:
+        """Note the last place of each fair key, and of the jobs that are added behind all others."""
+        draft.jobs.last_sequence = last_sequence
+        if draft.header.fair:
+            for turn, base in behind.items():
+                note_place(draft, *turn, base + len(self.numbers[turn]))
+            for turn in self.late:
+                note_place(draft, *turn, last_sequence)
+            names = [job.entrypoint for _, job in self.few if job.fair_key is None]
+            names += [each.segment.entrypoint for each in self.segments if each.turn is None]
+            note_behind_all(draft, names, last_sequence)
 
     def _name(self, new: NewSegment, taken: Sequence[Span], draft: Draft, offset: int, now: datetime) -> None:
-        segment, offset, floor = new.segment, offset + new.behind, draft.header.attempt_floor if new.given else 0
+        segment, floor = new.segment, draft.header.attempt_floor if new.given else 0
         changes = {
             "taken": segment.taking(taken),
             "offset": offset,
@@ -417,6 +452,7 @@ class GivenJobs:
 
     Attributes:
         whole: the jobs with their payloads; None if they are not few.
+        numbers: the numbers of jobs with a fair key, in order.
     """
 
     def __init__(self, rest: str, created_at: datetime, most: int, most_bytes: int) -> None:
@@ -425,21 +461,22 @@ class GivenJobs:
         self._most, self._room = most, most_bytes
         self.whole: list[JobRecord] | None = []
         self._ids: dict[int, str] = {}
-        self._kinds: list[tuple[str, int]] = []
-        self._known_kinds: dict[tuple[str, int], tuple[str, int]] = {}
+        self.numbers: dict[Turn, array[int]] = {}
+        self._kinds: list[Any] = []  # the `Turn` of each job, with None for no key
+        self._known_kinds: dict[Any, Any] = {}
 
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool], contents: Sequence[object]) -> None:
-        """Add jobs, whose places are their numbers, from 1 on.
+    def add(self, jobs: Sequence[JobRecord], given: Sequence[bool], contents: Sequence[object]) -> Sequence[JobRecord]:
+        """Add jobs, whose places are their numbers, from 1 on. Return them, numbered among those of their fair key.
 
         Args:
             jobs: the jobs.
             given: for each, True if the caller has chosen its id.
             contents: the payload of each, which may be in an object.
         """
-        kinds, known = [(job.entrypoint, job.priority) for job in jobs], self._known_kinds
+        kinds, known = [(job.entrypoint, job.priority, job.fair_key) for job in jobs], self._known_kinds
         self._kinds += [known.setdefault(kind, kind) for kind in kinds]
         self._ids.update((job.sequence, job.id) for job, own in zip(jobs, given, strict=True) if own)
         if self.whole is not None:
@@ -448,6 +485,12 @@ class GivenJobs:
             self._room -= sum(map(len, payloads))
             if len(self.whole) > self._most or self._room < 0:
                 self.whole = None
+        return [job if job.fair_key is None else self._in_line(job) for job in jobs]
+
+    def _in_line(self, job: JobRecord) -> JobRecord:
+        numbers = self.numbers.setdefault((job.entrypoint, job.priority, job.fair_key or ""), array("I"))
+        numbers.append(job.sequence)
+        return job.evolve(sequence=len(numbers))
 
     def job(self, number: int, outcome: BulkAdded) -> Job:
         """Return a job as it was added, or that which was there; without its payload and options if it is not whole.
@@ -457,12 +500,15 @@ class GivenJobs:
             outcome: of its commit.
         """
         whole = None if self.whole is None else self.whole[number - 1]
-        alone, sequence = outcome.one_by_one.get(number), outcome.offset + number
-        if alone is not None and whole is not None and alone.sequence == sequence:
+        alone, kind = outcome.one_by_one.get(number), self._kinds[number - 1]
+        if alone is not None and whole is not None and number not in outcome.there:
             alone = alone.evolve(payload=whole.payload)  # which is in an object
         if alone is not None:
             return job_of(alone)
-        own, (entrypoint, priority) = self._ids.get(number), self._kinds[number - 1]
+        own, (entrypoint, priority, _) = self._ids.get(number), kind
+        base, sequence = outcome.behind.get(kind), outcome.offset + number
+        if base is not None:
+            sequence = base + bisect_right(self.numbers[kind], number)
         job_id = bulk_id(number, self._rest) if own is None else own
         job = whole or JobRecord(job_id, entrypoint, b"", JobStatus.QUEUED, number, self._created_at, priority)
         attempt = 0 if own is None else outcome.attempt

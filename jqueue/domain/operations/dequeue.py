@@ -22,8 +22,9 @@ from jqueue.domain.operations.base import GivenNames, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.operations.parents import end_gone_parents
 from jqueue.domain.operations.rules import fire_due
-from jqueue.domain.rules import with_claim
+from jqueue.domain.rules import KEY_SPANS, RatedKey, are_full, keys_over, with_claim
 from jqueue.domain.transitions import CLAIM
+from jqueue.domain.turns import note_turn
 
 
 def sought_names(names: object) -> tuple[str, ...]:
@@ -85,12 +86,16 @@ class Claims(Operation, frozen=True, kw_only=True):
         return [each.claim for each in result]
 
     def tidy(self, draft: Draft, now: datetime) -> None:
-        """Remove expired jobs, and enqueue the jobs of cron entries that are due."""
+        """Remove expired jobs, enqueue those of cron entries that are due, and forget keys if too many are counted."""
         drop_outlived(draft, now)
         if draft.jobs.order.unseen:
             end_gone_parents(draft)
-        if draft.header.schedules:
+        header = draft.header
+        if header.schedules:
             fire_due(draft, now)
+        if are_full(header.recent_keys):
+            for name, key in keys_over(header.recent_keys, header.entrypoints, now.timestamp()):
+                draft.forget(header.recent_keys[name], key)
 
 
 CALL_BYTES = 32 << 20
@@ -160,8 +165,12 @@ class Dequeue(Claims, frozen=True):
                 queued_at=None,
             )
             draft.move(ready, CLAIM, job, IN_PROGRESS)
+            if draft.header.turns:
+                note_turn(draft, job.entrypoint, job.priority, job.fair_key, job.sequence)
             if draft.header.entrypoints:
                 count_claims(draft, job.entrypoint, now, 1)
+                if (rated := draft.jobs.order.rated_key(job)) is not None:
+                    count_key(draft, rated, now)
             claimed.append(job)
             left -= len(job.payload)
         return claimed
@@ -193,3 +202,13 @@ def count_claims(draft: Draft, entrypoint: str, now: datetime, claims: int) -> N
     if rules is not None and rules.rate is not None and rules.per is not None:
         usage = with_claim(draft.header.recent.get(entrypoint, ()), now.timestamp(), rules.per, claims)
         draft.note(draft.header.recent, entrypoint, usage)
+
+
+def count_key(draft: Draft, rated: RatedKey, now: datetime) -> None:
+    """Note the claim of a job whose key has a rate limit."""
+    (entrypoint, key), header = rated, draft.header
+    usage, per = header.recent_keys, header.entrypoints[entrypoint].key_per
+    if entrypoint not in usage:
+        draft.note(usage, entrypoint, {})
+    spans = with_claim(usage[entrypoint].get(key, ()), now.timestamp(), per or 0.0, parts=KEY_SPANS)
+    draft.note(usage[entrypoint], key, spans)

@@ -58,6 +58,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.base import GivenClaim, GivenError, JobReference, Operation, Preparation
 from jqueue.domain.segments import Range, Span, size_of
 from jqueue.domain.transitions import ACK, BulkMove, Verb
+from jqueue.domain.turns import next_sequence
 
 
 def bulk_move(verb: Verb, held: Range, after: JobStatus, spans: Sequence[Span], now: datetime) -> BulkMove:
@@ -180,7 +181,7 @@ def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, *, dead: 
         if uncharged:
             changes["failures"] = max(0, job.failures - 1)
         elif "sequence" not in changes:
-            changes["sequence"] = draft.next_sequence()
+            changes["sequence"] = next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now)
         # a format that keeps no time of claims keeps no time of returns
         queued_at = job.queued_at if job.claimed_at is None else now
         after = job.evolve(status=QUEUED, **NO_CLAIM, queued_at=queued_at, **changes)
@@ -619,7 +620,7 @@ def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
 
 def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, error: str = STALE_ERROR) -> int:
     """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
-    jobs = sorted(stale, key=lambda job: job.sequence)
+    jobs = sorted(stale, key=lambda job: (job.sequence, job.id))
     for job in jobs:
         changes: dict[str, Any] = {}
         if not job.cancel_requested:

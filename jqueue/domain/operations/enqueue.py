@@ -58,6 +58,7 @@ from jqueue.domain.operations.parents import missing_parents
 from jqueue.domain.parents import PARENTS
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import ENQUEUE, Verb
+from jqueue.domain.turns import next_sequence
 
 LINE_BYTES = 240
 """About how many bytes a job takes in the blob besides its texts and its payload, with `END_BYTES`."""
@@ -135,6 +136,7 @@ class AddsJobs(Operation, frozen=True, kw_only=True):
     max_attempts: Positive | None = None
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
+    fair_key: str | None = None
     keep_result: Duration | None = None
     encoding: Encoding | None = None
 
@@ -289,6 +291,7 @@ class Enqueue(AddsOneJob, frozen=True):
             unique_for=prepared.unique_for,
             concurrency_key=self.concurrency_key,
             concurrency_limit=self.concurrency_limit,
+            fair_key=self.fair_key,
             keep_result=prepared.keep_result,
             payload_object=self.payload_object,
             group=self.group,
@@ -297,13 +300,16 @@ class Enqueue(AddsOneJob, frozen=True):
             encoding=self.encoding,
         )
 
-    def change(self, draft: Draft, now: datetime, created_at: datetime | None = None) -> JobRecord:
+    def change(
+        self, draft: Draft, now: datetime, created_at: datetime | None = None, place: int | None = None
+    ) -> JobRecord:
         """Add the job, unless a job with its id or its unique key is there already.
 
         Args:
             draft: the queue.
             now: the time of the commit.
             created_at: the time of the enqueue, from which a delay counts; None: `now`.
+            place: its sequence number; None: the next one.
         """
         drop_outlived(draft, now)  # first: an expired job with its id or key must not stand in for the new one
         is_given, unique_key, job_id = self.job_id is not None, self.unique_key, self.job_id or self.new_id
@@ -332,7 +338,9 @@ class Enqueue(AddsOneJob, frozen=True):
         if self.name_before is not None:
             check_named_in_time(self.name_before, now)
         floor = draft.header.attempt_floor if is_given else 0
-        job = self.job(draft.jobs.last_sequence + 1, now if created_at is None else created_at, floor)
+        if place is None:
+            place = next_sequence(draft, self.entrypoint, self.priority, self.fair_key, now)
+        job = self.job(place, now if created_at is None else created_at, floor)
         if job.after:
             job = job.evolve(waits_for=missing_parents(draft, job))
         return add(draft, job, ENQUEUE)
@@ -470,7 +478,8 @@ class Arrive(Operation, frozen=True):
         check_named_in_time(self.name_before, now)
         raised = max(0, draft.header.attempt_floor - job.attempt)
         attempts = {"attempt": job.attempt + raised, "attempts_before": job.attempts_before + raised}
-        job = job.evolve(sequence=draft.next_sequence(), **attempts, **NO_CLAIM)
+        place = next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now)
+        job = job.evolve(sequence=place, **attempts, **NO_CLAIM)
         return add(draft, job, Verb.ARRIVE)
 
     def _is_same(self, there: JobRecord) -> bool:

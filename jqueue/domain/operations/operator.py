@@ -18,6 +18,7 @@ from jqueue.domain.limits import check_name, check_priority, cut_error
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.transitions import Verb
+from jqueue.domain.turns import next_sequence
 
 CLOCKS_DIFFER = 60.0
 """Seconds by which the clocks of two writers may differ: a job may be that much younger than its segment."""
@@ -168,7 +169,7 @@ class Redrive(Operation, frozen=True):
         dead = [job for job in dead if self.group in (None, job.group)]
         left: dict[str, str] = {}
         redriven = 0
-        for job in sorted(dead, key=lambda job: job.sequence):
+        for job in sorted(dead, key=lambda job: (job.sequence, job.id)):
             holder = None if job.unique_key is None else draft.key_holder(job.unique_key, now)
             if holder is None:
                 self._queue(draft, job, now, redriven)
@@ -191,7 +192,7 @@ class Redrive(Operation, frozen=True):
             queued_at=now,
             run_at=now + timedelta(seconds=seconds) if seconds else None,
             expires_at=None,
-            sequence=draft.next_sequence(),
+            sequence=next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now),
             steps=() if self.fresh else job.steps,
         )
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)

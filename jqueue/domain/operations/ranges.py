@@ -30,6 +30,7 @@ from jqueue.domain.segments import (
     without,
 )
 from jqueue.domain.transitions import BulkMove, Verb
+from jqueue.domain.turns import clock_of
 
 Claiming = TypeVar("Claiming", bound=Claims)
 
@@ -40,8 +41,9 @@ class ClaimRange(Claims, frozen=True):
     """Claim rows of a segment as one. Its result is a list: the claim, or nothing if the next job is not in a segment.
 
     The rows follow each other, wait, and were claimed equally often: a range ends before the first other row. Jobs that
-    keep a result or their unique key, expire, or have a concurrency key are never in a range: a dequeue claims each of
-    them by itself. With `through`, it claims only from a segment without a job whose `sequence` is larger.
+    keep a result or their unique key, expire, have a concurrency key or a fair key, or take turns with such jobs, are
+    never in a range: a dequeue claims each of them by itself. With `through`, it claims only from a segment without a
+    job whose `sequence` is larger.
 
     Attributes:
         entrypoint: of the jobs.
@@ -100,6 +102,8 @@ class ClaimRange(Claims, frozen=True):
             return None
         name, row = place
         segment, index = rows.current(name), rows.indexes.get(name)
+        if clock_of(self.entrypoint, draft.jobs[job_id].priority) in draft.header.turns:
+            return None  # jobs with a fair key come between its rows
         if rows.damage_of(name) is not None or (segment is not None and not self._may_be_range(segment)):
             return None
         if segment is None or index is None:

@@ -118,25 +118,26 @@ class SetLimits(_OnEntrypoint, frozen=True):
         running: number of its jobs that may be in progress at once; None means any number.
         rate: number of its jobs that may be claimed within any time of length `per`; None means any number.
         per: the window of `rate`, a timedelta or seconds: more than 0, given if `rate` is.
+        key_rate: the same for its jobs with the same `concurrency_key`, or if they have none, `fair_key`.
+        key_per: the window of `key_rate`.
         by: "operator" for limits that stay until `Reset`; "program" for those that a program declares at each start.
     """
 
     running: Positive | None = None
     rate: Positive | None = None
     per: Duration | None = None
+    key_rate: Positive | None = None
+    key_per: Duration | None = None
     by: SetBy = ""
 
     def prepared(self, preparation: Preparation) -> SetLimits:
         """Return the operation, checked, with the window in seconds."""
         checked = super().prepared(preparation)
         running = None if self.running is None else check_integer("running", self.running, 1, COUNT_MAX)
-        if (self.rate is None) != (self.per is None):
-            raise InvalidJobError("give rate and per together: rate=100, per=60 means 100 jobs a minute")
-        per = None if self.per is None else to_seconds("per", self.per)
-        rate = None if self.rate is None else check_integer("rate", self.rate, 1, COUNT_MAX)
-        if per == 0:
-            raise InvalidJobError("per must be more than 0 seconds")
-        return replace(checked, running=running, rate=rate, per=per, by=_checked(self.by))
+        rate, per = _checked_rate("rate", self.rate, "per", self.per)
+        key_rate, key_per = _checked_rate("key_rate", self.key_rate, "key_per", self.key_per)
+        rates = {"rate": rate, "per": per, "key_rate": key_rate, "key_per": key_per}
+        return replace(checked, running=running, **rates, by=_checked(self.by))
 
     def change(self, draft: Draft, now: datetime) -> EntrypointRules | None:
         """Set the limits. Earlier claims count too, if the entrypoint had a rate limit when they were made.
@@ -147,8 +148,9 @@ class SetLimits(_OnEntrypoint, frozen=True):
         Raises:
             QueueFullError: too many entrypoints have limits or pauses.
         """
-        per = None if self.per is None else to_seconds("per", self.per)
-        limits: dict[str, Any] = {"max_running": self.running, "rate": self.rate, "per": per}
+        windows = {name: getattr(self, name) for name in ("per", "key_per")}
+        limits: dict[str, Any] = {each: None if per is None else to_seconds(each, per) for each, per in windows.items()}
+        limits |= {"max_running": self.running, "rate": self.rate, "key_rate": self.key_rate}
         before = draft.header.entrypoints.get(self.entrypoint, EntrypointRules())
         if self.by == "program" and before.declared is not None:
             limits = {"declared": EntrypointRules(**limits)}
@@ -156,6 +158,18 @@ class SetLimits(_OnEntrypoint, frozen=True):
             limits["declared"] = EntrypointRules(**given(before))
         draft.change_rules(self.entrypoint, **limits)
         return draft.header.entrypoints.get(self.entrypoint) if self.by == "program" else None
+
+
+def _checked_rate(name: str, rate: object, of_window: str, per: Any) -> tuple[int | None, float | None]:
+    if (rate is None) != (per is None):
+        together = f"{name}=100, {of_window}=60 means 100 jobs a minute"
+        raise InvalidJobError(f"give {name} and {of_window} together: {together}")
+    if rate is None:
+        return None, None
+    seconds = to_seconds(of_window, per)
+    if not seconds:
+        raise InvalidJobError(f"{of_window} must be more than 0 seconds")
+    return check_integer(name, rate, 1, COUNT_MAX), seconds
 
 
 class Configure(Operation, frozen=True, kw_only=True):

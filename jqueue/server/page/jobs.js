@@ -205,6 +205,7 @@ function facts(job) {
     row("Claim timeout", job.claim_timeout && duration(job.claim_timeout)),
     row("Unique key", job.unique_key && foreign(job.unique_key)),
     row("Concurrency key", job.concurrency_key && [foreign(job.concurrency_key), `, ${job.concurrency_limit ?? 1} at once`]),
+    row("Fair key", job.fair_key && foreign(job.fair_key)),
     row("Result is kept", job.keep_result && duration(job.keep_result)),
     Object.entries(job.headers ?? {}).map(([name, value]) => row(["Header ", foreign(name)], foreign(value))),
     row("Payload", bytes(job.payload_bytes)));

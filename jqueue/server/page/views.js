@@ -94,8 +94,8 @@ export function overview({ state, samples, query, actions, view, redraw }) {
   ];
 }
 
-function rulesOf({ name, paused, max_running, rate, per }) {
-  const seen = { paused, max_running, rate, per };
+function rulesOf({ name, paused, max_running, rate, per, key_rate, key_per }) {
+  const seen = { paused, max_running, rate, per, key_rate, key_per };
   return { name, body: { entrypoint: name, seen }, values: seen };
 }
 
@@ -206,17 +206,20 @@ export function schedules({ state, actions }) {
 }
 
 export function limits({ state, actions, view, redraw }) {
-  const limited = (row) => row.paused || row.by_operator || row.max_running !== null || row.rate !== null, all = state.rows.filter(limited);
+  const limited = (row) => row.paused || row.by_operator || [row.max_running, row.rate, row.key_rate].some((each) => each !== null);
+  const all = state.rows.filter(limited);
   all.push(...state.rows.filter((row) => !limited(row)));
   const shown = view.all ? all : all.slice(0, Math.max(SHOWN, all.filter(limited).length)), more = all.length - shown.length;
   const columns = ["Entrypoint", figure("In progress"), figure("At most"), figure("Rate"), "Claims", hidden("Actions")];
   const rows = shown.map((row) => ({ key: `l:${row.name}`, cells: [
     [foreign(row.name), origin(row)], count(row.in_progress), row.max_running === null ? "no limit" : count(row.max_running),
-    row.rate === null ? "no limit" : `${count(row.rate)} in ${duration(row.per)}`,
+    (row.rate === null ? "no limit" : `${count(row.rate)} in ${duration(row.per)}`) +
+      (row.key_rate === null ? "" : `; ${count(row.key_rate)} in ${duration(row.key_per)} by key`),
     row.paused ? h("span", { class: "badge paused" }, "paused") : "open",
     actions.row(["limit", row.by_operator && "reset-limits", row.paused ? "resume" : "pause"], rulesOf(row)),
   ] }));
-  const open = { body: { seen: { paused: false, max_running: null, rate: null, per: null } } };
+  const open = { body: { seen: { paused: false, max_running: null, rate: null, per: null,
+    key_rate: null, key_per: null } } };
   return [heading("Limits", actions.button("limit", open, "Another entrypoint…")),
     table("Limits of entrypoints", columns, rows, "No entrypoints yet."),
     more > 0 && h("p", { class: "pager" }, h("button", { type: "button", onclick: () => [view.all = true, redraw()] },

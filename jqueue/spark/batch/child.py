@@ -283,7 +283,7 @@ def work(
         return
     handlers = {name: worker.wrap(handler) for name, handler in worker.handlers.items()}
     for handler in handlers.values():  # the driver declares the limits, and commits the ends of jobs
-        options = replace(handler.options, max_running=None, rate=None)
+        options = replace(handler.options, max_running=None, rate=None, rate_per_key=None)
         if options.seconds is None:
             options = replace(options, timeout=task.timeout)
         if task.results and options.keep_result is None:

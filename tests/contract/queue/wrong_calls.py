@@ -319,6 +319,9 @@ class RefusedRulesContract(RefusalsContract, QueueContractBase):
             calls = self.calls(queue.limit, {"entrypoint": "work"}, {"running": BAD_COUNTS, "rate": [5], "per": [5]})
             calls += self.calls(queue.limit, {"entrypoint": "work", "per": 5}, {"rate": [*BAD_COUNTS, None]})
             calls += self.calls(queue.limit, {"entrypoint": "work", "rate": 5}, {"per": [*BAD_DURATIONS, 0, None]})
+            calls += self.calls(
+                queue.limit, {"entrypoint": "work", "key_rate": 5}, {"key_per": [*BAD_DURATIONS, 0, None]}
+            )
             calls += self.calls(queue.limit, {}, {"entrypoint": [*BAD_NAMES, None]})
             for verb in (queue.pause, queue.resume):
                 calls += self.calls(verb, {}, {"entrypoint": [*BAD_NAMES, None]})
