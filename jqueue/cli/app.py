@@ -26,6 +26,7 @@ class Commands(CommandGroup):
         "changes": "cancel redrive purge update",
         "queue": "stats pause resume stop limit configure init",
         "cron": "schedule",
+        "groups": "group",
         "history": "history",
         "metrics": "metrics",
         "dashboard": "dashboard serve",

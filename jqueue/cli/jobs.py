@@ -419,6 +419,7 @@ def _facts(job: Job, now: datetime) -> dict[str, str]:
         "unique key": job.unique_key,
         "concurrency key": None if key is None else f"{key} (at most {job.concurrency_limit or 1} at once)",
         "fair key": job.fair_key,
+        "group": job.group,
         "headers": f"{', '.join(sorted(job.headers))} (values are hidden)" if job.headers else None,
         "cancelled": "its worker will be told to stop at its next heartbeat" if job.cancel_requested else None,
         "payload size": size(_size_of(job))

@@ -62,6 +62,7 @@ FILTERS: Mapping[str, Any] = {
         ),
     ],
     "id": Annotated[str | None, option("PREFIX", "Only jobs whose id begins like this.")],
+    "group": Annotated[str | None, option("ID", "Only jobs of this group.")],
 }
 """The type of each option that chooses jobs, by the name of its parameter. None means that it was not given."""
 
@@ -110,7 +111,7 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
     Raises:
         RefusedError: an option has a wrong value. The message names the option, but does not repeat the value.
     """
-    for name in ("entrypoint", "holder", "key", "error", "payload", "id"):
+    for name in ("entrypoint", "holder", "key", "error", "payload", "id", "group"):
         texts = given.get(name)
         if "" in (texts if isinstance(texts, list) else [texts]):
             raise RefusedError(f"--{name} is empty: give a text, or leave it out")
@@ -128,7 +129,7 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
         older_than=_age("--older-than", given.get("older_than")),
         newer_than=_age("--newer-than", given.get("newer_than")),
         id_prefix=given.get("id"),
-        **{name: given.get(name) for name in ("holder", "key", "error", "payload")},
+        **{name: given.get(name) for name in ("holder", "key", "error", "payload", "group")},
     )
 
 

@@ -94,6 +94,7 @@ class ShownLife(ShownJob):
     fair_key: str | None
     unique_for: float | None
     keep_result: float | None
+    group: str | None
     encoding: str | None
     errors: list[ShownError]
     error_bytes_dropped: int

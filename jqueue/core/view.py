@@ -222,7 +222,7 @@ class QueueView:
         if selection != Selection(selection.phases, selection.entrypoints) or phases == {Phase.EXPIRED}:
             return sum([1 async for _ in self.jobs(now, selection)])
         number = sum([1 async for _ in self._hot(now, selection, {})])
-        segments = self._segments(selection.entrypoints)
+        segments = self._segments(selection)
         for name, segment in segments.items():
             due = await self._due(name, segment, now.timestamp()) if phases & {Phase.READY, Phase.SCHEDULED} else 0
             number += due * (Phase.READY in phases) + (segment.waiting - due) * (Phase.SCHEDULED in phases)
@@ -252,7 +252,7 @@ class QueueView:
             timed = replace(self, until=asyncio.get_running_loop().time() + seconds)
 
             async def count(entrypoint: str) -> None:
-                await timed._count_rows(builder, timed._segments(frozenset({entrypoint})))
+                await timed._count_rows(builder, timed._segments(Selection(entrypoints=frozenset({entrypoint}))))
 
             await some_at_once(count, sorted({each.entrypoint for each in segments.values()}))
             builder.warnings += self.damage()
@@ -378,7 +378,7 @@ class QueueView:
         self, now: datetime, selection: Selection, damage: dict[str, str]
     ) -> AsyncGenerator[JobRecord, None]:
         """Yield the chosen jobs of segments. If only jobs in progress are chosen, they come in the order of claims."""
-        segments, statuses = self._segments(selection.entrypoints), frozenset(selection.statuses or JobStatus)
+        segments, statuses = self._segments(selection), frozenset(selection.statuses or JobStatus)
         ranges: list[Range] = []
         if JobStatus.IN_PROGRESS in statuses:
             ranges = [each for each in self.header.ranges.values() if each.segment in segments]
@@ -473,7 +473,7 @@ class QueueView:
         """
         scheduled, prefix = after is not None, selection.id_prefix or ""
         sources: list[Source] = [] if due is None else [(FIRST, due)]
-        for name, segment in self._segments(selection.entrypoints).items():
+        for name, segment in self._segments(selection).items():
             if segment.scheduled == scheduled and segment.waiting:
                 jobs = self._waiting_in(name, segment, prefix, damage, after)
                 sources.append((segment.head.place(scheduled=scheduled), jobs))
@@ -497,7 +497,7 @@ class QueueView:
         A chunk is read when its best row comes up, and the rows that may be yielded are held.
         """
         chunks: list[tuple[Place, str, int]] = []
-        segments, at, prefix = self._segments(selection.entrypoints), now.timestamp(), selection.id_prefix or ""
+        segments, at, prefix = self._segments(selection), now.timestamp(), selection.id_prefix or ""
         for name, segment in segments.items():
             if segment.scheduled and segment.waiting and segment.head.since <= at:
                 try:
@@ -615,10 +615,15 @@ class QueueView:
 
     # Segments
 
-    def _segments(self, entrypoints: frozenset[str] = frozenset()) -> Mapping[str, Segment]:
-        """Return the segments of some entrypoints; all if there are none."""
-        segments = self.header.segments
-        return {name: each for name, each in segments.items() if not entrypoints or each.entrypoint in entrypoints}
+    def _segments(self, selection: Selection = EVERY_JOB) -> Mapping[str, Segment]:
+        """Return the segments that may hold jobs of a selection, by its entrypoints and its group."""
+        names, group = selection.entrypoints, selection.group
+        fitting = (
+            (name, each)
+            for name, each in self.header.segments.items()
+            if (not names or each.entrypoint in names) and group in (None, each.group)
+        )
+        return dict(fitting)
 
     def _ranges(self, name: str) -> list[Range]:
         """Return the ranges of a segment that are claimed."""

@@ -1,0 +1,159 @@
+"""Groups: exact numbers wherever the members are, bounded tables, and a job that nothing keeps from being enqueued."""
+
+import json
+
+import pytest
+
+from jqueue import (
+    BrokerQueue,
+    DirectQueue,
+    InMemoryStorage,
+    InvalidJobError,
+    JobStatus,
+    Limits,
+    QueueFullError,
+    migrate,
+)
+from jqueue.domain import groups
+from jqueue.domain.operations.segments import DropRows
+from jqueue.errors import GroupEndedError
+from jqueue.operations import CancelGroup, CloseGroup, Enqueue, OpenGroup
+from tests.tiny_segments import spilled, tiny_queue
+
+
+async def numbers(group):
+    status = await group.status()
+    return status.added, status.done, status.gone, status.waiting
+
+
+async def test_members_in_segments_are_counted_and_claimed_one_by_one():
+    storage = InMemoryStorage()
+    async with tiny_queue(storage) as queue:
+        async with queue.group("many", then=Enqueue("sum")) as group:
+            await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(40))
+            await queue.enqueue_many(Enqueue("work", b"x") for _ in range(20))
+        assert (40, 0, 0, 40) == await numbers(group)
+        await spilled(queue)
+        state = await queue.read_state(hot=True)
+        assert {"many", None} == {segment.group for segment in state.segments.values()}
+        found = await queue.claim_range("work", 50)
+        assert found is None or found.entry.group is None
+        jobs = [job for job in await queue.dequeue("work", batch_size=100) if job.group == "many"]
+        await queue.ack_many(jobs[:-1])
+        assert [] == await queue.dequeue("sum")
+        await queue.ack(jobs[-1])
+        assert 1 == len(await queue.dequeue("sum"))
+    async with DirectQueue(storage) as other:  # the numbers are those of the header
+        assert (await other.group("many").status()).done == len(jobs)
+
+
+@pytest.mark.parametrize("way", ["purge", "cancel", "drop"])
+async def test_members_that_leave_with_their_segments_are_gone(way):
+    async with tiny_queue(InMemoryStorage()) as queue:
+        async with queue.group(then=Enqueue("sum")) as group:
+            await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(40))
+        [running] = await queue.dequeue("work")
+        if way == "purge":
+            assert 39 == await queue.purge(status=JobStatus.QUEUED, entrypoint="work")
+        elif way == "cancel":
+            await group.cancel()
+        else:
+            segments = (await queue.read_state(hot=True)).segments
+            await queue.apply(*(DropRows(name, ((0, each.rows),)) for name, each in segments.items()))
+            await queue.purge(status=JobStatus.QUEUED, entrypoint="work")
+        assert (40, 0, 39, 1) == await numbers(group)
+        await queue.ack(running)
+        assert (0 if way == "cancel" else 1) == len(await queue.dequeue("sum"))
+        assert (await group.wait()).ended
+
+
+async def test_an_ack_of_a_member_encodes_one_line_and_a_header_of_constant_size():
+    sizes = []
+    for members in (10, 2000):
+        storage = InMemoryStorage()
+        async with BrokerQueue(storage, limits=Limits(hot_bytes=None)) as queue:
+            async with queue.group("g", then=Enqueue("sum", b"payload")) as group:
+                await group.enqueue_many(Enqueue("work", b"%d" % number) for number in range(members))
+            [job] = await queue.dequeue("work")
+            before = queue._engine.blob.lines_encoded
+            await queue.ack(job)
+            assert before == queue._engine.blob.lines_encoded, "the line of an acked job is only dropped"
+            [other] = await queue.dequeue("work")
+            assert before + 1 == queue._engine.blob.lines_encoded
+            line = next(each for each in (await storage.read())[0].splitlines() if other.id.encode() in each)
+            assert len(b',"group":"g"') == len(line) - len(line.replace(b',"group":"g"', b""))
+            sizes.append(len(json.dumps((await queue.read_state()).model_dump(mode="json")["groups"])))
+    assert sizes[1] - sizes[0] <= len("2000") - len("10")
+
+
+async def test_the_job_that_follows_fits_into_a_full_queue():
+    async with DirectQueue(InMemoryStorage(), limits=Limits(blob_bytes=20_000, hot_bytes=None)) as queue:
+        async with queue.group(then=Enqueue("sum", b"x" * 3000, delay=0, keep_result=60)) as group:
+            await group.enqueue("work")
+        with pytest.raises(QueueFullError):
+            for _ in range(100):
+                await queue.enqueue("other", b"x" * 500)
+        [job] = await queue.dequeue("work")
+        await queue.ack(job)
+        [summary] = await queue.dequeue("sum")
+        assert (b"x" * 3000, 60.0) == (summary.payload, summary.keep_result)
+        with pytest.raises(QueueFullError, match="group"):
+            async with queue.group(then=Enqueue("sum", b"x" * 9000)):
+                pass
+
+
+async def test_groups_are_bounded_and_ended_ones_are_forgotten(monkeypatch):
+    monkeypatch.setattr("jqueue.domain.operations.groups.GROUPS_KEPT", 3)
+    monkeypatch.setattr("jqueue.domain.operations.groups.ENDED_KEPT", 2)
+    async with DirectQueue(InMemoryStorage()) as queue:
+        for number in range(6):
+            async with queue.group(f"{number}"):
+                pass
+        assert len((await queue.read_state()).groups) == 3
+        await queue.apply(*(OpenGroup(f"open {number}") for number in range(3)))
+        with pytest.raises(QueueFullError, match="3 groups have not ended"):
+            await queue.apply(OpenGroup("one more"))
+        await queue.apply(CloseGroup("open 0"), OpenGroup("open 1"))
+        await queue.apply(OpenGroup("one more"))
+        with pytest.raises(GroupEndedError, match="never opened, or ended long ago"):
+            await queue.apply(CancelGroup("0"))
+    assert groups.GROUPS_KEPT == 1000
+
+
+async def test_a_queue_without_groups_does_not_name_them_and_one_with_them_does():
+    async with DirectQueue(InMemoryStorage()) as queue:
+        await queue.enqueue("work")
+        assert "groups" not in (await queue.read_state()).critical
+        await queue.apply(OpenGroup("a"))
+        assert "groups" in (await queue.read_state()).critical
+
+
+@pytest.mark.parametrize("options", [{"job_id": "a"}, {"unique_key": "a"}, {"group": "a"}, {"after": ("a",)}])
+async def test_nothing_may_keep_the_job_that_follows_from_being_enqueued(options):
+    async with DirectQueue(InMemoryStorage()) as queue:
+        with pytest.raises(InvalidJobError, match=f"then takes no {next(iter(options))}"):
+            await queue.group(then=Enqueue("sum", **options)).__aenter__()
+        with pytest.raises(InvalidJobError, match="got str"):
+            await queue.group(on_end="sum").__aenter__()  # type: ignore[arg-type]
+
+
+async def test_a_member_does_not_move_to_a_queue_that_does_not_know_its_group():
+    source, target = DirectQueue(InMemoryStorage()), DirectQueue(InMemoryStorage())
+    async with source, target:
+        async with source.group("parts", then=Enqueue("sum")) as group:
+            await group.enqueue("work", job_id="member")
+        [[reason, ids]] = (await migrate(source, target)).refused.items()
+        assert "Group 'parts' is not known to the queue" in reason
+        assert ["member"] == ids
+        assert (1, 0, 0, 1) == await numbers(group)
+        assert await source.find("member") is not None
+
+
+async def test_two_enqueues_of_one_member_count_once_and_a_replaced_one_is_gone():
+    async with DirectQueue(InMemoryStorage()) as queue:
+        async with queue.group() as group:
+            for _ in range(2):
+                await group.enqueue("work", job_id="a")
+            await group.enqueue("work", unique_key="k")
+            await group.enqueue("work", unique_key="k", on_conflict="replace")
+        assert (3, 0, 1, 2) == await numbers(group)
