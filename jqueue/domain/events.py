@@ -194,7 +194,7 @@ def events_in(text: Raw) -> list[HistoryEvent]:
         waited, ran = (seconds, None) if verb == Verb.CLAIM else (None, seconds)
         created_at = None if age is None else at - timedelta(seconds=age)
         shared = number, at, verb, job_id, entrypoint, before, after, attempt, holder
-        named = tuple(SegmentSpans(*each) for each in rows)
+        named = tuple(SegmentSpans(*each) for each in rows) if rows else ()
         events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, named, asked_by))
     return events
 

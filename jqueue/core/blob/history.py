@@ -449,7 +449,7 @@ class HistoryReader(msgspec.Struct):
             except InvalidBlobError as error:
                 self._note_damaged(first, f"{error}", last_number(content))
             else:
-                for number, event in enumerate(self._in_lines(lines), 1):
+                for number, event in enumerate(self._in_lines(lines, is_wanted=self.wanted in content), 1):
                     yield event
                     if number % EVENTS_PER_SLICE == 0:
                         await asyncio.sleep(0)
@@ -483,18 +483,18 @@ class HistoryReader(msgspec.Struct):
                 except ValueError:
                     self.gaps.append((first, last))
 
-    def _in_lines(self, lines: Sequence[bytes]) -> Iterator[HistoryEvent]:
+    def _in_lines(self, lines: Sequence[bytes], *, is_wanted: bool) -> Iterator[HistoryEvent]:
         """Yield the wanted events of an object, the newest first."""
-        for line in reversed(lines):
-            number = number_of(line)
-            if number >= self._below:
-                continue
-            if number <= self.after:
-                return
-            self._reach(number, number)
+        above, first, last = self._below, number_of(lines[0]), number_of(lines[-1])
+        if last - first + 1 == len(lines):
+            self._reach(first, last)
+        else:  # some could not be read when the object was written
+            for number in map(number_of, reversed(lines)):
+                self._reach(number, number)
+        for line in reversed(lines if is_wanted else ()):
             if self.wanted in line:
                 event = _decode(line)
-                if self.since is None or event.at >= self.since:
+                if self.after < event.number < above and (self.since is None or event.at >= self.since):
                     yield event
 
     def _reach(self, first: int, last: int) -> None:
