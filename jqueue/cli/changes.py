@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -22,7 +23,7 @@ from jqueue.cli.columns import in_chunks
 from jqueue.cli.help import RefusedError
 from jqueue.cli.jobs import one_job
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
-from jqueue.cli.options import FILTERS, duration, expanding, seconds_apart, selection_of, time
+from jqueue.cli.options import FILTERS, STDIN, duration, expanding, seconds_apart, selection_of, time
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, show, show_json, tell
 from jqueue.cli.progress import jobs_counted, reading
@@ -411,10 +412,30 @@ def cancel(
     change_jobs(url, choice, change)
 
 
-@choosing("dead", "status", "holder")
+def _content_of(file: str) -> bytes:
+    """Return the content of a file, or of the standard input.
+
+    Raises:
+        RefusedError: it cannot be read.
+    """
+    try:
+        return sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+    except OSError as error:
+        raise RefusedError(f"the file of the payload cannot be read: {error.strerror}") from None
+
+
+@choosing("dead", "status", "holder", "payload")
 def redrive(
     url: URL,
     choice: Choice,
+    payload: Annotated[
+        str | None,
+        option(
+            "FILE|TEXT",
+            "With an ID: a file with a new payload for the job, or - for the standard input. Without an ID: only jobs "
+            "whose payload has this text in it.",
+        ),
+    ] = None,
     stale: Annotated[
         str | None,
         option(
@@ -432,6 +453,8 @@ def redrive(
 ) -> None:
     """Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.
 
+    A job whose payload does not fit its handler can get another one: ID --payload FILE. It keeps its encoding.
+
     A job stays dead if another job has taken its unique key meanwhile. With --delay and --rate, a service that has just
     come back does not get all of them at once.
 
@@ -442,6 +465,13 @@ def redrive(
 
     Exits with 1 if some of the jobs stay dead, or had changed meanwhile.
     """
+    content = None
+    if payload is not None and choice.job_id is None:
+        choice = choice._replace(
+            selection=replace(choice.selection, payload=selection_of({"payload": payload}).payload)
+        )
+    elif payload is not None:
+        content = _content_of(payload)
     if stale is not None:
         if delay is not None or rate is not None or fresh:
             raise RefusedError("--stale revokes claims at once: give it without --delay, --rate and --fresh")
@@ -450,7 +480,7 @@ def redrive(
     apart = 0.0 if rate is None else seconds_apart("--rate", rate)
     change = JobChange(
         done="redriven",
-        operation=lambda job, before: Redrive(job.id, delay=first + apart * before, fresh=fresh),
+        operation=lambda job, before: Redrive(job.id, delay=first + apart * before, fresh=fresh, payload=content),
         phases=frozenset({Phase.DEAD}),
         answer=lambda *_: ({"redriven": 1}, "is queued again"),
         refused=_refused("only a dead job can be queued again"),

@@ -10,11 +10,11 @@ import inspect
 import math
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, get_args
+from typing import Annotated, Any, BinaryIO, Literal, get_args, get_origin
 
 from jqueue.cli.help import RefusedError
 from jqueue.cli.parameters import argument, option
@@ -315,6 +315,8 @@ def flag_of(name: str, option: Option) -> str:
 
 def _kind(option: Option) -> Any:
     kind = option.kind
+    if get_origin(option.type) is Sequence:
+        return Sequence
     if isinstance(kind, type):
         return Mapping if issubclass(kind, Mapping) else kind
     return str  # a Literal: its values are texts, and the queue checks them
@@ -322,9 +324,9 @@ def _kind(option: Option) -> Any:
 
 def _annotation(listed: Option) -> Any:
     kind = _kind(listed)
-    choices = get_args(listed.type) if not isinstance(listed.kind, type) else ()
-    metavar = "|".join(choices) if choices else _KINDS[kind][0]
-    taken: Any = int | None if kind is int else list[str] | None if kind is Mapping else str | None
+    literals = [each for each in (listed.type, *get_args(listed.type)) if get_origin(each) is Literal]
+    metavar = "|".join(get_args(literals[0])) if literals else _KINDS[kind][0]
+    taken: Any = int | None if kind is int else list[str] | None if kind in (Mapping, Sequence) else str | None
     return Annotated[taken, option(metavar, _help(listed), flag_of(listed.name, listed))]
 
 
@@ -342,5 +344,6 @@ _KINDS: Mapping[Any, tuple[str, Callable[[str, Any], Any]]] = {
     timedelta: ("DURATION", duration),
     datetime: ("TIME", time),
     Mapping: ("NAME=TEXT", pairs),
+    Sequence: ("ID", lambda flag, value: value),
 }
 """The name of the values of each kind of option in the help, and the function that reads one."""

@@ -435,7 +435,8 @@ async def _log_queue(queue: BlobQueue | StoreQueue, handled: Container[str]) -> 
     waiting = {name: each.ready for name, each in (stats.entrypoints or {}).items() if each.ready}
     others = [f"{printable(name)} ({ready})" for name, ready in waiting.items() if name not in handled]
     more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
-    logger.info(
+    logger.log(
+        logging.WARNING if others else logging.INFO,
         "%s has %s, %s in progress, %s scheduled, %s dead%s",
         name_of(queue),
         counted(stats.ready, "ready job"),

@@ -55,7 +55,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         wait: a dequeue can wait for jobs.
         size_limit: refuses new jobs with QueueFullError before the queue is too large to handle.
         cancel_running: `cancel(running=True)`. The worker that holds the job learns of it at its next heartbeat.
-        reschedule: `reschedule` and `reprioritise`.
+        reschedule: `reschedule`, `reprioritise` and `redrive(payload=)`.
         limits: `pause` and `resume`, `limit`, and `concurrency_key`.
         retention: `configure(dead_retention=)`.
         results: `keep_result`, the `result` of an ack, and the verb `result` that waits for it.
@@ -796,6 +796,7 @@ class Operator(SupportsApply, Protocol):
         delay: Duration = 0,
         every: Duration = 0,
         fresh: bool = False,
+        payload: bytes | None = None,
         deadline: Duration | None = None,
     ) -> Redriven:
         """Queue dead jobs again: one by its id, those of an entrypoint, or all. Return their number.
@@ -808,6 +809,7 @@ class Operator(SupportsApply, Protocol):
             delay: time from now before which no job is claimed.
             every: time from one job to the next: with 6 seconds, ten jobs a minute become ready.
             fresh: True to do the steps of the jobs again that are done.
+            payload: a new payload for the job `job_id`, in the encoding that it has; None: it keeps its own.
             deadline: maximum time for the call.
 
         Raises:

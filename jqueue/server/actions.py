@@ -208,6 +208,11 @@ def _redrive(job_id: str, values: Values) -> Operation:
     return Redrive(job_id, delay=delay, fresh=bool(values["fresh"]))
 
 
+def _edit(job_id: str, values: Values) -> Operation:
+    """Return the operation that queues a dead job again with the payload that was entered."""
+    return Redrive(job_id, fresh=True, payload=_payload(values) or b"")
+
+
 def _old_time(job: Job) -> tuple[str, dict[str, Any]]:
     return "reschedule", {"delay": "0s", "run_at": None if job.run_at is None else job.run_at.timestamp()}
 
@@ -255,6 +260,11 @@ ACTIONS: Mapping[str, Action] = {
             Field("fresh", "Do finished steps again", "tick"),
         ),
         states=_DEAD, needs=("dead_letters",),
+    ),
+    "edit": Action(
+        "one job", "Edit…", "Queue this job again with another payload?",
+        "Show the payload first to correct it here. Its steps are done again.", "Queue again", "Queued again", _edit,
+        _PAYLOAD, states=_DEAD, needs=("dead_letters", "reschedule"),
     ),
     "remove": Action(
         "job", "Remove…", "Remove {these} for good?",
@@ -409,7 +419,9 @@ class Request:
         action, body = ACTIONS[self.name], self.body
         before = max(0, Field("before", "", "integer").of(body) or 0)
         values = {each.name: each.of(body) for each in action.fields} | {"run_at": body.get("run_at"), "before": before}
-        if action.on == "job":
+        if action.on == "one job" and "id" not in body:
+            raise InvalidJobError("'id' is missing: this is done to one job at a time")
+        if action.on in ("job", "one job"):
             return await self._on_jobs(action, values)
         if action.on == "entrypoint":
             return await self._on_rules(action, values)

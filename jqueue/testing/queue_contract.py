@@ -520,6 +520,17 @@ class QueueContract(QueueContractBase):
             assert [dead[1].id, dead[3].id] == ids(await queue.dequeue(batch_size=9))
             assert await queue.redrive() == 0
 
+    async def test_a_dead_job_is_redriven_with_another_payload(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 1, ["dead_letters", "reschedule"]) as [queue]:
+            dead = await self.dead_job(queue, "a")
+            with pytest.raises(InvalidJobError, match="give its job_id"):
+                await queue.redrive(payload=b"new")
+            with pytest.raises(InvalidJobError):
+                await queue.redrive(dead.id, payload=b"x" * (2**31))
+            assert await queue.redrive(dead.id, payload=b"new") == 1
+            [job] = await queue.dequeue()
+            assert (job.id, job.payload, job.encoding, job.failures) == (dead.id, b"new", dead.encoding, 1)
+
     async def test_redriven_jobs_become_ready_one_after_the_other(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 1, ["dead_letters", "delay", "reschedule"]) as [queue]:
             dead = [await self.dead_job(queue, name) for name in ("a", "b")]

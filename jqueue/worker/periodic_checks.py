@@ -18,9 +18,6 @@ MOST_SKIPPED = 20
 """Largest number of checks until the next look for jobs without a handler. Each look asks the store. It doubles while
 there are none: an idle worker would ask for little else."""
 
-WARN_AGAIN_AFTER = 60
-"""Number of checks after which an entrypoint without a handler is named again."""
-
 MAX_NAMED = 10
 """Largest number of handlers or entrypoints that one check names."""
 
@@ -29,7 +26,7 @@ async def check_regularly(state: RunState) -> None:
     """Check each minute for handlers and jobs to warn about, until cancelled. A drain ignores jobs of others."""
     checks, next_look, skipped = 0, 0, 1
     waiting: dict[str, int] = {}  # at the last look: entrypoints without a handler here, and their number of jobs
-    warned: dict[str, int] = {}  # the check from which an entrypoint that was named is named again
+    warned: set[str] = set()  # the entrypoints that were named
     while True:
         await asyncio.sleep(CHECK_EVERY)
         checks += 1
@@ -39,13 +36,11 @@ async def check_regularly(state: RunState) -> None:
         before, waiting = waiting, {name: count for name, count in counts.items() if name not in state.handlers}
         skipped = 1 if waiting else min(MOST_SKIPPED, 2 * skipped)
         next_look = checks + skipped
-        warned = {name: check for name, check in warned.items() if name in waiting}
-        due = [name for name in sorted(waiting) if name in before and checks >= warned.get(name, checks)]
-        if due:
-            warned.update(dict.fromkeys(due, checks + WARN_AGAIN_AFTER))
+        if due := [name for name in sorted(waiting) if name in before and name not in warned]:
+            warned.update(due)
             logger.warning(
                 "this worker has no handler for waiting jobs of %s%s. Start a worker that has one, or they wait"
-                " forever",
+                " forever. A handler that was renamed takes them with aliases=[...]",
                 ", ".join(f"{name} ({waiting[name]})" for name in due[:MAX_NAMED]),
                 f" and {len(due) - MAX_NAMED} more" if len(due) > MAX_NAMED else "",
             )

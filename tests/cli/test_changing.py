@@ -107,6 +107,18 @@ def test_what_cannot_be_done_is_refused_and_changes_nothing(path, jobs, argument
     assert before == path.read_bytes()
 
 
+def test_a_dead_job_is_queued_again_with_a_corrected_payload(path, queue, tmp_path):
+    for payload in (b"worng", b"other"):
+        job = queue.enqueue("mail", payload)
+        queue.nack(queue.dequeue("mail")[0], dead=True)
+    file = tmp_path / "payload"
+    assert "cannot be read" in refused("redrive", path, job.id, "--payload", file)
+    file.write_bytes(b"right")
+    assert {"id": job.id, "entrypoint": "mail", "redriven": 1} == values("redrive", path, job.id, "--payload", file)
+    assert [b"right"] == [each.payload for each in queue.dequeue("mail", batch_size=9)]
+    assert 1 == values("redrive", path, "--payload", "worng")["redriven"]  # without an ID, it is a filter
+
+
 def test_a_dead_job_whose_key_is_taken_stays_dead_and_is_named(path, queue):
     job = queue.enqueue("mail", b"", unique_key="k")
     queue.nack(queue.dequeue("mail")[0], dead=True)

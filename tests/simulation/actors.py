@@ -85,6 +85,8 @@ class Producer(Actor):
             details["fair_key"] = dice.choice(["tenant 1", "tenant 1", "tenant 1", "tenant 2", "tenant 3"])
         if self.world.modern and dice.random() < 0.4:
             details["keep_result"] = dice.choice([1.0, 20.0, 300.0])
+        if self.world.modern and self.world.tag() % 4 == 0:
+            details["encoding"] = "named"
         return details
 
     async def _enqueue(self) -> None:
@@ -389,6 +391,10 @@ class Operator(Actor):
         if self.world.segmented and self.dice.random() < 0.3:
             age = self.dice.choice([None, 0, 5, 20])
             await self.call("purge", self.queue.purge(status=JobStatus.QUEUED, older_than=age))
+        elif order < 0.4 and self.world.made and self.world.modern and self.world.tag() % 8 == 0:
+            job_id, expected = self.world.made[-1], (JobNotFoundError, JobStateError, DuplicateJobError)
+            work = self.queue.redrive(job_id, payload=b"corrected")
+            await self.call("redrive", work, job_ids=(job_id,), expected=expected)
         elif order < 0.4:
             fresh = self.world.stepped and self.world.tag() % 2 > 0
             await self.call("redrive", self.queue.redrive(entrypoint=self.dice.choice(["a", "b", None]), fresh=fresh))

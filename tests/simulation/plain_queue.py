@@ -567,7 +567,7 @@ class PlainQueue(PlainGroups, PlainRules):
             holder = self.key_holder(job["unique_key"])
             if holder is not None:
                 raise Refused(DuplicateJobError, unique_key=job["unique_key"], job_id=holder)
-            self._queue_again(job, asked.delay, asked.fresh)
+            self._queue_again(job, asked.delay, asked.fresh, asked.payload)
             return 1
         dead = [job for job in self.jobs if job["status"] == "dead" and asked.entrypoint in (None, job["entrypoint"])]
         dead = [job for job in dead if asked.group in (None, job["group"])]
@@ -578,10 +578,12 @@ class PlainQueue(PlainGroups, PlainRules):
                 redriven += 1
         return redriven
 
-    def _queue_again(self, job, delay, fresh):
+    def _queue_again(self, job, delay, fresh, payload=None):
         run_at = self.later(delay) if delay else None
         more: JobFields = {"run_at": run_at, "queued_at": self.now, "expires_at": None, "place": self.next_turn(job)}
         more["steps"] = () if fresh else job["steps"]
+        if payload is not None:
+            more["payload"] = payload
         self.change(job, status="queued", failures=0, dead_at=None, **more)
         self.count_member(job, dead=-1)
 

@@ -42,7 +42,7 @@ ABSENT: JobFields = {
     **dict.fromkeys(["claim_timeout", "dead_at", "error", "concurrency_key", "concurrency_limit", "fair_key"]),
     **dict.fromkeys(["keep_result", "result", "finished_at", "holder", "claimed_at", "queued_at", "traceback"]),
     "claim_call": None,
-    "group": None,
+    **dict.fromkeys(["group", "encoding"]),
     **dict.fromkeys(["priority", "attempt", "attempts_before", "failures", "error_dropped", "result_dropped"], 0),
     **{"cancel_requested": False, "headers": {}, "errors": (), "steps": ()},
 }
@@ -53,13 +53,13 @@ NO_CLAIM: JobFields = dict.fromkeys(["heartbeat_at", "claim_timeout", "holder", 
 
 AS_ASKED = (
     *("entrypoint", "priority", "max_attempts", "expires_at", "unique_key", "unique_for"),
-    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "group"),
+    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "group", "encoding"),
 )
 """Fields of a job that its enqueue sets."""
 
 ENTRY = (
     *("name", "cron", "timezone", "entrypoint", "payload", "priority", "max_attempts", "headers", "unique_key"),
-    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result"),
+    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "encoding"),
 )
 """Fields of a cron entry that its caller sets."""
 

@@ -8,13 +8,13 @@ from typing import Any, ClassVar, Self
 
 from msgspec.structs import replace
 
-from jqueue.domain.draft import Draft, claimed_by
+from jqueue.domain.draft import Draft, claimed_by, take_space
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import ChangedMeanwhileError, InvalidJobError, JobStateError, WorkerNotFoundError, shown
 from jqueue.domain.fields import LARGEST, Count, Duration, Moment, Priority
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, WORKER_AGE, WORKERS_KEPT, BrokerSeat, WorkerRecord, replacing
 from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.limits import check_name, check_priority, cut_error
+from jqueue.domain.limits import check_name, check_payload, check_priority, cut_error
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
 from jqueue.domain.transitions import Verb
@@ -122,6 +122,7 @@ class Redrive(Operation, frozen=True):
         every: time from one job to the next, so that a service which has just come back is not hit by all at once.
         asked_by: see `Cancel`.
         fresh: True to forget the steps of the jobs, so that all are done again.
+        payload: a new payload for the job `job_id`, in the encoding that it has; None: it keeps its own.
     """
 
     optional_names: ClassVar[tuple[str, ...]] = ("job_id", "entrypoint", "group")
@@ -133,12 +134,17 @@ class Redrive(Operation, frozen=True):
     asked_by: str | None = None
     group: str | None = None
     fresh: bool = False
+    payload: bytes | None = None
 
     def prepared(self, preparation: Preparation) -> Redrive:
         """Return the operation, checked, with the times in seconds."""
         if self.job_id is not None and self.entrypoint is not None:
             raise InvalidJobError("give either job_id or entrypoint, not both")
+        if self.payload is not None and self.job_id is None:
+            raise InvalidJobError("a new payload is for one job: give its job_id")
         checked = super().prepared(preparation)
+        if self.payload is not None:
+            checked = replace(checked, payload=check_payload(self.payload, preparation.limits, objects=False))
         return replace(checked, delay=to_seconds("delay", self.delay), every=to_seconds("every", self.every))
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
@@ -148,11 +154,14 @@ class Redrive(Operation, frozen=True):
             yield "delay"
         if self.group is not None:
             yield "groups"
+        if self.payload is not None:
+            yield "reschedule"
 
     def change(self, draft: Draft, now: datetime) -> Redriven:
         """Queue the jobs, in the order of their sequence numbers.
 
         Raises:
+            QueueFullError: there is no room for the new payload.
             JobNotFoundError: the job with `job_id` is not in the queue.
             JobStateError: the job with `job_id` is not dead.
             DuplicateJobError: another job holds the unique key of the job with `job_id`.
@@ -163,6 +172,8 @@ class Redrive(Operation, frozen=True):
             _check_status(job, "only a dead job can be redriven", JobStatus.DEAD)
             if job.unique_key is not None:
                 draft.check_key(job.unique_key, now)
+            if self.payload is not None:
+                take_space(draft, len(self.payload) * 4 // 3, "a new payload")
             self._queue(draft, job, now, 0)
             return Redriven(1)
         dead = _with_status(draft, JobStatus.DEAD, self.entrypoint)
@@ -194,6 +205,8 @@ class Redrive(Operation, frozen=True):
             expires_at=None,
             sequence=next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now),
             steps=() if self.fresh else job.steps,
+            payload=job.payload if self.payload is None else self.payload,
+            payload_object=job.payload_object if self.payload is None else None,
         )
         draft.move(job, Verb.REDRIVE, after, JobStatus.QUEUED)
 

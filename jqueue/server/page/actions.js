@@ -7,7 +7,7 @@ const NOTE_SECONDS = 12;
 
 function inputOf({ name, kind, required }, value) {
   const shared = { id: `field-${name}`, name, required, autocomplete: "off" };
-  if (kind === "payload") return h("textarea", { ...shared, rows: 6, spellcheck: "false" });
+  if (kind === "payload") return h("textarea", { ...shared, rows: 6, spellcheck: "false" }, value);
   if (kind === "tick") return h("input", { ...shared, type: "checkbox" });
   if (kind === "integer") return h("input", { ...shared, type: "number", step: 1, value });
   return h("input", { ...shared, value: typeof value === "number" ? `${value}s` : value });

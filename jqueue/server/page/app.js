@@ -190,6 +190,7 @@ export class App {
     const { view } = this, id = this.place().query.get("id") || "";
     try {
       const values = await this.source.get(`job/${kind}`, { id });
+      if (kind === "payload" && values.bytes === values.shown) view.editable = values.text;
       view[kind] = kind === "payload" ? payloadText(values) : values.text ?? "It is too large to be shown here.";
     } catch (error) {
       note(foreign(error.message), { error: true });

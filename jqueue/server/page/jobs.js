@@ -301,7 +301,7 @@ export function payloadText(found) {
   return found.bytes ? text + rest : "(empty)";
 }
 
-export function one({ query, job, missing, wrong, events, payload, result, actions, reveal }) {
+export function one({ query, job, missing, wrong, events, payload, editable, result, actions, reveal }) {
   const back = h("p", {}, h("a", { href: "#/jobs" }, "← All jobs"));
   const title = h("h1", { tabindex: "-1" }, "Job ", foreign(query.get("id") ?? "", { class: "id" }));
   if (missing) return [back, title, h("p", { class: "empty", role: "status" }, missing), timeline(null, events), life(events)];
@@ -310,6 +310,7 @@ export function one({ query, job, missing, wrong, events, payload, result, actio
     back,
     h("div", { class: "title" }, title, badge(job)),
     actions.row(actions.of("job", [job.cancel_requested ? "" : job.status]), targetOf(job)),
+    actions.row(actions.of("one job", [job.status]), { ...targetOf(job), values: { payload: editable ?? "" } }),
     facts(job),
     timeline(job, events),
     steps(job),
