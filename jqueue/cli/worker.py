@@ -231,6 +231,9 @@ def worker(
     show_errors: Annotated[
         bool, typer.Option("--show-errors", help="Log the messages and tracebacks of errors, which may quote payloads.")
     ] = False,
+    log_done: Annotated[
+        bool, typer.Option("--log-done", help="Log each job that is done, with the seconds that it took.")
+    ] = False,
     health: Annotated[str | None, option("HOST:PORT", HELP["health"])] = None,
     drain: Annotated[bool, typer.Option("--drain", help="Exit when no job is ready.")] = False,
     poll_interval: Annotated[

@@ -95,6 +95,7 @@ class ShownLife(ShownJob):
     unique_for: float | None
     keep_result: float | None
     group: str | None
+    timeout: float | None
     encoding: str | None
     errors: list[ShownError]
     error_bytes_dropped: int

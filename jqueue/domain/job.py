@@ -195,6 +195,7 @@ class JobRecord(JobFacts, Entry, frozen=True):
     on_dead: Literal["cancel", "run"] | None = None
     steps: tuple[Step, ...] = ()
     encoding: Encoding | None = None
+    timeout: Seconds | None = None
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log

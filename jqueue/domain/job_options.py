@@ -91,6 +91,14 @@ def _encoding(name: str, value: Any, limits: Limits) -> str:
     return str(known[known.index(value)])
 
 
+def _timeout(name: str, value: object, limits: Limits) -> object:
+    """Return a duration above 0 in seconds."""
+    seconds = _seconds(name, value, limits)
+    if seconds == 0:
+        raise InvalidJobError(f"{name} must be more than 0 seconds, or None")
+    return seconds
+
+
 def _priority(name: str, value: object, limits: Limits) -> int:
     return check_priority(value)
 
@@ -226,6 +234,15 @@ class OnceOptions(TypedDict, total=False):
             default="return",
             field=None,
             in_bulk=False,
+        ),
+    ]
+    timeout: Annotated[
+        GivenDuration | None,
+        Option(
+            "time that its handler may take for the job; None means the time of the handler itself. A batch has that "
+            "of its handler.",
+            _timeout,
+            capability="timeouts",
         ),
     ]
     group: Annotated[

@@ -224,6 +224,7 @@ class Job(JobFacts, BaseModel):
         waits_for: ids of the parents that are not done yet. A queued job that has some is not ready.
         on_dead: what becomes of it if a parent dies or leaves the queue undone: see `enqueue`.
         steps: the steps that are done, in the order in which they were recorded. An ack drops them.
+        timeout: seconds that its handler may take for it; None means the handler's own time.
         encoding: "named" if the payload is a JSON object of arguments by name; None if it is one value.
     """
 
@@ -272,6 +273,7 @@ class Job(JobFacts, BaseModel):
     on_dead: Literal["cancel", "run"] | None = None
     steps: Annotated[tuple[Step, ...], _AsRecord, AfterValidator(_in_utc)] = Field(default=(), repr=False)
     encoding: Encoding | None = None
+    timeout: _Seconds | None = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:

@@ -70,6 +70,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         encodings: keeps how a payload is encoded: `encoding`.
         holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
         parents: a job can wait for other jobs: `after` and `on_dead`.
+        timeouts: keeps the `timeout` of a job.
     """
 
     priority: bool = True
@@ -102,6 +103,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     ranges: bool = True
     parents: bool = True
     steps: bool = True
+    timeouts: bool = True
 
     @property
     def missing(self) -> tuple[str, ...]:

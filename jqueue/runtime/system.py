@@ -119,7 +119,7 @@ def _status_of(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
-def is_gone(pid: int, mark: str) -> bool:
+def process_is_gone(pid: int, mark: str) -> bool:
     """Return True if a process of this machine has certainly ended: see `SupportsProcesses`."""
     here, _, started = mark.rpartition("/")
     if not here or here != process_mark(os.getpid()).rpartition("/")[0]:
@@ -210,7 +210,7 @@ async def rest(seconds: float, clock: Clock) -> None:
 class SystemEntropy:
     """Random ids and jitter from the operating system, each drawn when it is needed; and what it knows of processes."""
 
-    is_gone = staticmethod(is_gone)
+    is_gone = staticmethod(process_is_gone)
 
     def new_id(self) -> str:
         """Return a random UUID (version 4) as text, like `uuid.uuid4` in half the time."""

@@ -237,6 +237,7 @@ class WorkerSettings:
         on_dead: called with each job that is dead, after the commit that made it so.
         retry: what becomes of jobs by the class of their error, for handlers without a `retry` of their own.
         show_errors: True to log the message and the traceback of each failure. They may quote the payload.
+        log_done: True to log each job that is done, with the seconds that it took, at INFO.
         health: address of the probes, such as "127.0.0.1:8080", which serves `/healthz`, `/readyz` and `/metrics`.
         metrics: an exporter of metrics, such as `PrometheusMetrics()`.
         tracing: traces the queue and the handlers, such as `OpenTelemetryTracing()`.
@@ -254,6 +255,7 @@ class WorkerSettings:
     on_dead: OnDead | None = None
     retry: RetryRule | None = None
     show_errors: bool = False
+    log_done: bool = False
     health: str | None = None
     metrics: PrometheusMetrics | None = None
     tracing: OpenTelemetryTracing | None = None

@@ -98,7 +98,6 @@ class JobRunner:
         self._interrupt = interrupt
         self._loop = state.loop
         self._run_task = asyncio.current_task()
-        self._timeouts = {name: handler.options.seconds for name, handler in state.handlers.items()}
         self._next_check = math.inf
         self._timer: asyncio.TimerHandle | None = None
         # By entrypoint: the handler, its call, and True if it needs a context.
@@ -134,7 +133,7 @@ class JobRunner:
                 self._state.occupy(execution)  # until its handler has ended
             held = self._hold(execution, job, now)
             if size is None and wants_context and held.outcome is None:
-                held.context = execution.context = self._context(job, self._deadline(handler))
+                held.context = execution.context = self._context(job, self._deadline(execution))
             if is_alone and held.outcome is None:
                 if self._state.alone is None:
                     log_about(job, logging.INFO, " runs alone: %s", job.errors[-1].text)
@@ -164,6 +163,7 @@ class JobRunner:
         if job.failures > 1 and job.failures > attempts_of(job, execution.handler.options.max_attempts):
             times = counted(job.failures, "time")
             error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
+            log_about(job, logging.ERROR, " is dead: %s", error)
             self._decide(held, Decision("dead", error=error, dead=True))
         elif job.cancel_requested:
             self._decide(held, CANCELLED)
@@ -191,7 +191,7 @@ class JobRunner:
             if self._state.alone is execution:
                 await self._state.until_alone(execution)
                 if isinstance(execution.context, Context):
-                    execution.context.move_deadline(self._deadline(execution.handler))
+                    execution.context.move_deadline(self._deadline(execution))
             if execution.phase is not Phase.WAITING:
                 raise asyncio.CancelledError
             execution.phase = Phase.RUNNING
@@ -214,7 +214,7 @@ class JobRunner:
         call, execution.began = execution.call, self._loop.time()
         if execution.handler.home == "process":
             return self._in_process(execution)
-        self._limit(execution, self._timeouts[execution.handler.entrypoint])
+        self._limit(execution, self._seconds_of(execution))
         awaitable: Awaitable[Any] = call(payload, execution.context)
         return awaitable
 
@@ -237,9 +237,9 @@ class JobRunner:
         def running(begun: bool) -> None:
             if execution.phase is not Phase.RUNNING:
                 return
-            self._limit(execution, self._timeouts[handler.entrypoint] if begun else None)
+            self._limit(execution, self._seconds_of(execution) if begun else None)
             if begun and execution.context is not None:
-                execution.context.move_deadline(self._deadline(handler))
+                execution.context.move_deadline(self._deadline(execution))
 
         async with self._processes.turn:
             running(True)  # starts the timeout for middleware
@@ -317,7 +317,7 @@ class JobRunner:
         return payloads
 
     def _batch_context(self, execution: Execution) -> BatchContext:
-        deadline = self._deadline(execution.handler)
+        deadline = self._deadline(execution)
         contexts = []
         for held in execution.jobs:
             held.context = self._context(held.job, deadline)
@@ -452,6 +452,8 @@ class JobRunner:
             self._fail(held, decisive(error), shows=True)
             return
         held.outcome, held.operation = "succeeded", Ack(job)
+        if self._state.settings.log_done:
+            log_about(job, logging.INFO, " is done after %.3f s", self._loop.time() - held.execution.began)
         if held.context is not None:
             held.companions = tuple(held.context.companions)
         keep_result = handler.keep_result_of(job) if self._capabilities.results else None
@@ -485,7 +487,7 @@ class JobRunner:
             self._drop_result(held, f"the queue refused the ack: {error}")
             self._state.add_outcome(held)
         elif isinstance(error, InvalidJobError):
-            log_about(held.job, logging.WARNING, " is dead: %s", error)
+            log_about(held.job, logging.ERROR, " is dead: %s", error)
             self._decide(held, Decision("dead", error=f"{type(error).__name__}: {error}", dead=True))
         else:
             self._fail(held, error)
@@ -493,7 +495,7 @@ class JobRunner:
     def _give_back(self, held: HeldJob, was_stuck: bool = False) -> None:
         """Decide about a job whose handler was told to stop. `was_stuck`: it did not stop within `cancel_grace`."""
         if held.reason == "timeout":
-            seconds = held.execution.handler.options.seconds
+            seconds = self._seconds_of(held.execution)
             how = ", and still ran after it was told to stop" if was_stuck else ""
             self._fail(held, HandlerTimeout(f"timed out after {seconds:g} s{how}"))
         else:
@@ -531,7 +533,7 @@ class JobRunner:
                 decision = replace(decision, error=text, traceback=tail_of(stack))
             log_about(
                 job,
-                logging.WARNING,
+                logging.ERROR if decision.dead else logging.WARNING,
                 " failed: %s%s; %s (failure %d%s)",
                 type(error).__name__,
                 "" if place is None else f" at {place}",
@@ -556,6 +558,11 @@ class JobRunner:
         for held in [each for each in self._state.held if each.job is job]:
             self.lose(held, "another worker has it, or it was removed")
 
-    def _deadline(self, handler: Handler[..., Any]) -> datetime | None:
-        seconds = handler.options.seconds
+    def _seconds_of(self, execution: Execution) -> float | None:
+        """Return the seconds that a call may take: those of its job, or of its handler."""
+        own = None if execution.handler.options.batch is not None else execution.jobs[0].job.timeout
+        return execution.handler.options.seconds if own is None else own
+
+    def _deadline(self, execution: Execution) -> datetime | None:
+        seconds = self._seconds_of(execution)
         return None if seconds is None else self._clock.now() + timedelta(seconds=seconds)

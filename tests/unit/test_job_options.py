@@ -33,6 +33,7 @@ GIVEN: dict[str, Any] = {
     "headers": {"a": "b"},
     "unique_key": "k",
     "unique_for": 5,
+    "timeout": 2.5,
     "on_conflict": "replace",
     "concurrency_key": "c",
     "concurrency_limit": 2,

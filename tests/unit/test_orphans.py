@@ -13,7 +13,8 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.header import WORKERS_KEPT, WorkerRecord
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import Job, record_of
-from jqueue.runtime.system import is_gone, process_mark
+from jqueue.runtime.system import process_is_gone as is_gone
+from jqueue.runtime.system import process_mark
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 GONE, ALIVE, ELSEWHERE = "here/gone", "here/alive", "there/1"

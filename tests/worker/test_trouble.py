@@ -19,11 +19,11 @@ from jqueue import (
     StorageError,
     UnknownOutcomeError,
 )
-from jqueue.domain.errors import InvalidBlobError, StorageFatalError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, StorageFatalError
 from jqueue.operations import SetSchedule
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.virtual_time import VirtualClock
-from jqueue.worker import RunReport, Worker
+from jqueue.worker import Context, RunReport, Worker
 from jqueue.worker.loop_watch import watch_loop
 from tests.virtual_world import Breakable, in_virtual_time, now
 from tests.worker.scenes import (
@@ -314,6 +314,46 @@ async def test_messages_and_tracebacks_are_logged_only_with_show_errors(log, sho
     [traceback] = [line.splitlines() for line in log("WARNING") if "Traceback" in line]
     assert f"job {job.id} (fails, attempt 1): Traceback (most recent call last):" == traceback[0]
     assert ["ValueError: no\\x1b", "such card"] == traceback[-2:]
+
+
+@pytest.mark.parametrize("asked", [False, True])
+@in_virtual_time
+async def test_a_death_is_logged_as_an_error_and_a_job_that_is_done_with_its_duration_if_asked(log, asked):
+    worker = Worker(log_done=asked)
+
+    @worker.handler("work", max_attempts=1)
+    async def work(seconds: float) -> None:
+        await asyncio.sleep(1 / seconds)
+
+    async with broker() as queue:
+        await queue.enqueue("work", b"0.5", job_id="slow")
+        await queue.enqueue("work", b"0", job_id="dies")
+        await drained(worker, queue)
+    [death] = log("ERROR")
+    assert death.startswith("job dies (work, attempt 1) failed: ZeroDivisionError")
+    done = [line for line in log("INFO") if "is done" in line]
+    assert ["job slow (work, attempt 1) is done after 2.000 s"] * asked == done
+
+
+@in_virtual_time
+async def test_a_job_can_have_a_timeout_of_its_own(log):
+    worker, limits = Worker(), dict[str, float]()
+
+    @worker.handler("work", timeout=8, max_attempts=1)
+    async def work(ctx: Context) -> None:
+        assert ctx.deadline is not None
+        limits[ctx.job.id] = (ctx.deadline - queue.options.clock.now()).total_seconds()
+        await asyncio.sleep(10)
+
+    async with broker() as queue:
+        for job_id, seconds in {"long": 20, "short": 2, "usual": None}.items():
+            await work.using(queue, job_id=job_id, timeout=seconds).enqueue()
+        assert RunReport(succeeded=1, dead=2) == await drained(worker, queue)
+        errors = {job.id: job.error for job in (await queue.read_state()).jobs}
+        with pytest.raises(InvalidJobError, match="timeout must be more than 0 seconds"):
+            await queue.enqueue("work", timeout=0)
+    assert {"long": 20, "short": 2, "usual": 8} == limits
+    assert {"short": "timed out after 2 s", "usual": "timed out after 8 s"} == errors
 
 
 EVIL = "x\x1b[31m\a\n2026 INFO forged\u202e"

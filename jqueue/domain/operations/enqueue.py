@@ -156,6 +156,7 @@ class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
     run_at: Moment | None = None
     expires_at: Moment | None = None
     unique_for: Duration | None = None
+    timeout: Duration | None = None
     on_conflict: OnConflict = "return"
     group: Name | None = None
     after: GivenParents = ()
@@ -289,6 +290,7 @@ class Enqueue(AddsOneJob, frozen=True):
             headers=prepared.headers,
             unique_key=self.unique_key,
             unique_for=prepared.unique_for,
+            timeout=prepared.timeout,
             concurrency_key=self.concurrency_key,
             concurrency_limit=self.concurrency_limit,
             fair_key=self.fair_key,

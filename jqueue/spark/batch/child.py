@@ -158,7 +158,9 @@ class PartitionQueue(DirectQueue):
         self._waiting.extendleft(reversed(passed))
         if taken:
             self._begun.update((job.id, job.attempt) for job in taken)
-            self._send(Message(begun={job.id: self._limits.get(job.entrypoint) for job in taken}))
+            # the worker itself stops a job that has a timeout of its own
+            limits = {job.id: None if job.timeout else self._limits.get(job.entrypoint) for job in taken}
+            self._send(Message(begun=limits))
         elif wait is not None and count:
             await asyncio.sleep(to_seconds("wait", wait))
         return [job_of(job.evolve(cancel_requested=True) if job.id in self._cancelled else job) for job in taken]
