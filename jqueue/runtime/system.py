@@ -210,7 +210,9 @@ async def rest(seconds: float, clock: Clock) -> None:
 class SystemEntropy:
     """Random ids and jitter from the operating system, each drawn when it is needed; and what it knows of processes."""
 
-    is_gone = staticmethod(process_is_gone)
+    def is_gone(self, pid: int, mark: str) -> bool:
+        """Return True if a process of this machine has certainly ended."""
+        return process_is_gone(pid, mark)
 
     def new_id(self) -> str:
         """Return a random UUID (version 4) as text, like `uuid.uuid4` in half the time."""
