@@ -13,7 +13,7 @@ from msgspec import Raw
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, JobStatus, Limits
 from jqueue.domain.errors import HistoryDamagedError
 from jqueue.domain.events import events_in
-from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
+from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS, START
 from jqueue.domain.operations.base import ASKED_BYTES
 from jqueue.domain.operations.codec import AllOrNothing, Guarded
 from jqueue.operations import Cancel, Enqueue, Nack, Purge, Reschedule
@@ -224,6 +224,23 @@ async def test_an_object_is_lines_of_json_with_plain_names_and_a_checksum():
          "error": "ValueError: no", **about},
         {"number": 5, "verb": "cancel", "before": "queued", "attempt": 1, "asked_by": "eve", **about},
     ]  # fmt: skip
+
+
+@in_virtual_time
+async def test_switching_the_history_off_moves_all_events_behind_an_object_that_is_there_already():
+    memory = InMemoryStorage(clock=VirtualClock())
+    async with queue_on(memory) as queue:
+        await queue.configure(history=3600)
+        await add(queue, FULL)  # an object is created, and no commit follows that drops its events
+    await add(queue_on(FaultyStorage(memory)), 2)  # which cannot create objects
+    async with queue_on(memory) as queue:
+        await queue.configure(history=None)
+    first, second = [await memory.read_object(each.suffix) for each in await memory.list_beside(".history/")]
+    assert (FULL + 1, 2) == (first.count(b"\n"), second.count(b"\n"))
+    async with queue_on(memory) as queue:
+        await queue.configure(history=3600)
+        assert [START, "enqueue"] == [event.verb async for event in queue.history()][:2]
+        assert list(range(FULL + 4, 0, -1)) == await numbers(queue)
 
 
 @in_virtual_time

@@ -228,8 +228,8 @@ class HistoryMover:
         if self.moved is not None or self._task is not None:
             return
         waited = 0 if before is None else before.last + 1 - history.first  # events that another writer should move
-        most = self.events_per_object
-        if waited > most and history.last + 1 - history.first <= most * 1.5:
+        most, is_on = self.events_per_object, header.settings.history is not None
+        if is_on and waited > most and history.last + 1 - history.first <= most * 1.5:
             return
         if is_due(history, header.settings, self._now().timestamp(), most):
             self._start(header)
