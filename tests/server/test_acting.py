@@ -111,6 +111,16 @@ async def test_dead_jobs_are_queued_again_by_entrypoint_error_and_age_without_th
     assert {JobStatus.DEAD} == {(await queue.find(job_id)).status for job_id in others}
 
 
+async def test_a_dead_job_is_queued_again_with_a_corrected_payload_and_only_one_at_a_time(queue, app):
+    job_id = await kill(queue)
+    [job] = [[job_id, (await seen(app, job_id))["seen"]]]
+    assert 400 == (await act(app, "edit", {"jobs": [job], "payload": "{}", "json": True})).status
+    body = {"id": job_id, "seen": job[1], "json": True}
+    assert 400 == (await act(app, "edit", {**body, "payload": "{"})).status
+    assert 200 == (await act(app, "edit", {**body, "payload": '{"to":"ada"}'})).status
+    assert [(job_id, b'{"to":"ada"}')] == [(each.id, each.payload) for each in await queue.dequeue()]
+
+
 async def test_selected_jobs_are_changed_in_one_commit_except_those_that_changed_meanwhile(queue, other, app):
     ids = [(await queue.enqueue("mail", b"")).id for _ in range(3)]
     jobs = [[job_id, (await seen(app, job_id))["seen"]] for job_id in ids]
