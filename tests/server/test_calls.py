@@ -22,7 +22,7 @@ from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel
-from jqueue.domain.operations.rules import SetLimits
+from jqueue.domain.operations.rules import SetLimits, SetSchedule
 from jqueue.ports.sharing import client_name
 from jqueue.server.access import Role, TokenFile
 from tests.server.served import TOKENS, name_of, serving, token_file
@@ -128,6 +128,7 @@ async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path)
         (Role.PRODUCER, AllOrNothing((add("one", unique_key="key", on_conflict="replace"),))),
         (Role.WORKER, Cancel("one")),
         (Role.WORKER, Guarded(Cancel("one"))),
+        (Role.WORKER, SetSchedule("nightly", "0 3 * * *", "mail", by="operator")),
         (Role.VIEWER, add("one")),
         (Role.OPERATOR, ClientBatch("c2", 1, "t", 0, (add("one"),))),
     ],
