@@ -43,6 +43,8 @@ BATCH_BYTES = 4 << 20
 MOST_REFUSED = 1_000
 """Number of claimed jobs that DEST has refused at which a move ends: they stay claimed until then."""
 
+FAMILY = "jobs wait for them, or they for others: let workers finish these at SOURCE"
+
 IN_BOTH = "they were claimed or changed at SOURCE during the move, and are in both queues"
 
 
@@ -68,7 +70,7 @@ class MigrationReport:
     def complete(self) -> bool:
         """True if no job stays that could have been worked on at the other queue."""
         left = self.left
-        waiting = left.ready or left.scheduled or left.in_progress or left.dead
+        waiting = left.ready or left.scheduled or left.waiting or left.in_progress or left.dead
         return not (waiting or left.unreadable or self.damaged or self.refused)
 
     def refuse(self, job: Job, reason: str) -> None:
@@ -126,8 +128,10 @@ class _Mover:
     stop: asyncio.Event
     report: MigrationReport = field(default_factory=MigrationReport)
     claimed: dict[str, Job] = field(default_factory=dict)
+    needed: frozenset[str] = frozenset()  # ids of parents
 
     async def move(self) -> None:
+        await self._find_families()
         try:
             while not self.stop.is_set() and len(self.claimed) < MOST_REFUSED:
                 try:
@@ -147,7 +151,7 @@ class _Mover:
                 async for job in jobs_waiting:
                     if self.stop.is_set():
                         break
-                    if job.status is JobStatus.DEAD or (job.run_at is not None and job.run_at > now):
+                    if job.status is JobStatus.DEAD or job.waits_for or (job.run_at is not None and job.run_at > now):
                         batch.append(job)
                     if len(batch) == BATCH_JOBS:
                         await self._transfer(batch)
@@ -158,8 +162,23 @@ class _Mover:
                 charge = not self.source.capabilities.uncharged
                 await to_the_end(self.source.nack_many(self.claimed.values(), charge=charge))
 
+    async def _find_families(self) -> None:
+        """Note which jobs others wait for. Both stay, as the results of parents do."""
+        if self.source.capabilities.parents:
+            jobs = (await self.source.read_state(hot=True)).jobs
+            self.needed = frozenset(parent for job in jobs for parent in job.after)
+
+    def _stays(self, job: Job) -> bool:
+        stays = bool(job.after) or job.id in self.needed
+        if stays:
+            self.report.refuse(job, FAMILY)
+        return stays
+
     async def count(self) -> None:
+        await self._find_families()
         async for job in self._waiting():
+            if self._stays(job):
+                continue
             try:
                 self.dest.capabilities.require(*self._arrival(job).needs(0.0))
             except InvalidJobError as error:
@@ -177,7 +196,7 @@ class _Mover:
 
     async def _transfer(self, jobs: Sequence[Job]) -> None:
         """Add jobs to the destination, then remove those that are there from the source."""
-        for part in _parts(jobs):
+        for part in _parts([job for job in jobs if not self._stays(job)]):
             arrived: list[Job] = []
             results = await _each(self.dest, [self._arrival(job) for job in part])
             for job, result in zip(part, results, strict=True):

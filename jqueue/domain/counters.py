@@ -166,7 +166,7 @@ def _kinds_of(verb: Verb, before: JobStatus | None, after: JobStatus | None) -> 
     if verb in _ALWAYS:
         return (_ALWAYS[verb],)
     if after is not None:
-        return ()
+        return (DEAD,) if verb is Verb.RELEASE and after is JobStatus.DEAD else ()
     if verb in (Verb.CANCEL, Verb.HAND_BACK):
         return (CANCELLED,)
     if verb is Verb.EXPIRE and before is JobStatus.QUEUED:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
 from itertools import repeat
-from typing import Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -41,6 +41,11 @@ OnConflict = Literal["return", "raise", "replace"]
 """The answer of an enqueue whose unique key is taken."""
 
 CONFLICTS = get_args(OnConflict)
+
+if TYPE_CHECKING:
+    GivenParents = Sequence[JobFacts | str]
+else:
+    GivenParents = Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_PARENTS)]  # prepared, and as they travel
 
 OnDead = Literal["cancel", "run"]
 """What becomes of a job if a parent dies or leaves the queue undone."""
@@ -168,7 +173,7 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> type:
         """The type of its values, without None. For a duration it is `timedelta`, without the numbers of seconds."""
-        kinds = get_args(self.type) or (self.type,)
+        kinds = (self.type,) if get_origin(self.type) is tuple else get_args(self.type) or (self.type,)
         return timedelta if timedelta in kinds else get_origin(kinds[0]) or kinds[0]
 
 
@@ -255,10 +260,10 @@ class OnceOptions(TypedDict, total=False):
         ),
     ]
     after: Annotated[
-        Sequence[JobFacts | str],
+        GivenParents,
         Option(
             "jobs, or their ids, that must be done before this one is claimed: its parents, at most 100. They may "
-            "wait, run, or have finished lately.",
+            "wait, run, or have finished lately. By default there are none.",
             _parents,
             default=(),
             unset=(),
@@ -270,8 +275,8 @@ class OnceOptions(TypedDict, total=False):
     on_dead: Annotated[
         OnDead | None,
         Option(
-            'what to do if a parent dies, or leaves the queue without being done: "cancel" this job too, or "run" it. '
-            "None: it waits until a dead parent is redriven, and is dead itself if a parent is gone for good.",
+            'what to do if a parent dies, or leaves the queue without being done: "cancel" this job too, or "run" it; '
+            "None means to wait until a dead parent is redriven, and to die with one that is gone.",
             _on_dead,
             capability="parents",
             needs="after",

@@ -21,6 +21,7 @@ _GONE = {
     Verb.CANCEL: "was cancelled",
     Verb.EXPIRE: "was removed when its time was over",
     Verb.PURGE: "was purged",
+    Verb.DEPART: "was moved to another queue",
     None: "is not in the queue",
 }
 

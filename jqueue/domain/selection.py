@@ -16,20 +16,24 @@ from jqueue.domain.models import AnyJob
 
 
 class Phase(StrEnum):
-    """The phase of a job at a time: its status, where queued jobs are told apart by their times."""
+    """The phase of a job at a time: its status, where queued jobs are told apart by their times and their parents."""
 
     READY = "ready"
     SCHEDULED = "scheduled"
+    WAITING = "waiting"
     EXPIRED = "expired"
     IN_PROGRESS = "in_progress"
     DEAD = "dead"
     COMPLETED = "completed"
 
 
-QUEUED = frozenset({Phase.READY, Phase.SCHEDULED, Phase.EXPIRED})
+QUEUED = frozenset({Phase.READY, Phase.SCHEDULED, Phase.WAITING, Phase.EXPIRED})
 """The phases of queued jobs."""
 
-PHASES = (Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED)
+PHASES = (
+    *(Phase.IN_PROGRESS, Phase.READY, Phase.SCHEDULED, Phase.WAITING),
+    *(Phase.EXPIRED, Phase.DEAD, Phase.COMPLETED),
+)
 """The phases in the order in which their jobs are listed."""
 
 _CLAIMED_OR_ENDED = {
@@ -44,6 +48,8 @@ def phase_of(job: AnyJob, now: datetime) -> Phase:
     phase = _CLAIMED_OR_ENDED.get(job.status)
     if phase is not None:
         return phase
+    if job.waits_for and (job.expires_at is None or job.expires_at > now):
+        return Phase.WAITING
     if job.run_at is not None and job.run_at > now:
         return Phase.SCHEDULED
     return Phase.READY if job.expires_at is None or job.expires_at > now else Phase.EXPIRED

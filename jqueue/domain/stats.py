@@ -52,6 +52,7 @@ class EntrypointStats:
         oldest_ready_age: time since the earliest `run_at` of the ready jobs, or `created_at` of jobs without one; None
             if none is ready. A job that was given back or redriven is as old as before.
         oldest_claim_age: time since the oldest of the current claims; None without claims.
+        waiting: number of queued jobs that wait for their parents.
         totals: what has happened to jobs since the first commit; None in formats of older queues, which do not count.
     """
 
@@ -66,6 +67,7 @@ class EntrypointStats:
     errors_dropped: int = 0
     oldest_claim_age: timedelta | None = None
     totals: Totals | None = None
+    waiting: int = 0
 
     @property
     def depth(self) -> int:
@@ -140,6 +142,8 @@ class StatsBuilder:
                 tally.dead += 1
             elif job.status is JobStatus.COMPLETED:
                 tally.completed += 1
+            elif job.waits_for:
+                tally.waiting += job.expires_at is None or job.expires_at > now
             elif job.run_at is not None and job.run_at > now:
                 tally.scheduled += 1
             elif job.expires_at is None or job.expires_at > now:
@@ -284,6 +288,7 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
         return []
     figures = (stats.entrypoints or {}).get(job.entrypoint, EntrypointStats())
     reasons = list(_reasons(job.entrypoint, figures, header, stats, now))
+    reasons[:0] = [f"waits for {each}" for each in parents_named(job, {each.id: each.status for each in jobs})]
     if job.run_at is not None and job.run_at > now:
         reasons.insert(0, f"scheduled: ready in {(job.run_at - now).total_seconds():.0f} s")
     key, most = job.concurrency_key, job.concurrency_limit or 1
@@ -317,12 +322,25 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
         and each.entrypoint == job.entrypoint
         and (each.priority, each.sequence) < (job.priority, job.sequence)
         and (each.run_at is None or each.run_at <= now)
+        and not each.waits_for
         for each in jobs
     )
     if before:
         least = " at least" if header.segments else ""
         reasons.append(f"{counted(before, 'ready job')}{least} of this entrypoint come before it")
     return reasons or ["nothing holds it back: it is next"]
+
+
+PARENTS_NAMED = 5
+"""Largest number of parents to name."""
+
+
+def parents_named(job: Job, statuses: Mapping[str, str]) -> list[str]:
+    """Return the parents that a job waits for, the dead ones first: each with its status if that is known."""
+    found = sorted(job.waits_for, key=lambda each: statuses.get(each) != JobStatus.DEAD)
+    named = [f"job {printable(each)}, which is {statuses.get(each, 'in a segment')}" for each in found[:PARENTS_NAMED]]
+    more = len(found) - len(named)
+    return [*named, f"{more} more"] if more else named
 
 
 def _reasons(name: str, figures: EntrypointStats, header: Header, stats: QueueStats, now: datetime) -> Iterator[str]:
@@ -408,6 +426,7 @@ class _Tally(msgspec.Struct):
     completed: int = 0
     results_dropped: int = 0
     errors_dropped: int = 0
+    waiting: int = 0
     oldest: datetime | None = None
     claim: datetime | None = None
 

@@ -201,9 +201,11 @@ class Context(Surroundings[R_co]):
         job: the job as it was claimed.
         companions: the operations that were given to `on_ack`.
         in_batch: True if the handler takes a batch.
+        parents: the results of the job's parents by their ids, in the order of `after`. A parent that is not done, or
+            had left the queue before this job was enqueued, has none. Empty in handlers with `process=True`.
     """
 
-    __slots__ = ("_lost", "_steps", "companions", "in_batch", "job")
+    __slots__ = ("_lost", "_steps", "companions", "in_batch", "job", "parents")
 
     def __init__(self, job: Job, lost: Callable[[Job], object] | None = None, **around: Unpack[Around]) -> None:
         super().__init__(**around)
@@ -212,6 +214,7 @@ class Context(Surroundings[R_co]):
         self.in_batch: bool = False
         self._lost = lost
         self._steps: Steps | None = None
+        self.parents: Mapping[str, Any] = {}
 
     @property
     def entrypoint(self) -> str:

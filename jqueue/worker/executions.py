@@ -91,6 +91,7 @@ class HeldJob:
         operation: the ack or nack that tells the queue the outcome.
         companions: operations to do in the same commit, all or nothing.
         uncertain: True if its outcome was sent before and may have been done.
+        result: the value that its handler returned, until its ack is in the queue: a child may need it.
     """
 
     job: Job
@@ -102,6 +103,7 @@ class HeldJob:
     operation: Operation = field(init=False)
     companions: tuple[Operation, ...] = ()
     uncertain: bool = False
+    result: Any = None
 
     @property
     def claim_timeout(self) -> float | None:

@@ -14,7 +14,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
-from jqueue.domain.errors import InvalidJobError, StepError
+from jqueue.domain.durations import Duration
+from jqueue.domain.errors import InvalidJobError, ResultWantedError, StepError
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Nack, may_kill
@@ -37,6 +38,7 @@ from jqueue.worker.handler_errors import (
 )
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import log_about
+from jqueue.worker.parents import results_of_parents
 from jqueue.worker.payloads import PayloadError, UnkeptResultError
 from jqueue.worker.processes import Processes
 from jqueue.worker.retries import (
@@ -62,6 +64,9 @@ WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, StepError)
 
 JOB_TASK = "jqueue-job "
 """Prefix of the name of a job's task. The id of the job follows."""
+
+KEPT_FOR_CHILDREN = 1.0
+"""Seconds for which the result of a job is kept at least that only its children need."""
 
 CLAIMS_PER_WAIT = 10
 """Number of claims by which a batch looks for more jobs within its `batch_wait`."""
@@ -196,6 +201,7 @@ class JobRunner:
                 raise asyncio.CancelledError
             execution.phase = Phase.RUNNING
             if execution.handler.options.batch is None:
+                await self._load_parents(execution)
                 results = (await self._call(execution, execution.jobs[0].job),)
                 self._check_value(execution, results[0])
             else:
@@ -217,6 +223,12 @@ class JobRunner:
         self._limit(execution, self._seconds_of(execution))
         awaitable: Awaitable[Any] = call(payload, execution.context)
         return awaitable
+
+    async def _load_parents(self, execution: Execution) -> None:
+        """Give the contexts of jobs the results of their parents."""
+        for held in execution.jobs:
+            if held.job.after and held.context is not None:
+                held.context.parents = await results_of_parents(self._queue, held.job)
 
     def _check_value(self, execution: Execution, value: Any) -> None:
         """Check the value that a handler returned.
@@ -258,6 +270,7 @@ class JobRunner:
             return ()
         if self._calls[execution.handler.entrypoint][2]:
             execution.context = self._batch_context(execution)
+            await self._load_parents(execution)
         value = await self._call(execution, payloads)
         self._check_value(execution, value)
         slots = min(self._state.concurrency, self._state.running)
@@ -451,22 +464,27 @@ class JobRunner:
         if error is not None and not isinstance(error, UnkeptResultError):
             self._fail(held, decisive(error), shows=True)
             return
-        held.outcome, held.operation = "succeeded", Ack(job)
+        held.outcome, held.operation, held.result = "succeeded", Ack(job, withheld=result is not None), result
         if self._state.settings.log_done:
             log_about(job, logging.INFO, " is done after %.3f s", self._loop.time() - held.execution.began)
         if held.context is not None:
             held.companions = tuple(held.context.companions)
         keep_result = handler.keep_result_of(job) if self._capabilities.results else None
         if keep_result is not None:
-            try:
-                if isinstance(result, UnkeptResultError):
-                    raise result
-                # the process of a handler has converted the value already
-                value = result if handler.home == "process" else handler.signature.returns.encode(result)
-                held.operation = Ack(job, value, keep_result)
-            except UnkeptResultError as failure:
-                self._drop_result(held, f"{failure}")
+            self._keep(held, keep_result)
         self._state.add_outcome(held)
+
+    def _keep(self, held: HeldJob, keep_result: Duration) -> None:
+        """Let the ack of a job carry its result."""
+        handler, result = held.execution.handler, held.result
+        try:
+            if isinstance(result, UnkeptResultError):
+                raise result
+            # the process of a handler has converted the value already
+            value = result if handler.home == "process" else handler.signature.returns.encode(result)
+            held.operation = Ack(held.job, value, keep_result)
+        except UnkeptResultError as failure:
+            self._drop_result(held, f"{failure}")
 
     def _drop_result(self, held: HeldJob, reason: str) -> None:
         """Ack a job without its result, which cannot be kept: its work is done, and must not be done again."""
@@ -481,6 +499,9 @@ class JobRunner:
         self._state.occupy(held.execution)
         if isinstance(error, asyncio.CancelledError):
             self._decide(held, HAND_BACK)
+        elif isinstance(error, ResultWantedError):
+            self._keep(held, KEPT_FOR_CHILDREN)
+            self._state.add_outcome(held)
         elif (
             isinstance(error, InvalidJobError) and isinstance(held.operation, Ack) and held.operation.result is not None
         ):

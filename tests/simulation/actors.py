@@ -69,6 +69,7 @@ class Producer(Actor):
     def _new(self, suffix: str = "") -> str:
         job_id = f"{self.moment}{suffix}"
         self.world.made.append(job_id)
+        self.world.parents.append(job_id)
         return job_id
 
     def _details(self) -> dict[str, Any]:
@@ -93,6 +94,7 @@ class Producer(Actor):
         job_id, details = self._new(), self._details()
         if self.dice.random() < 0.05:
             details["expires_at"] = self.client.clock.now() + timedelta(seconds=self.dice.choice([20, 60]))
+            self.world.parents.remove(job_id)  # its row may stay after its time, until it is loaded
         payload = _payload(job_id) * (LARGER if self.world.large and self.dice.random() < 0.7 else 1)
         work = self.queue.enqueue(self.entrypoint(), payload, job_id=job_id, **details)
         if "keep_result" in details:

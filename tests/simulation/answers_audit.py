@@ -301,7 +301,7 @@ class AnswersAudit:
         if any(there[status] != number for status, number in numbers.items()):
             return False
         expiring = sum(status_of(job) == QUEUED and "expires_at" in job for job in jobs)  # some may have expired
-        if not there[QUEUED] - expiring <= told.ready + told.scheduled <= there[QUEUED]:
+        if not there[QUEUED] - expiring <= told.ready + told.scheduled + told.waiting <= there[QUEUED]:
             return False
         if expiring or not version.segments or version.unsure or not self._seed.tells_time:
             return True
@@ -369,5 +369,6 @@ def _holds(version: Version, claim: Claim) -> bool:
 def _ready(jobs: list[Fields], now: float) -> list[float]:
     """Return the times since which the ready jobs are ready."""
     queued = [job for job in jobs if status_of(job) == QUEUED]
+    queued = [job for job in queued if not job.get("waits_for")]
     ready = [job for job in queued if not job.get("run_at") or seconds(job["run_at"]) <= now]
     return [seconds(job.get("run_at") or job["created_at"]) for job in ready]

@@ -69,7 +69,18 @@ async def drain(world: World) -> list[str]:
 def _left(version: Version) -> list[str]:
     """Return the ids of jobs that are not done, except for jobs that a clock hours ahead has scheduled."""
     over = (DEAD, COMPLETED)
-    return [job_id for job_id, job in version.jobs.items() if status_of(job) not in over and not _is_ahead(job)]
+    left = [job_id for job_id, job in version.jobs.items() if status_of(job) not in over and not _is_ahead(job)]
+    return [job_id for job_id in left if not _waits_for_the_dead(job_id, version)]
+
+
+def _waits_for_the_dead(job_id: str, version: Version) -> bool:
+    """True if a job waits for a dead one, for one that is scheduled for later, or for one that waits for such a job."""
+    waits_for = version.jobs[job_id].get("waits_for", ())
+    there = {each: version.jobs[each] for each in waits_for if each in version.jobs}
+    ever = (
+        status_of(job) == DEAD or _is_ahead(job) or _waits_for_the_dead(each, version) for each, job in there.items()
+    )
+    return any(ever)
 
 
 def _is_ahead(job: Fields) -> bool:

@@ -98,6 +98,7 @@ def job_of(job_id: str, fields: Fields) -> JobFields:
         for attempt, at, text, holder, begun in job["errors"]
     )
     job["steps"] = tuple((name, number, datetime.fromisoformat(at), said) for name, number, at, said in job["steps"])
+    job |= {name: tuple(job[name]) for name in ("after", "waits_for")}
     job.setdefault("created_at", None)
     return job
 

@@ -41,6 +41,7 @@ from tests.simulation.plain_values import (
     AS_ASKED,
     BLOB_BYTES,
     ENTRY,
+    GONE,
     NO_CLAIM,
     STALE,
     JobFields,
@@ -269,6 +270,7 @@ class PlainQueue(PlainGroups, PlainRules):
             elif holder is not None:
                 live = self.find(holder)
                 return self._completed(holder) if live is None else live
+        waits_for = self.missing_parents(asked.after, asked.on_dead)
         created_at = self.now if created_at is None else created_at
         floor = 0 if asked.job_id is None else max(self.attempt_floor, self.begun.get(asked.job_id, 0))
         return self.add(
@@ -280,6 +282,8 @@ class PlainQueue(PlainGroups, PlainRules):
             created_at=created_at,
             run_at=asked.run_at if asked.delay is None else created_at + timedelta(seconds=asked.delay),
             place=place,
+            after=tuple(asked.after),
+            waits_for=waits_for,
             **{name: getattr(asked, name) for name in AS_ASKED},
         )
 
@@ -328,6 +332,7 @@ class PlainQueue(PlainGroups, PlainRules):
             unsure: ids of jobs that need not be found.
         """
         self.drop_outlived()
+        self.end_missing_parents()
         self.fire()
         claimed: list[JobFields] = []
         hints = [*wanted, *[None] * asked.batch_size]
@@ -379,6 +384,8 @@ class PlainQueue(PlainGroups, PlainRules):
         job = self.held(claim)
         kept = asked.keep_result if job["keep_result"] is None else job["keep_result"]
         dropped = 0
+        if kept is None and self.is_needed(job_id):
+            kept = 0.0
         if kept is None or asked.keep_result == 0:
             del self.table[job_id]
         else:
@@ -390,6 +397,7 @@ class PlainQueue(PlainGroups, PlainRules):
         self.count(job["entrypoint"], DONE)
         self.count_member(job, done=1)
         self.finished[job_id] = attempt
+        self.end_parent(job_id, "done")
         if job["unique_key"] is not None and job["unique_for"]:
             self.holds[job["unique_key"]] = (job_id, self.later(job["unique_for"]))
         self.changes += 1
@@ -468,6 +476,7 @@ class PlainQueue(PlainGroups, PlainRules):
             self.change(job, status="dead", dead_at=self.now, **NO_CLAIM, **changes)
             self.count(job["entrypoint"], DEAD)
             self.count_member(job, dead=1)
+            self.end_parent(job["id"], "dead")
         else:
             self.count(job["entrypoint"], RETRIED)
             place = {"place": self.next_turn(job)}
@@ -627,7 +636,10 @@ class PlainQueue(PlainGroups, PlainRules):
             spared: ids of jobs that cannot be read, and stay.
         """
         if asked.job_id is not None:
-            self.remove(self.get(asked.job_id, asked.status), REMOVED)
+            job = self.get(asked.job_id, asked.status)
+            if job["status"] == "completed" and self.is_needed(asked.job_id):
+                raise Refused(JobStateError, job_id=asked.job_id, status="completed")
+            self.remove(job, REMOVED)
             return 1
         cutoff = asked.before if asked.older_than is None else self.later(-asked.older_than)
         doomed = [
@@ -637,9 +649,10 @@ class PlainQueue(PlainGroups, PlainRules):
             and asked.entrypoint in (None, job["entrypoint"])
             and (cutoff is None or ended(job) < cutoff or job["id"] in aged)
             and job["id"] not in spared
+            and not (job["status"] == "completed" and self.is_needed(job["id"]))
         ]
-        for job in doomed:
-            self.remove(job, REMOVED)
+        for job in sorted(doomed, key=lambda job: (not job["waits_for"], -int(job["place"]))):
+            self.remove(job, REMOVED)  # each before those that it waits for
         return len(doomed)
 
     def requeue_stale(self, timeout):
@@ -762,6 +775,7 @@ class PlainQueue(PlainGroups, PlainRules):
                 self.count(job["entrypoint"], 2)
                 if remembered:
                     self.finished[job_id] = job["attempt"]
+                self.end_parent(job_id, "done")
         self.finished[range_id] = attempt
         self.changes += 1
 
@@ -853,6 +867,48 @@ class PlainQueue(PlainGroups, PlainRules):
         both = *self.table.values(), *self.hidden.values()
         return any(job["entrypoint"] == entrypoint and job["status"] == "queued" for job in both)
 
+    # Parents: the jobs that others wait for
+
+    def missing_parents(self, parents, on_dead):
+        """Return the parents of a new job that are not done."""
+        missing = []
+        for parent in parents:
+            there = self.find(parent)
+            if there is None and parent not in self.finished:
+                raise Refused(InvalidJobError)
+            status = "completed" if there is None else there["status"]
+            if status == "dead" and on_dead == "cancel":
+                raise Refused(InvalidJobError)
+            if status != "completed" and not (status == "dead" and on_dead == "run"):
+                missing.append(parent)
+        return tuple(missing)
+
+    def is_needed(self, job_id):
+        """True if a job that has not ended has this one among its parents."""
+        return any(job_id in job["after"] and job["status"] != "completed" for job in self.table.values())
+
+    def end_parent(self, parent, how):
+        """Let the jobs that wait for one go on: it is done, dead, or gone."""
+        for child_id in [job["id"] for job in self.jobs if parent in job["waits_for"]]:
+            child = self.table.get(child_id, ABSENT)
+            if parent not in child["waits_for"]:
+                continue  # the end of a parent of its own was another end of this job
+            left = tuple(each for each in child["waits_for"] if each != parent)
+            if how == "done" or child["on_dead"] == "run":
+                self.change(child, waits_for=left, queued_at=child["queued_at"] if left else self.now)
+            elif child["on_dead"] == "cancel":
+                self.remove(child, CANCELLED)
+            elif how == "gone":
+                self.change(child, status="dead", dead_at=self.now, waits_for=(), error=GONE)
+                self.count(child["entrypoint"], DEAD)
+                self.count_member(child, dead=1)
+                self.end_parent(child["id"], "dead")
+
+    def end_missing_parents(self):
+        """Let the jobs go on that wait for one which is not there, as a person has removed it."""
+        for parent in {each for job in self.jobs for each in job["waits_for"]} - self.table.keys():
+            self.end_parent(parent, "done" if parent in self.finished else "gone")
+
     # Guards: conditions under which an order of an operator is done
 
     def check(self, guarded):
@@ -873,7 +929,11 @@ class PlainQueue(PlainGroups, PlainRules):
                 not chosen.entrypoints or job["entrypoint"] in chosen.entrypoints
             )
             text = job["error"]
-            if chosen.error is not None and (text is None or chosen.error.casefold() not in text.casefold()):
+            if (
+                chosen.error is not None
+                and text != chosen.error
+                and (text is None or chosen.error.casefold() not in text.casefold())
+            ):
                 is_fit = False
             if not is_fit:
                 raise Refused(ChangedMeanwhileError)
@@ -919,6 +979,7 @@ class PlainQueue(PlainGroups, PlainRules):
             self.count_member(job, gone=1, dead=-(job["status"] == "dead"))
         if kind == CANCELLED:
             self.cancelled.add(job["id"])
+            self.end_parent(job["id"], "gone")
         self.changes += 1
 
     def count(self, entrypoint, *kinds):

@@ -160,6 +160,7 @@ class PlainRules:
             job
             for job in self.table.values()
             if job["status"] == "queued"
+            and not job["waits_for"]
             and (job["run_at"] is None or job["run_at"] <= self.now)
             and (entrypoints is None or job["entrypoint"] in entrypoints)
             and (through is None or int(job["place"]) <= through)
@@ -246,6 +247,8 @@ class PlainRules:
         since: Any = None
         kept: Any = None
         if job["status"] == "completed":
+            if self.is_needed(job["id"]):
+                return False
             since, kept = job["finished_at"] or job["created_at"], job["keep_result"] or 0
         elif job["status"] == "dead":
             since, kept = job["dead_at"] or job["created_at"], self.settings["dead_retention"]
@@ -351,6 +354,10 @@ class PlainRules:
 
     def add_of_entry(self, entry, moment, job_id, on_conflict):
         """Enqueue a job of a cron entry."""
+        raise NotImplementedError
+
+    def is_needed(self, job_id):
+        """True if another job needs the result of one."""
         raise NotImplementedError
 
 

@@ -10,22 +10,26 @@ BLOB_BYTES = 400_000
 """Size limit of the queue in bytes: more than its jobs ever take, and less than an oversized result."""
 
 
-class _Stale(str):
-    """The error kept with a job whose claim was revoked. Its wording is no promise: it equals any that begins alike."""
+class _Wording(str):
+    """An error kept with a job. Its wording is no promise: it equals any that begins with the same word."""
 
     __slots__ = ()
 
     def __eq__(self, other):
-        return isinstance(other, str) and other.startswith("stale:")
+        return isinstance(other, str) and other.partition(" ")[0] == self.partition(" ")[0]
 
     def __ne__(self, other):
         return not self == other
 
     def __hash__(self):
-        return hash("stale")
+        return hash(self.partition(" ")[0])
 
 
-STALE: str = _Stale("stale: no heartbeat within the claim's timeout")
+STALE: str = _Wording("stale: no heartbeat within the claim's timeout")
+"""The error of a job whose claim was revoked."""
+
+GONE: str = _Wording("its parent is gone")
+"""The error of a job that waited for one which has left the queue."""
 
 
 class Refused(Exception):
@@ -45,6 +49,7 @@ ABSENT: JobFields = {
     **dict.fromkeys(["group", "encoding"]),
     **dict.fromkeys(["priority", "attempt", "attempts_before", "failures", "error_dropped", "result_dropped"], 0),
     **{"cancel_requested": False, "headers": {}, "errors": (), "steps": ()},
+    **{"after": (), "waits_for": (), "on_dead": None},
 }
 """Default values of most fields of a job."""
 
@@ -53,7 +58,7 @@ NO_CLAIM: JobFields = dict.fromkeys(["heartbeat_at", "claim_timeout", "holder", 
 
 AS_ASKED = (
     *("entrypoint", "priority", "max_attempts", "expires_at", "unique_key", "unique_for"),
-    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "group", "encoding"),
+    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "group", "encoding", "on_dead"),
 )
 """Fields of a job that its enqueue sets."""
 

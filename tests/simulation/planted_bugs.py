@@ -624,6 +624,40 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             'f"{self.client}/{len(self._engine.queue_id)}"',
         ),
     },
+    # Jobs wait for others in every seed.
+    Settings(rate=0.4, processes=6, segments=0.0, families=1.0): {
+        "A job is claimed before its parents are done": Bug(
+            "domain/order.py",
+            "job.waits_for or job_id in self._parked_ids",
+            "job_id in self._parked_ids",
+            also=Bug("domain/order.py", "if after.waits_for:", "if False:"),
+        ),
+        "A job waits for ever": Bug("domain/parents.py", "if parent not in child.waits_for or (", "if child or ("),
+        "The first parent that is done makes a job ready": Bug(
+            "domain/parents.py", "if each != parent", "if not parent"
+        ),
+        "A job that was released is released again": Bug(
+            "domain/parents.py", "parent not in child.waits_for or (status is DEAD", "(status is DEAD"
+        ),
+        "A job is released by an ack that is undone": Bug(
+            "domain/draft.py", "self.move(child, *move)", "self.jobs.put(move[1] or child)"
+        ),
+        "A result is dropped although a child needs it": Bug(
+            "domain/order.py", "if job.id in self.children:", "if False:"
+        ),
+        "A job whose parent is gone waits for ever": Bug(
+            "domain/draft.py", "if status in (QUEUED, IN_PROGRESS) or", "if status in (QUEUED, IN_PROGRESS, None) or"
+        ),
+        "A job is cancelled although it is to run": Bug(
+            "domain/parents.py", 'if status is COMPLETED or child.on_dead == "run":', "if status is COMPLETED:"
+        ),
+        "A parent that an editor removed is waited for": Bug(
+            "domain/operations/dequeue.py", "if draft.jobs.order.unseen:", "if False:", seeds=200
+        ),
+    },
+    Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, families=1.0): {
+        "The end of a range releases no children": Bug("domain/draft.py", "self._end_rows(move)", "pass", seeds=200),
+    },
     # Workers that show themselves, and some that stop others.
     WITHOUT_GROUPS(attended=1.0, shared=0.5): {
         "A worker's next record forgets that it was told to stop": Bug(

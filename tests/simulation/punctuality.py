@@ -166,7 +166,7 @@ def _is_free(job: Fields, version: Version, entrypoint: str | None) -> bool:
     Every job with a rate limit counts as held.
     """
     rules = version.entrypoints.get(job["entrypoint"], {})
-    is_waiting = status_of(job) == QUEUED and job.get("run_at") is None and job.get("expires_at") is None
+    is_waiting = status_of(job) == QUEUED and not any(map(job.get, ("run_at", "expires_at", "waits_for")))
     is_rated = rules.get("rate") or rules.get("key_rate")
     if not is_waiting or entrypoint not in (None, job["entrypoint"]) or rules.get("paused") or is_rated:
         return False

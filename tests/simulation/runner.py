@@ -21,6 +21,7 @@ from tests.simulation.contention import contend
 from tests.simulation.crowds import Crowd, count_runs
 from tests.simulation.damage import Damage, note_damage
 from tests.simulation.drain import DRAIN_SECONDS, drain
+from tests.simulation.families import Parent
 from tests.simulation.groupers import Grouper
 from tests.simulation.history import Call, Calls, Evidence, Violation
 from tests.simulation.history_audit import HistoryAudit
@@ -80,6 +81,7 @@ class Settings:
         fair: share of the modern seeds with whole segments in which jobs have fair keys.
         attended: share of all seeds in which workers show themselves in the queue, and some are told to stop.
         groups: share of all seeds with groups of jobs.
+        families: share of all seeds in which jobs wait for other jobs.
         left_out: names of events that do not take place, as the search for a short failure finds them.
     """
 
@@ -107,6 +109,7 @@ class Settings:
     fair: float = 0.3
     attended: float = 0.15
     groups: float = 0.3
+    families: float = 0.3
     left_out: frozenset[str] = frozenset()
 
 
@@ -257,6 +260,7 @@ class Simulation:
             self.world.fair = keys.choice([0.3, 0.9])
         self.world.attended = self.schedule.dice("workers").random() < settings.attended
         self.world.grouped = self.schedule.dice("groups").random() < settings.groups
+        self.world.families = self.schedule.dice("families").random() < settings.families
         self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds
         if dice.random() < settings.contention:
             network.rate = 0.0
@@ -339,6 +343,7 @@ class Simulation:
             (client.offers, Offerer),
             (self.world.attended, Attendee),
             (self.world.grouped, Grouper),
+            (self.world.families, Parent),
         ):
             if takes_part:
                 name = f"{kind.__name__.lower()} of {process.name}"

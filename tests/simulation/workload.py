@@ -187,6 +187,8 @@ class World:
         grouped: True if some actors open groups.
         groups: ids of the groups.
         edited: True once a person has changed the queue.
+        families: True if some jobs wait for others.
+        parents: ids of jobs that others may wait for.
         keeps_history: True if actors switch the history on.
         events_per_object: number of events in the outbox above which it is moved.
         read_events: the events that were read at the end; None if there was no history.
@@ -227,6 +229,8 @@ class World:
     grouped: bool = False
     groups: list[str] = field(default_factory=list)
     edited: bool = False
+    families: bool = False
+    parents: list[str] = field(default_factory=list)
     keeps_history: bool = False
     events_per_object: int = 1000
     read_events: list[HistoryEvent] | None = None

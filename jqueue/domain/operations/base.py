@@ -12,7 +12,7 @@ import msgspec
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.groups import count_members
-from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, MOST_PARENTS, Claim, JobFacts, JobRecord, StoredObject
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim, JobRecord, StoredObject
 from jqueue.domain.large_values import LargeValue, PayloadSource
 from jqueue.domain.limits import Limits, check_name, cut_error
 from jqueue.domain.models import AnyJob, Job, QueueState, for_callers
@@ -27,12 +27,10 @@ if TYPE_CHECKING:  # a field as callers give it; when the operation is prepared,
     GivenError = BaseException | str
     GivenJob = AnyJob
     GivenNames = str | Sequence[str]
-    GivenParents = Sequence[JobFacts | str]
     GivenPayload = PayloadSource
 else:
     GivenClaim, GivenError, GivenJob, GivenPayload = Claim, str, JobRecord, bytes
     GivenNames = Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
-    GivenParents = Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_PARENTS)]
 
 
 ASKED_BYTES = 100

@@ -35,6 +35,7 @@ from jqueue.domain.job import (
 from jqueue.domain.job_options import (
     OPTIONS,
     STORED,
+    GivenParents,
     OnConflict,
     OnDead,
     check_options,
@@ -52,7 +53,7 @@ from jqueue.domain.limits import (
     written_bytes,
 )
 from jqueue.domain.models import AnyJob, record_of
-from jqueue.domain.operations.base import GivenJob, GivenParents, GivenPayload, JobReference, Operation, Preparation
+from jqueue.domain.operations.base import GivenJob, GivenPayload, JobReference, Operation, Preparation
 from jqueue.domain.operations.ends import ERRORS_KEPT, kept_of, moved_steps
 from jqueue.domain.operations.parents import missing_parents
 from jqueue.domain.parents import PARENTS
@@ -524,8 +525,6 @@ class Depart(Operation, frozen=True):
         rescheduled = job is not None and job.status is JobStatus.QUEUED and job.run_at != seen.run_at
         if job is None or rescheduled or (job.status, job.attempt) != (seen.status, seen.attempt):
             raise ClaimLostError(*seen.claim, "the job was changed while it was being moved")
-        if job.id in draft.jobs.order.children:
-            raise JobStateError(job.id, job.status, "jobs of this queue need it or its result")
         draft.move(job, Verb.DEPART, None, None)
 
     def references(self) -> Sequence[JobReference]:

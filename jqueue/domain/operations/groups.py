@@ -20,6 +20,7 @@ from jqueue.domain.limits import END_BYTES, groups_bytes
 from jqueue.domain.operations.base import Operation, Preparation
 from jqueue.domain.operations.call import Call, NewJob
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.operations.parents import children_first
 from jqueue.domain.rules import LIMITS
 from jqueue.domain.transitions import Verb
 
@@ -227,10 +228,9 @@ class CancelGroup(OnGroup, frozen=True):
             GroupEndedError: the queue does not know it.
         """
         self.known(draft)
-        for job_id in [job.id for job in draft.jobs.values() if job.group == self.group]:
-            job = draft.jobs.get(job_id)  # the end of a parent may have changed it
-            if job is None or job_id in draft.jobs.rows.of:
-                continue
+        rows = draft.jobs.rows.of
+        members = [job for job in draft.jobs.values() if job.group == self.group and job.id not in rows]
+        for job in children_first(members):
             if job.status is QUEUED:
                 draft.move(job, Verb.CANCEL, None, None)
             elif job.status is IN_PROGRESS and not job.cancel_requested:

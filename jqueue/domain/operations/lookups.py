@@ -90,7 +90,7 @@ class LookAtBacklog(Operation, frozen=True):
         since = [
             job.run_at or job.created_at
             for job in draft.jobs.values()
-            if job.status is JobStatus.QUEUED and (names is None or job.entrypoint in names)
+            if job.status is JobStatus.QUEUED and not job.waits_for and (names is None or job.entrypoint in names)
         ]
         for segment in map(draft.jobs.rows.current, draft.header.segments):
             if segment is not None and segment.waiting and (names is None or segment.entrypoint in names):

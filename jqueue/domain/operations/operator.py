@@ -17,6 +17,7 @@ from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name, check_payload, check_priority, cut_error
 from jqueue.domain.operations.base import JobReference, OnJob, Operation, Preparation
 from jqueue.domain.operations.enqueue import drop_outlived
+from jqueue.domain.operations.parents import children_first
 from jqueue.domain.transitions import Verb
 from jqueue.domain.turns import next_sequence
 
@@ -269,16 +270,23 @@ class Purge(Operation, frozen=True):
         cutoff = self.before
         if self.older_than is not None:
             cutoff = now - timedelta(seconds=to_seconds("older_than", self.older_than))
+        waiting = [job for job in self._doomed(draft, cutoff) if job.waits_for]
+        for job in children_first(waiting):
+            draft.move(job, Verb.PURGE, None, None)
         in_segments = 0
         if self.status is JobStatus.QUEUED:
             in_segments = _drop_segments(draft, self.entrypoint, cutoff)
-        found = _with_status(draft, self.status, self.entrypoint)
-        if self.status is JobStatus.COMPLETED:  # the results of others are still needed
-            found = [job for job in found if job.id not in draft.jobs.order.children]
-        doomed = [job for job in found if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
+        doomed = self._doomed(draft, cutoff)
         for job in doomed:
             draft.move(job, Verb.PURGE, None, None)
-        return in_segments + len(doomed)
+        return len(waiting) + in_segments + len(doomed)
+
+    def _doomed(self, draft: Draft, cutoff: datetime | None) -> list[JobRecord]:
+        """Return the jobs in the table that are to be removed. A completed one stays while a child needs its result."""
+        found = _with_status(draft, self.status, self.entrypoint)
+        if self.status is JobStatus.COMPLETED:
+            found = [job for job in found if job.id not in draft.jobs.order.children]
+        return [job for job in found if cutoff is None or (job.dead_at or job.finished_at or job.created_at) < cutoff]
 
     def references(self) -> Sequence[JobReference]:
         """Return the id of the job, if one is named."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import InvalidJobError, SegmentDamagedError
 from jqueue.domain.job import COMPLETED, DEAD, JobRecord
@@ -32,6 +34,11 @@ def missing_parents(draft: Draft, job: JobRecord) -> tuple[str, ...]:
     return tuple(missing)
 
 
+def children_first(jobs: Iterable[JobRecord]) -> list[JobRecord]:
+    """Return jobs that are to leave, each before those that it waits for: so none of them ends by another's end."""
+    return sorted(jobs, key=lambda job: (not job.waits_for, -job.sequence))
+
+
 def end_gone_parents(draft: Draft) -> None:
     """Let the children of parents go on that are not there, such as those in a blob that was edited by hand.
 
@@ -44,6 +51,8 @@ def end_gone_parents(draft: Draft) -> None:
             there = draft.jobs.find(parent) if is_awaited(draft.jobs.order, parent) else None
         except SegmentDamagedError:
             continue  # it may be there
+        if parent in draft.aside_keys:
+            continue  # it is there once its line is mended
         del unseen[parent]
         is_done = parent in draft.header.finished if there is None else there.status is COMPLETED
         if there is None or is_done:

@@ -1,0 +1,62 @@
+"""Handlers of jobs with parents find the results, also of parents that were claimed before they had children."""
+
+import json
+from typing import Any
+
+import pytest
+
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
+from jqueue.errors import ResultWantedError
+from jqueue.operations import Ack, Enqueue
+from jqueue.worker import Context, Worker
+
+LARGE = "x" * 5000
+
+
+@pytest.mark.parametrize("batch", [None, 2])
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+async def test_a_handler_finds_the_results_of_its_parents_in_order(kind: Any, batch: Any):
+    worker, found = Worker(), list[Any]()
+
+    @worker.handler("part")
+    async def part(ctx: Context) -> Any:
+        if ctx.job.payload == b"last":
+            await ctx.queue.enqueue("late", b"", after=[ctx.job])  # its worker cannot know of this child
+        return {b"first": 1, b"last": LARGE, b"unkeepable": object()}.get(ctx.job.payload)
+
+    @worker.handler("sum", batch=batch)
+    async def add_up(ctx: Any) -> None:
+        found.extend([list(each.parents.items()) for each in ctx] if batch else [list(ctx.parents.items())])
+
+    @worker.handler("late")
+    async def late(ctx: Context) -> None:
+        found.append(list(ctx.parents.values()))
+
+    async with kind(InMemoryStorage(), limits=Limits(object_bytes=1000)) as queue:
+        names = ["first", "last", "none", "unkeepable", "dead"]
+        parents = await queue.enqueue_many([Enqueue("part", name.encode(), job_id=name) for name in names[:-1]])
+        gone = await queue.enqueue("nobody", b"", job_id="dead")
+        await queue.enqueue("sum", b"", after=[*reversed(parents), gone], on_dead="run")
+        [job] = await queue.dequeue("nobody")
+        await queue.nack(job, dead=True)
+        await worker.run(queue, drain=True)
+        assert sorted(found, key=len) == [[LARGE], [("none", None), ("last", LARGE), ("first", 1)]]
+        assert {job.keep_result for job in (await queue.read_state()).jobs} <= {None, 1.0}, "kept no longer"
+
+
+async def test_a_withheld_result_is_asked_for_once_and_only_if_a_child_needs_it():
+    async with DirectQueue(InMemoryStorage()) as queue:
+        parent = await queue.enqueue("work", b"")
+        [claimed] = await queue.dequeue()
+        child = await queue.enqueue("child", b"", after=[parent])
+        before = await queue.storage.read()
+        with pytest.raises(ResultWantedError, match=parent.id):
+            await queue.apply(Ack(claimed, withheld=True))
+        assert before == await queue.storage.read()
+        await queue.apply(Ack(claimed, {"rows": 1}))
+        assert await queue.result(parent) == {"rows": 1}
+        [other] = [await queue.enqueue("other", b"")]
+        [claimed] = await queue.dequeue("other")
+        await queue.apply(Ack(claimed, withheld=True))
+        assert json.loads((await queue.storage.read())[0])["jobs"].keys() == {parent.id, child.id}
+        assert other.id not in json.loads((await queue.storage.read())[0])["jobs"]
