@@ -592,7 +592,11 @@ def _purge_waiting(url: str, choice: Choice, change: JobChange) -> None:
     async def count(opened: OpenedQueue) -> Counter[str]:
         figures = (await opened.stats()).entrypoints or {}
         return +Counter(
-            {each: figures[each].ready + figures[each].scheduled for each in names or figures if each in figures}
+            {
+                each: figures[each].ready + figures[each].scheduled + figures[each].waiting
+                for each in names or figures
+                if each in figures
+            }
         )
 
     async def remove(opened: OpenedQueue) -> int:

@@ -107,6 +107,7 @@ STYLES = {
     Phase.DEAD: "red",
     Phase.EXPIRED: "yellow",
     Phase.SCHEDULED: "dim",
+    Phase.WAITING: "dim",
     Phase.COMPLETED: "dim",
 }
 
@@ -352,11 +353,13 @@ def show(
         values = {
             **job_values(job, now, ShownLife),
             "headers": sorted(job.headers),
+            "children": (children := opened.view.children_of(job)),
             "why_waiting": (reasons := await opened.view.why_waits(job, now)),
             "events_missing": missing,
             "events": None if events is None else [event_values(event) for event in events],
         }
         why = {"why it waits": "\n".join(reasons) or None}
+        why["children"] = ", ".join(map(printable, children)) or None
         texts = {**_facts(job, now), **why, **_story(job, events or []), "missing": missing}
         if payload:
             content = b"".join([piece async for piece in payload_of(opened.queue, job)])
@@ -420,6 +423,7 @@ def _facts(job: Job, now: datetime) -> dict[str, str]:
         "concurrency key": None if key is None else f"{key} (at most {job.concurrency_limit or 1} at once)",
         "fair key": job.fair_key,
         "group": job.group,
+        "parents": ", ".join(job.after) or None,
         "headers": f"{', '.join(sorted(job.headers))} (values are hidden)" if job.headers else None,
         "cancelled": "its worker will be told to stop at its next heartbeat" if job.cancel_requested else None,
         "payload size": size(_size_of(job))

@@ -33,7 +33,7 @@ STATUSES: Mapping[str, frozenset[Phase]] = {
 }
 """The phases by the names that `--status` takes."""
 
-NAMES = "ready, scheduled, queued (both), running, dead, completed or expired"
+NAMES = "ready, scheduled, waiting, queued (all three), running, dead, completed or expired"
 
 
 FILTERS: Mapping[str, Any] = {
@@ -315,7 +315,7 @@ def flag_of(name: str, option: Option) -> str:
 
 def _kind(option: Option) -> Any:
     kind = option.kind
-    if get_origin(option.type) is Sequence:
+    if get_origin(option.type) is tuple:
         return Sequence
     if isinstance(kind, type):
         return Mapping if issubclass(kind, Mapping) else kind
@@ -334,7 +334,7 @@ def _help(option: Option) -> str:
     """Return the description of an option in words of the command line."""
     text = _NAMED.sub(lambda match: f"--{match[1].replace('_', '-')}", option.description.replace("`Worker`", "worker"))
     text = text.replace("; None means ", "; by default ").replace('"raise" DuplicateJobError', '"raise" an error')
-    default = "" if option.default is None else f" By default {option.default}."
+    default = "" if option.default in (None, ()) else f" By default {option.default}."
     return text[0].upper() + text[1:] + default
 
 

@@ -46,7 +46,7 @@ LISTED = 20
 WRITERS = 5
 """Largest number of writers that are listed for people."""
 
-COUNTS = ("ready", "scheduled", "in_progress", "dead", "completed")
+COUNTS = ("ready", "scheduled", "waiting", "in_progress", "dead", "completed")
 RATED = ("enqueued", "claimed", "done", "failed")
 ORDERS = (*COUNTS, *RATED)
 WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
@@ -258,12 +258,14 @@ def _jobs(entrypoints: Mapping[str, Figures], values: Figures, terminal: Termina
         if any(each[kind] for kind in (*COUNTS, "paused", "max_running", "rate"))
     }
 
+    counts = [kind for kind in COUNTS if kind != "waiting" or values["waiting"]]
+
     def row(each: Figures) -> Row:
         oldest = each["oldest_ready_seconds"]
-        numbers = [_red(each[kind]) if kind == "dead" else each[kind] for kind in COUNTS]
+        numbers = [_red(each[kind]) if kind == "dead" else each[kind] for kind in counts]
         return [*numbers, "" if oldest is None else length(oldest)]
 
-    titles = ("entrypoint", *(kind.replace("_", " ") for kind in COUNTS), "oldest")
+    titles = ("entrypoint", *(kind.replace("_", " ") for kind in counts), "oldest")
     return _table(titles, _with_all(shown, values, row), terminal) or ["no jobs"]
 
 
@@ -362,7 +364,9 @@ def pause(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, a
     those that have jobs, limits, cron entries or workers by now.
     """
     figures = _set_paused(url, entrypoint, every, Pause)
-    waiting = counted(sum(each.ready + each.scheduled for each in figures.values()), "job waits", "jobs wait")
+    waiting = counted(
+        sum(each.ready + each.scheduled + each.waiting for each in figures.values()), "job waits", "jobs wait"
+    )
     running = counted(
         sum(each.in_progress for each in figures.values()), "job in progress continues", "jobs in progress continue"
     )

@@ -237,7 +237,7 @@ def _unknown(
     return unknown
 
 
-LEFT = ("ready", "scheduled", "in_progress", "dead", "completed")
+LEFT = ("ready", "scheduled", "waiting", "in_progress", "dead", "completed")
 """The figures of jobs that are left at SOURCE."""
 
 

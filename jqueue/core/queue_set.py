@@ -441,7 +441,7 @@ class QueueSet(JobQueue):
     async def count(self, *, deadline: Duration | None = None) -> int:
         """Return the number of jobs that are queued, scheduled or in progress, in all queues."""
         stats = await self.stats(deadline=deadline)
-        return stats.ready + stats.scheduled + stats.in_progress
+        return stats.ready + stats.scheduled + stats.waiting + stats.in_progress
 
     async def stats(self, *, deadline: Duration | None = None) -> QueueStats:
         """Add up the figures of all queues. An entrypoint is paused if it is in each queue that has it."""

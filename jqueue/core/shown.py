@@ -102,6 +102,9 @@ class ShownLife(ShownJob):
     traceback: str | None
     result_bytes_dropped: int
     steps: list[ShownStep]
+    after: list[str]
+    waits_for: list[str]
+    on_dead: str | None
 
 
 def _values(kind: type[msgspec.Struct], source: Any, made: Mapping[str, Any]) -> dict[str, Any]:
@@ -133,6 +136,8 @@ def job_values(job: Job, now: datetime, kind: type[ShownJob] = ShownJob) -> dict
         "steps": [{"name": each.name, "occurrence": each.occurrence, "at": instant(each.at)} for each in job.steps],
         "error_bytes_dropped": job.error_dropped,
         "result_bytes_dropped": job.result_dropped,
+        "after": list(job.after),
+        "waits_for": list(job.waits_for),
     }
     return _values(kind, job, made)
 
@@ -176,6 +181,7 @@ class ShownFigures(msgspec.Struct):
 
     ready: int
     scheduled: int
+    waiting: int
     in_progress: int
     dead: int
     completed: int

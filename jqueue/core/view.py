@@ -278,6 +278,10 @@ class QueueView:
             return []
         return why_job_waits(job, self.header, await self.stats(now), now, self.records.values())
 
+    def children_of(self, job: Job) -> list[str]:
+        """Return the ids of the jobs that wait for a job, or need its result."""
+        return [each.id for each in self.records.values() if job.id in each.after]
+
     def holders(self) -> dict[str, tuple[int, datetime]]:
         """Return the number of jobs in progress and the time of the oldest claim, by holder. No row is read."""
         claims = [(held.holder, held.rows, held.claimed_at) for held in self.header.ranges.values()]

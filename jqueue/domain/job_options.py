@@ -173,7 +173,7 @@ class Option(msgspec.Struct, frozen=True):
     @property
     def kind(self) -> type:
         """The type of its values, without None. For a duration it is `timedelta`, without the numbers of seconds."""
-        kinds = (self.type,) if get_origin(self.type) is tuple else get_args(self.type) or (self.type,)
+        kinds = get_args(self.type) or (self.type,)
         return timedelta if timedelta in kinds else get_origin(kinds[0]) or kinds[0]
 
 

@@ -65,8 +65,7 @@ def _options(listed: type, names: Mapping[str, str] | None = None) -> Iterator[t
     """Yield the options of a verb as fields of a record."""
     hints = get_type_hints(listed, include_extras=True)
     for name, option in options_of(listed).items():
-        given = tuple[str, ...] if name == "after" else hints[name].__origin__  # a program may give jobs, too
-        kind: Any = Annotated[given, Meta(description=option.description.replace("None", "null"))]
+        kind: Any = Annotated[hints[name].__origin__, Meta(description=option.description.replace("None", "null"))]
         yield (names or {}).get(name, name), kind, option.default
 
 

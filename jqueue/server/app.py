@@ -163,7 +163,11 @@ class _Dashboard:
     async def _job(self, request: Request) -> dict[str, Any]:
         view = await self._viewers.look()
         job = await self._found(request)
-        return {**job_details(job, view.now), "why_waiting": await view.queue.why_waits(job, view.now)}
+        return {
+            **job_details(job, view.now),
+            "children": view.queue.children_of(job),
+            "why_waiting": await view.queue.why_waits(job, view.now),
+        }
 
     async def _value(self, read: Callable[..., Awaitable[dict[str, Any]]], request: Request) -> dict[str, Any]:
         return await read(self._queue, await self._found(request))

@@ -193,7 +193,7 @@ def _points(
     steps: dict[int, _Step], length: int, numbers: range, figures: EntrypointStats, now: float
 ) -> list[dict[str, Any]]:
     """Return a point for each step. Depths are counted back from the figures of now."""
-    queued, dead = figures.ready + figures.scheduled, figures.dead
+    queued, dead = figures.ready + figures.scheduled + figures.waiting, figures.dead
     points = []
     for number in numbers:
         step, at = steps.get(number, _Step()), min((number + 1.0) * length, now)

@@ -25,6 +25,7 @@ STATUSES: Mapping[type[JQueueError], int] = {
     errors.ResultNotKeptError: 404,
     errors.ClaimLostError: 409,
     errors.JobStateError: 409,
+    errors.ResultWantedError: 409,
     errors.JobFailedError: 409,
     errors.DuplicateJobError: 409,
     errors.ChangedMeanwhileError: 409,

@@ -37,7 +37,7 @@ def _metrics(groups: Mapping[tuple[str, ...], Mapping[str, str]]) -> tuple[Metri
 QUEUE_METRICS = _metrics(
     {
         ("gauge", "queue", "entrypoint", "status"): {
-            "jobs": "Number of jobs by status: ready, scheduled, in_progress, dead or completed.",
+            "jobs": "Number of jobs by status: ready, scheduled, waiting, in_progress, dead or completed.",
         },
         ("gauge", "queue", "entrypoint"): {
             "oldest_ready_seconds": "Time for which the oldest ready job has waited; 0 if no job is ready.",

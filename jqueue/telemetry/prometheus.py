@@ -223,7 +223,7 @@ def _of_entrypoint(labels: tuple[str, str], stats: EntrypointStats) -> Samples:
         ("jqueue_dropped_values", (*labels, "result")): stats.results_dropped,
         ("jqueue_dropped_values", (*labels, "error")): stats.errors_dropped,
     }
-    for status in ("ready", "scheduled", "in_progress", "dead", "completed"):
+    for status in ("ready", "scheduled", "waiting", "in_progress", "dead", "completed"):
         samples["jqueue_jobs", (*labels, status)] = getattr(stats, status)
     if stats.totals is not None:
         samples |= {(f"jqueue_{kind}", labels): getattr(stats.totals, kind) for kind in KINDS}

@@ -106,7 +106,7 @@ def test_errors_about_wrong_arguments_contain_no_secrets(arguments):
 
 
 WRONG = {
-    "ls --status=hunter2": "--status takes ready, scheduled, queued (both), running, dead, completed or",
+    "ls --status=hunter2": "--status takes ready, scheduled, waiting, queued (all three), running",
     "ls --watch": "the output is not a terminal: use `jqueue ls`",
     "update --all": "give one of --delay DURATION, --at TIME and --priority NUMBER",
     "schedule n": 'give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now',

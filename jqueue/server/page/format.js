@@ -1,6 +1,6 @@
 // Numbers, sizes, times and durations as texts. A time is a text in ISO 8601, or seconds since 1970.
 
-export const STATES = ["ready", "scheduled", "expired", "in_progress", "dead", "completed"];
+export const STATES = ["ready", "scheduled", "waiting", "expired", "in_progress", "dead", "completed"];
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"]];
 
 export const absent = (value) => value === null || value === undefined;

@@ -191,6 +191,9 @@ export function list({ state, page, query, actions, wrong, view, redraw, reveal 
 const TIMES = [["created_at", "Enqueued"], ["run_at", "Not before"], ["expires_at", "Expires"], ["queued_at", "Queued again"],
   ["claimed_at", "Claimed"], ["heartbeat_at", "Last heartbeat"], ["dead_at", "Dead"], ["finished_at", "Finished"]];
 
+const family = (ids) => (ids?.length ? h("ul", {}, ids.map((id) =>
+  h("li", {}, h("a", { class: "id", href: `#/job?${new URLSearchParams({ id })}` }, foreign(id))))) : null);
+
 function facts(job) {
   const row = (label, value) => (absent(value) || value === "" ? null : [h("dt", {}, label), h("dd", {}, value)]);
   const running = job.status === "in_progress" ? duration(job.now - secondsOf(job.claimed_at ?? job.since)) : null;
@@ -203,6 +206,7 @@ function facts(job) {
     row("Attempts", attempts(job) + (job.max_attempts ? `; dead after ${counted(job.max_attempts, "failure")}` : "")),
     row("Priority", job.priority),
     row("Claim timeout", job.claim_timeout && duration(job.claim_timeout)),
+    row("Parents", family(job.after)), row("Children", family(job.children)),
     row("Unique key", job.unique_key && foreign(job.unique_key)),
     row("Concurrency key", job.concurrency_key && [foreign(job.concurrency_key), `, ${job.concurrency_limit ?? 1} at once`]),
     row("Fair key", job.fair_key && foreign(job.fair_key)),

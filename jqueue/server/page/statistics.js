@@ -20,8 +20,8 @@ export class Samples {
     if (now - this.samples.at(-1)?.at < 1) return;
     const first = this.samples.findLast(({ at }) => now - at >= WINDOW) ?? this.samples[0], points = new Map();
     for (const row of [{ ...whole, name: "" }, ...rows.slice(0, 100)]) {
-      const { name, ready, scheduled, in_progress, dead, rates } = row, times = durations[name] ?? {};
-      const point = { at: now, queued: ready + scheduled, in_progress, dead, ...rates?.last_minute, times };
+      const { name, ready, scheduled, waiting, in_progress, dead, rates } = row, times = durations[name] ?? {};
+      const point = { at: now, queued: ready + scheduled + waiting, in_progress, dead, ...rates?.last_minute, times };
       const before = first?.points.get(name)?.times;
       for (const kind of before ? ["wait", "run"] : []) {
         point[`${kind}50`] = quantile(times[kind], before[kind], 0.5);

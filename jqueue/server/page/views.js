@@ -44,6 +44,7 @@ function cards(figures, held) {
   return h("ul", { class: "cards" },
     card("Ready", count(figures.ready), { href: "#/jobs?state=ready", hint: held }),
     card("Scheduled", count(figures.scheduled), { href: "#/jobs?state=scheduled" }),
+    figures.waiting > 0 && card("Waiting", count(figures.waiting), { href: "#/jobs?state=waiting", hint: "for their parents" }),
     card("In progress", count(figures.in_progress), { href: "#/jobs?state=in_progress" }),
     card("Dead", count(figures.dead), { href: "#/dead", tone: figures.dead ? "bad" : "" }),
     card("Oldest ready", age(figures), { href: "#/jobs?state=ready&order=oldest", hint: "waits for" }),
