@@ -6,6 +6,7 @@ import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.core.blob import codec
+from jqueue.core.blob.lines import encode_job
 from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Ack
@@ -262,8 +263,12 @@ async def test_a_commit_searches_once_for_all_calls_that_find_nothing(storage):
 async def test_a_waiting_job_costs_what_a_scheduled_one_costs_and_its_parents_ids_twice(make, monkeypatch):
     """And another commit does not encode it again. Once it is ready, it names its parents once."""
     lines: list[bytes] = []
-    encode = codec.encode_job
-    monkeypatch.setattr(codec, "encode_job", lambda job: lines.append(encode(job)) or lines[-1])
+
+    def encode(job):
+        lines.append(encode_job(job))
+        return lines[-1]
+
+    monkeypatch.setattr(codec, "encode_job", encode)
     async with make(InMemoryStorage()) as queue:
         parents = await queue.enqueue_many([Enqueue("parent", job_id=f"parent-{number}") for number in range(3)])
         await queue.enqueue("child", b"payload", job_id="scheduled", delay=3600)
