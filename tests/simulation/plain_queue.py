@@ -652,7 +652,8 @@ class PlainQueue(PlainGroups, PlainRules):
             and not (job["status"] == "completed" and self.is_needed(job["id"]))
         ]
         for job in sorted(doomed, key=lambda job: (not job["waits_for"], -int(job["place"]))):
-            self.remove(job, REMOVED)  # each before those that it waits for
+            if job["id"] in self.table:  # each before those that it waits for, but for places by fair keys
+                self.remove(self.table[job["id"]], REMOVED)
         return len(doomed)
 
     def requeue_stale(self, timeout):

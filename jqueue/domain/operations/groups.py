@@ -230,7 +230,10 @@ class CancelGroup(OnGroup, frozen=True):
         self.known(draft)
         rows = draft.jobs.rows.of
         members = [job for job in draft.jobs.values() if job.group == self.group and job.id not in rows]
-        for job in children_first(members):
+        for member in children_first(members):
+            job = draft.jobs.get(member.id)
+            if job is None:
+                continue
             if job.status is QUEUED:
                 draft.move(job, Verb.CANCEL, None, None)
             elif job.status is IN_PROGRESS and not job.cancel_requested:

@@ -272,7 +272,8 @@ class Purge(Operation, frozen=True):
             cutoff = now - timedelta(seconds=to_seconds("older_than", self.older_than))
         waiting = [job for job in self._doomed(draft, cutoff) if job.waits_for]
         for job in children_first(waiting):
-            draft.move(job, Verb.PURGE, None, None)
+            if (there := draft.jobs.get(job.id)) is not None:
+                draft.move(there, Verb.PURGE, None, None)
         in_segments = 0
         if self.status is JobStatus.QUEUED:
             in_segments = _drop_segments(draft, self.entrypoint, cutoff)

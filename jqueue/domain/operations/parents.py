@@ -35,7 +35,10 @@ def missing_parents(draft: Draft, job: JobRecord) -> tuple[str, ...]:
 
 
 def children_first(jobs: Iterable[JobRecord]) -> list[JobRecord]:
-    """Return jobs that are to leave, each before those that it waits for: so none of them ends by another's end."""
+    """Return jobs that are to leave, each before those that it waits for: so few of them end by another's end.
+
+    Fair keys may give a child a place before that of its parent.
+    """
     return sorted(jobs, key=lambda job: (not job.waits_for, -job.sequence))
 
 
