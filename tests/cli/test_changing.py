@@ -328,6 +328,10 @@ def test_each_limit_is_set_for_itself(path, queue):
     said = text("limit", path, "mail", "--no-running")
     assert "in progress: no limit; claims: at most 100 in 60 s; set by an operator" == said
     assert "set by an operator" in text("stats", path)
+    said = text("limit", path, "mail", "--no-rate", "--key-rate", "3", "--key-per", "1m")
+    assert "in progress: no limit; claims: no limit; by key: at most 3 in 60 s; set by an operator" == said
+    assert "3 in 60 s by key" in " ".join(text("stats", path).split())
+    assert "give --reset alone" in refused("limit", path, "mail", "--reset", "--no-key-rate")
     assert "in progress: no limit; claims: no limit" == text("limit", path, "mail", "--reset")
 
 

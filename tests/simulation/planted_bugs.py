@@ -295,6 +295,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py",
             "counted, self.recent_keys = self.recent_keys, header.recent_keys",
             "counted = header.recent_keys = self.recent_keys",
+            seeds=100,
+            first=53,
         ),
         "A job held back by the rate of its key waits until another job of the key changes": Bug(
             "domain/order.py", "self._opens.discard(key)\n            self._unpark(key)", "self._opens.discard(key)"

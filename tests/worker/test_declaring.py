@@ -7,7 +7,7 @@ import inspect
 import threading
 from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -390,3 +390,27 @@ async def test_an_operators_limit_and_cron_entry_stay_when_a_worker_starts_and_i
         "the cron entry nightly: an operator's value holds, not this program's."
         " `jqueue schedule URL nightly --reset` ends that",
     ] == sorted(caplog.messages, reverse=True)
+
+
+@in_virtual_time
+async def test_jobs_of_each_key_start_at_the_rate_that_their_handler_declares():
+    own, starts, wrong = Worker(), dict[str, list[float]](), cast("Any", 3)
+    loop = asyncio.get_running_loop()
+
+    @own.handler(rate_per_key=Rate(2, per=60))
+    async def mail(customer: str) -> None:
+        starts.setdefault(customer, []).append(loop.time())
+
+    async with broker() as queue:
+        for customer in "aaaab":
+            await mail.using(queue, concurrency_key=customer, concurrency_limit=9).enqueue(customer)
+        began = loop.time()
+        running = asyncio.create_task(own.run(queue, signals=False))
+        await asyncio.sleep(100)
+        own.stop()
+        await running
+    assert {"a": [0, 0, 1, 1], "b": [0]} == {
+        customer: [(at - began) // 60 for at in times] for customer, times in starts.items()
+    }
+    with pytest.raises(InvalidJobError, match="rate_per_key must be a Rate"):
+        own.handler("other", rate_per_key=wrong)(mail)
