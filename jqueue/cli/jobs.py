@@ -25,7 +25,7 @@ from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import age, ago, length, moment, show_json, size
 from jqueue.cli.progress import DEEP, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.shown import ShownLife, event_values, job_values
+from jqueue.core.shown import ShownLife, event_values, job_values, progress_text
 from jqueue.core.verbs.operator import BEFORE
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobNotFoundError, JobsUnreadableError
@@ -259,8 +259,13 @@ class Listing:
             Cell(str(job.tries), "" if job.tries else "dim"),
             *([Cell(size(_size_of(job)))] if self.sort == "size" else []),
             *([Cell(_preview(job))] if self.payloads else []),
-            Cell(job.holder or "?") if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
+            Cell(_running(job)) if phase is Phase.IN_PROGRESS else Cell(job.error or "", "dim"),
         )
+
+
+def _running(job: Job) -> str:
+    """Return how far a job is, and who works on it."""
+    return ", ".join(filter(None, (progress_text(job), job.holder))) or "?"
 
 
 def _base64(content: bytes | None) -> str | None:
@@ -411,6 +416,7 @@ def _facts(job: Job, now: datetime) -> dict[str, str]:
         "enqueued": job.created_at,
         "holder": job.holder,
         "claimed": job.claimed_at,
+        "progress": progress_text(job),
         "last heartbeat": job.heartbeat_at,
         "claim lost after": None if lost is None else f"{length(lost)} without a heartbeat",
         "requeued": job.queued_at,

@@ -49,6 +49,23 @@ class ShownError(msgspec.Struct):
     holder: str | None
 
 
+class ShownProgress(msgspec.Struct):
+    """How far the work on a job is."""
+
+    done: int
+    total: int | None
+    text: str
+    at: Instant | None
+
+
+def progress_text(job: Job) -> str | None:
+    """Return how far the work on a job is, as people read it; None if its last claim brought no report."""
+    if job.progress is None:
+        return None
+    done, total, text, _ = job.progress
+    return f"{done:,}" + ("" if total is None else f" of {total:,}") + (f", {text}" if text else "")
+
+
 class ShownStep(msgspec.Struct):
     """A step that is done."""
 
@@ -80,6 +97,7 @@ class ShownJob(msgspec.Struct):
     concurrency_key: str | None
     payload_bytes: int
     error: str | None
+    progress: ShownProgress | None
 
 
 class ShownLife(ShownJob):
@@ -121,8 +139,9 @@ def job_values(job: Job, now: datetime, kind: type[ShownJob] = ShownJob) -> dict
         now: the time by the queue's clock, for its status and its age.
         kind: the record.
     """
-    stored = job.payload_object
+    stored, progress = job.payload_object, job.progress
     made = {
+        "progress": progress and {**progress._asdict(), "at": instant(progress.at)},
         "status": phase_of(job, now).value,
         "since": since(job),
         "seconds": round((now - since(job)).total_seconds(), 3),

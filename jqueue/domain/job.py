@@ -108,6 +108,19 @@ class Step(NamedTuple):
     """The object that keeps a large result: the verb `step_result` loads it."""
 
 
+class Progress(NamedTuple):
+    """How far the work on a job is, as its handler last reported."""
+
+    done: Count
+    """Number of parts that are done."""
+    total: Count | None = None
+    """Number of all parts; None if it is not known."""
+    text: str = ""
+    """What the handler says about it, cut at 120 bytes."""
+    at: Moment | None = None
+    """Time of the commit that brought it."""
+
+
 class JobFacts:
     """What follows from the fields of a job, in either shape."""
 
@@ -196,6 +209,7 @@ class JobRecord(JobFacts, Entry, frozen=True):
     steps: tuple[Step, ...] = ()
     encoding: Encoding | None = None
     timeout: Seconds | None = None
+    progress: Progress | None = None
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log

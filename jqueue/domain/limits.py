@@ -15,9 +15,9 @@ import msgspec
 from pydantic_core import from_json
 
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.fields import PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
+from jqueue.domain.fields import LARGEST, PRIORITY_MAX, PRIORITY_MIN, FrozenHeaders
 from jqueue.domain.header import GroupRecord, Header, large
-from jqueue.domain.job import JobRecord
+from jqueue.domain.job import JobRecord, Progress
 from jqueue.domain.rules import Schedule
 
 ERROR_BYTES = 2048
@@ -352,6 +352,19 @@ def check_result(
             "return its address, or set Limits(result_bytes=...)"
         )
     return found, text
+
+
+def check_progress(done: object, total: object, text: object) -> Progress:
+    """Return a report of progress.
+
+    Raises:
+        InvalidJobError: the numbers are no whole numbers, negative, or more is done than there is.
+    """
+    done = check_integer("progress", done, 0, LARGEST)
+    whole = None if total is None else check_integer("the total of progress", total, 0, LARGEST)
+    if whole is not None and done > whole:
+        raise InvalidJobError(f"progress is {done} of {whole}: no more can be done than there is")
+    return Progress(done, whole, cut_error(text, SHORT_ERROR_BYTES))
 
 
 def cut_error(error: object, size: int = ERROR_BYTES) -> str:

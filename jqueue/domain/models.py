@@ -51,6 +51,7 @@ from jqueue.domain.job import (
     JobFacts,
     JobRecord,
     JobStatus,
+    Progress,
     Step,
     StoredObject,
 )
@@ -148,6 +149,10 @@ def _in_utc(steps: tuple[Step, ...]) -> tuple[Step, ...]:
     return tuple(step._replace(at=to_utc(step.at)) for step in steps)
 
 
+def _with_utc(progress: Progress | None) -> Progress | None:
+    return progress if progress is None else progress._replace(at=progress.at and to_utc(progress.at))
+
+
 _Payload = Annotated[
     bytes,
     BeforeValidator(_to_payload),
@@ -226,6 +231,7 @@ class Job(JobFacts, BaseModel):
         steps: the steps that are done, in the order in which they were recorded. An ack drops them.
         timeout: seconds that its handler may take for it; None means the handler's own time.
         encoding: "named" if the payload is a JSON object of arguments by name; None if it is one value.
+        progress: how far its work was at the last report; None if its last claim brought none.
     """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
@@ -274,6 +280,7 @@ class Job(JobFacts, BaseModel):
     steps: Annotated[tuple[Step, ...], _AsRecord, AfterValidator(_in_utc)] = Field(default=(), repr=False)
     encoding: Encoding | None = None
     timeout: _Seconds | None = None
+    progress: Annotated[Progress | None, _AsRecord, AfterValidator(_with_utc)] = None
 
     @classmethod
     def new(cls, entrypoint: str, payload: bytes = b"", priority: int = 0) -> Self:

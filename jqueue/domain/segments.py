@@ -541,6 +541,7 @@ def in_progress(job: JobRecord, claim: Range) -> JobRecord:
         holder=claim.holder,
         claimed_at=None if claim.holder is None else claim.claimed_at,
         cancel_requested=job.id in claim.cancelled,
+        progress=None,
     )
 
 

@@ -66,7 +66,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         objects: keeps large payloads and results in objects of their own beside the queue, and takes payloads from
             files and async iterables.
         ranges: claims thousands of jobs as one: `claim_range`, `read_range`, `end_range`.
-        steps: keeps the results of steps: `RecordStep`, and `ctx.step` of a worker.
+        steps: keeps the results of steps, and progress: `RecordStep`, `ctx.step` and `ctx.progress` of a worker.
         encodings: keeps how a payload is encoded: `encoding`.
         holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
         parents: a job can wait for other jobs: `after` and `on_dead`.
@@ -192,6 +192,21 @@ class SupportsPeek(Protocol):
 
         Raises:
             QueueMissingError: there is no queue.
+        """
+
+    def watch(self, job_id: Job | str, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        """Yield the state of a job now, and at each change until it ends: it is done, dead, or leaves the queue.
+
+        A change is another status or attempt, progress, a step, and what an operator changes. Changes that follow each
+        other quickly may come as one. A dead job is the last that is yielded, as is one that is done; no job is yielded
+        for one that leaves otherwise. The jobs have no payload.
+
+        Args:
+            job_id: the job, or its id.
+            deadline: maximum time for the store to answer.
+
+        Raises:
+            JobNotFoundError: it is not in the queue.
         """
 
 

@@ -45,6 +45,7 @@ def without_payloads(state: QueueState) -> bytes:
         size = len(job.payload) if job.payload_object is None else job.payload_object.size
         stored = StoredObject(suffix, size, digest) if size else None
         hidden: dict[str, Any] = {"payload": b"", "headers": None, "result": None, "result_object": None, "extra": None}
+        hidden["progress"] = job.progress and job.progress._replace(text="")
         hidden["steps"] = tuple(step._replace(result=None, result_object=None) for step in job.steps)
         lines.append(encode_job(job.evolve(**hidden, payload_object=stored)))
     return join_blob(encode_header(header), lines)

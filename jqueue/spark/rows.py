@@ -48,7 +48,7 @@ _ORDER = (
 
 _NOT_SHOWN = {
     *("unique_for", "concurrency_limit", "keep_result", "cancel_requested", "error_dropped", "result_dropped"),
-    *("errors", "traceback", "payload_object", "result_object", "after", "waits_for", "on_dead", "steps"),
+    *("errors", "traceback", "payload_object", "result_object", "after", "waits_for", "on_dead", "steps", "progress"),
 }
 """Fields of a job that have no column."""
 

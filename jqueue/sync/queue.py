@@ -86,13 +86,16 @@ def blocking(
 
 
 def iterating(
-    verb: Callable[Concatenate[Any, Parameters], AsyncIterator[Item]],
+    verb: Callable[Concatenate[Any, Parameters], AsyncIterator[Item]], *, endless: bool = False
 ) -> Callable[[object], Callable[Concatenate[SyncQueue, Parameters], Iterator[Item]]]:
-    """Return such a decorator for a verb with an async iterator, whose method has an ordinary one."""
+    """Return such a decorator for a verb with an async iterator, whose method has an ordinary one.
+
+    An `endless` one may wait for its next item for longer than any deadline.
+    """
 
     def call(self: SyncQueue, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Iterator[Item]:
         items: AsyncIterator[Item] = _method_of(self._open().queue, verb.__name__)(*args, **kwargs)
-        return self._pieces(items)
+        return self._pieces(items, 1 if endless else ITEMS_AT_ONCE, endless=endless)
 
     return lambda _: _like(verb, call)
 
@@ -322,6 +325,8 @@ class SyncQueue:
     def until_ready(self) -> None: ...
     @blocking(BrokerQueue.find)
     def find(self) -> None: ...
+    @iterating(BrokerQueue.watch, endless=True)
+    def watch(self) -> None: ...
     @blocking(BrokerQueue.read_state)
     def read_state(self) -> None: ...
     @iterating(BrokerQueue.iterate_jobs)
@@ -344,12 +349,14 @@ class SyncQueue:
         """Yield the payload of a job in pieces, as `SupportsLargeValues.open_payload` does."""
         return self._pieces(payload_of(self._open().queue, job), 1)
 
-    def _pieces(self, items: AsyncIterator[Item], at_once: int = ITEMS_AT_ONCE) -> Iterator[Item]:
+    def _pieces(
+        self, items: AsyncIterator[Item], at_once: int = ITEMS_AT_ONCE, *, endless: bool = False
+    ) -> Iterator[Item]:
         """Yield what an async iterator yields, brought from its event loop `at_once` by `at_once`."""
         error: JQueueError | None = None
         ended = False
         while not ended:
-            piece, ended, error = self._run(lambda _: _piece_of(items, at_once))
+            piece, ended, error = self._run(lambda _: _piece_of(items, at_once), endless=endless)
             try:
                 yield from piece
             except GeneratorExit:

@@ -9,13 +9,16 @@ import asyncio
 import logging
 from collections.abc import (
     AsyncGenerator,
+    AsyncIterable,
     Awaitable,
     Callable,
     Coroutine,
+    Iterable,
     Iterator,
     Mapping,
     MutableMapping,
     Sequence,
+    Sized,
 )
 from datetime import datetime
 from functools import partial
@@ -25,12 +28,14 @@ from typing_extensions import TypeVar
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Claim
+from jqueue.domain.limits import check_progress
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.call import Call
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, payload_of
 from jqueue.worker.job_log import about
+from jqueue.worker.reports import Reports
 from jqueue.worker.steps import Steps, Wait
 
 logger: Logger = logger_of("jqueue.worker")
@@ -196,6 +201,7 @@ class Context(Surroundings[R_co]):
     Args:
         job: the job as it was claimed.
         lost: called if the handler finds that the claim on the job is lost.
+        reports: takes the progress of the job; None: nobody looks at it.
 
     Attributes:
         job: the job as it was claimed.
@@ -205,14 +211,20 @@ class Context(Surroundings[R_co]):
             had left the queue before this job was enqueued, has none. Empty in handlers with `process=True`.
     """
 
-    __slots__ = ("_lost", "_steps", "companions", "in_batch", "job", "parents")
+    __slots__ = ("_lost", "_reports", "_steps", "companions", "in_batch", "job", "parents")
 
-    def __init__(self, job: Job, lost: Callable[[Job], object] | None = None, **around: Unpack[Around]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        lost: Callable[[Job], object] | None = None,
+        reports: Reports | None = None,
+        **around: Unpack[Around],
+    ) -> None:
         super().__init__(**around)
         self.job: Job = job
         self.companions: list[Operation] = []
         self.in_batch: bool = False
-        self._lost = lost
+        self._lost, self._reports = lost, reports
         self._steps: Steps | None = None
         self.parents: Mapping[str, Any] = {}
 
@@ -258,6 +270,57 @@ class Context(Surroundings[R_co]):
         """
         return Pieces(payload_of(self.queue, self.job), self.loop)
 
+    def progress(self, done: int, total: int | None = None, text: str = "") -> None:
+        """Report how far the work is: `ctx.progress(3, 10, "page 3")`, for `find`, `watch`, `jqueue ls` and the page.
+
+        A report takes no time: the latest one goes with the next commit of the worker, or alone after two seconds.
+
+        Args:
+            done: number of parts that are done.
+            total: number of all parts; None if it is not known.
+            text: what is being done, cut at 120 bytes.
+
+        Raises:
+            InvalidJobError: a number is negative, or more is done than there is.
+            RuntimeError: the handler takes a batch.
+        """
+        report = check_progress(done, total, text)
+        if self.in_batch:
+            raise RuntimeError("a handler with batch=... reports no progress: its jobs are done together")
+        if self._reports is not None:
+            self._reports.add(self.job, report)
+
+    @overload
+    def track(self, rows: AsyncIterable[T], total: int | None = None, text: str = "") -> AsyncGenerator[T, None]: ...
+    @overload
+    def track(self, rows: Iterable[T], total: int | None = None, text: str = "") -> Iterator[T]: ...
+    def track(
+        self, rows: Iterable[T] | AsyncIterable[T], total: int | None = None, text: str = ""
+    ) -> Iterator[T] | AsyncGenerator[T, None]:
+        """Iterate over rows, and report each that is done: `for row in ctx.track(rows)`, or `async for` if rows are.
+
+        Args:
+            rows: any iterable.
+            total: number of rows; by default their `len`, if they have one.
+            text: as in `progress`.
+        """
+        total = len(rows) if total is None and isinstance(rows, Sized) else total
+        if isinstance(rows, AsyncIterable):
+            return self._track_async(rows, total, text)
+        return self._track(rows, total, text)
+
+    def _track(self, rows: Iterable[T], total: int | None, text: str) -> Iterator[T]:
+        self.progress(0, total, text)
+        for done, row in enumerate(rows, 1):
+            yield row
+            self.progress(done, total, text)
+
+    async def _track_async(self, rows: AsyncIterable[T], total: int | None, text: str) -> AsyncGenerator[T, None]:
+        self.progress(done := 0, total, text)
+        async for row in rows:
+            yield row
+            self.progress(done := done + 1, total, text)
+
     @overload
     def step(
         self, name: str, function: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
@@ -288,7 +351,7 @@ class Context(Surroundings[R_co]):
         if self.in_batch:
             raise RuntimeError("a handler with batch=... has no steps: enqueue a job with steps for each of its jobs")
         if self._steps is None:
-            self._steps = Steps(self.job, self.queue, self._lost)
+            self._steps = Steps(self.job, self.queue, self._lost, self._reports)
         call, loop, steps = partial(function, *args, **kwargs), self.loop, self._steps
         if loop is None:
             return steps.do(name, call, lambda: self.is_cancelled)

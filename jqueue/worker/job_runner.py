@@ -24,7 +24,7 @@ from jqueue.ports.log import Lines, Logger, logger_of
 from jqueue.runtime.queue_options import options_of
 from jqueue.worker.calls import around, call_of
 from jqueue.worker.claims import Claims
-from jqueue.worker.context import BatchContext, Context
+from jqueue.worker.context import Around, BatchContext, Context
 from jqueue.worker.executions import Execution, HeldJob, Phase, Reason
 from jqueue.worker.handler_errors import (
     check_awaited,
@@ -571,8 +571,9 @@ class JobRunner:
             log_about(job, logging.DEBUG, ": %s was raised here:\n%s", name, frames)
 
     def _context(self, job: Job, deadline: datetime | None) -> Context:
-        lost = self._lose_job
-        return Context(job, queue=self._queue, resources=self._resources, deadline=deadline, lost=lost)
+        reports = self._state.reports if self._capabilities.steps else None
+        around: Around = {"queue": self._queue, "resources": self._resources, "deadline": deadline}
+        return Context(job, self._lose_job, reports, **around)
 
     def _lose_job(self, job: Job) -> None:
         """Stop the work on a job whose claim is found lost by its handler."""

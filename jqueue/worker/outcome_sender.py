@@ -162,7 +162,9 @@ class OutcomeSender:
             several = outcomes[start : start + size]
             results: Sequence[object]
             try:
-                results = await self._state.queue.apply_each(*[held.operation for held in several])
+                reports = self._state.reports.take(self._claims.limit - len(several))
+                results = await self._state.queue.apply_each(*reports, *[held.operation for held in several])
+                results = results[len(reports) :]
             except RETRIED_ERRORS as error:
                 for held in several:
                     held.uncertain = held.uncertain or isinstance(error, UnknownOutcomeError)

@@ -244,6 +244,8 @@ class Run:
             parts.append(begin(lambda: watch_loop(state.executions), "loop-watch"))
             if queue.capabilities.heartbeat:
                 parts.append(begin(lambda: send_heartbeats(state, claims, job_runner), "heartbeats"))
+            if queue.capabilities.steps:
+                parts.append(begin(lambda: state.reports.send(queue, claims.limit), "reports"))
             try:
                 while True:
                     try:

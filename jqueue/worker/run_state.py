@@ -19,6 +19,7 @@ from jqueue.worker.executions import Execution, HeldJob, Phase
 from jqueue.worker.handler_options import WorkerSettings, seconds_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.queue_health import SLOTS, QueueHealth, name_of
+from jqueue.worker.reports import Reports
 from jqueue.worker.retries import OutcomeKind
 
 logger: Logger = logger_of("jqueue.worker")
@@ -73,6 +74,7 @@ class RunState:
         worn: why the worker claims no more jobs and ends when those that it has are done; None if it goes on.
         must_end: set when the run must end: it was told to stop, is drained, or has failed.
         failure: the first error by which the run ends; None if there is none.
+        reports: the progress of jobs, on its way to the queue.
         claimed: set when jobs were claimed.
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their slots and claims are kept.
@@ -113,6 +115,7 @@ class RunState:
         self.must_end: asyncio.Event = asyncio.Event()
         self.failure: Exception | None = None
         self.died: Callable[[HeldJob], None] = lambda held: None
+        self.reports: Reports = Reports()
         self.claimed: Signal = Signal()
         self.progress: Signal = Signal()
         self.more: Signal = Signal()

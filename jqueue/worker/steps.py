@@ -22,6 +22,7 @@ from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
 from jqueue.worker.handler_errors import drop_awaitable
 from jqueue.worker.payloads import ResultCodec, ResultError, UnkeptResultError
+from jqueue.worker.reports import Reports
 
 PAUSE = 1.0
 """Seconds to wait after the store has not answered for the deadline of a call."""
@@ -37,10 +38,13 @@ class Steps:
         job: the job as it was claimed.
         queue: the queue that it came from.
         lost: called if the claim on the job is lost.
+        reports: have the progress of jobs, which goes with each step; None: there are none.
     """
 
-    def __init__(self, job: Job, queue: Any, lost: Callable[[Job], object] | None) -> None:
-        self._job, self._queue, self._lost = job, queue, lost
+    def __init__(
+        self, job: Job, queue: Any, lost: Callable[[Job], object] | None = None, reports: Reports | None = None
+    ) -> None:
+        self._job, self._queue, self._lost, self._reports = job, queue, lost, reports
         self._done = {(step.name, step.occurrence): step for step in job.steps}
         self._counts: Counter[str] = Counter()
         self._running: set[str] = set()
@@ -117,8 +121,10 @@ class Steps:
         except UnkeptResultError as error:
             raise StepError(str(error)) from None
         while True:
+            most = options_of(self._queue).limits.batch_size - 1
+            reports = [] if self._reports is None else self._reports.take(most)
             try:
-                [answer] = await self._queue.apply_each(operation)
+                *_, answer = await self._queue.apply_each(*reports, operation)
                 if isinstance(answer, Exception):
                     raise answer
                 self._done[name, occurrence] = Step(name, occurrence, self._job.created_at)

@@ -19,8 +19,9 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain.header import WorkerRecord
+from jqueue.domain.job import Progress
 from jqueue.domain.operations.operator import Attend
-from jqueue.operations import Enqueue, RecordStep
+from jqueue.operations import Enqueue, Heartbeat, RecordStep
 from jqueue.runtime.system import process_name
 from jqueue.testing import FakeClock
 from jqueue.testing.faults import FaultyObjects
@@ -122,6 +123,18 @@ def test_the_steps_of_a_job_are_shown_without_their_results_and_kept_by_a_redriv
         assert "is queued again" in run("redrive", path, "one", option).stdout
         [job] = queue.dequeue()
         assert left == len(job.steps)
+
+
+def test_the_progress_of_a_job_is_shown(path, queue):
+    queue.enqueue("mail", b"", job_id="one")
+    [job] = queue.dequeue(holder="me")
+    queue.apply_each(Heartbeat((job,), progress=(Progress(1234, 9999, "page 3\x1b[2J"),)))
+    progress = r"1,234 of 9,999, page 3\x1b[2J"
+    assert re.search(rf"\nprogress +{re.escape(progress)}\n", run("show", path, "one").stdout)
+    assert f"{progress}, me" in run("ls", path, COLUMNS="200").stdout
+    shown = values("show", path, "one")["progress"]
+    assert (1234, 9999, "page 3\x1b[2J") == (shown["done"], shown["total"], shown["text"])
+    assert [shown] == [each["progress"] for each in rows("ls", path)]
 
 
 def test_a_payload_and_a_result_are_shown_on_request_only(path, queue):

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from jqueue import DirectQueue, LocalFileSystemStorage
-from jqueue.operations import Enqueue
+from jqueue.domain.job import Progress
+from jqueue.operations import Enqueue, Heartbeat, RecordStep
 from tests.cli.commands import run
 from tests.cli.test_serving import running
 from tests.server.chromium import chromium
@@ -126,6 +127,9 @@ def test_a_job_shows_when_it_waited_and_ran_and_keeps_its_id_when_it_has_finishe
         assert (["waited", "ran"] * 2 if history else ["waited", "waited"]) + ["waited", "runs"] == said
         assert ["failed", "failed"] == [each for each in browser.text(".timeline").split() if each == "failed"]
         browser.see("no server 2", ".timeline")
+        on(path, "apply_each", RecordStep(job, "charge"), Heartbeat((job,), progress=(Progress(3, 10, "page <3>"),)))
+        browser.see("3 of 10, page <3>", ".facts")
+        browser.see("charge", "main")
         on(path, "ack", job)
         browser.see("this job has finished", "main")
         browser.see("Job mail-7", "h1")

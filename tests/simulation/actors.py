@@ -24,11 +24,11 @@ from jqueue.domain.errors import (
     QueueMissingError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job import Claim, JobStatus
+from jqueue.domain.job import Claim, JobStatus, Progress
 from jqueue.domain.job_options import OnConflict
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.ends import Ack, Nack, RecordStep
+from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RecordStep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.ports.queue import Wait
 from tests.simulation.links import SimulatedSeat
@@ -249,10 +249,13 @@ class Consumer(Actor):
         """Record one or two more steps of each job. One whose outcome is unknown is recorded again, as by a worker."""
         dice = self.world.schedule.dice(f"steps of {self.moment}")
         for number in range(dice.choice([0, 1, 1, 2])):
-            steps = [
+            steps: list[Operation] = [
                 RecordStep(job, "charge", len(job.steps) + number + dice.choice([1, 1, 1, 0]) or 1, self._step_result())
                 for job in jobs
             ]
+            if dice.random() < 0.5:
+                reports = tuple(Progress(number, dice.choice([None, 9]), "x" * number) for _ in jobs)
+                steps.append(Heartbeat(tuple(jobs), tolerant=True, progress=reports))
             details: dict[str, Any] = {"claims": tuple(job.claim for job in jobs), "operations": len(jobs)}
             for _ in range(3):
                 answers = await self.call("apply_each", self.queue.apply_each(*steps), **details)

@@ -99,6 +99,9 @@ def job_of(job_id: str, fields: Fields) -> JobFields:
     )
     job["steps"] = tuple((name, number, datetime.fromisoformat(at), said) for name, number, at, said in job["steps"])
     job |= {name: tuple(job[name]) for name in ("after", "waits_for")}
+    if job["progress"] is not None:
+        *how_far, at = job["progress"]
+        job["progress"] = (*how_far, datetime.fromisoformat(at))
     job.setdefault("created_at", None)
     return job
 

@@ -7,6 +7,7 @@ it has heaps, drafts and journals; this one is right because it has none.
 
 import json
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from typing import Any
 
 from jqueue import ClaimLostError, DuplicateJobError, InvalidJobError, JobFailedError, JobNotFoundError, JobStateError
@@ -187,7 +188,7 @@ class PlainQueue(PlainGroups, PlainRules):
             case Nack():
                 return self.nack(claims[0], operation)
             case Heartbeat():
-                return self.heartbeat(claims, operation.tolerant)
+                return self.heartbeat(claims, operation.tolerant, operation.progress)
             case RecordStep():
                 return self.record_step(claims[0], operation)
             case HandBack():
@@ -358,6 +359,7 @@ class PlainQueue(PlainGroups, PlainRules):
             claim_timeout=claim_timeout,
             holder=holder,
             claimed_at=None if holder is None else self.now,
+            progress=None,
             **more,
         )
 
@@ -493,10 +495,13 @@ class PlainQueue(PlainGroups, PlainRules):
         error = (job["attempt"], self.now, kept, job["holder"], job["claimed_at"])
         return (*job["errors"], error)[-ERRORS_KEPT:]
 
-    def heartbeat(self, claims, tolerant):
-        """Keep claims alive. Returns a refusal for each that is lost, and for each job that is to stop."""
+    def heartbeat(self, claims, tolerant, progress=()):
+        """Keep claims alive, and note how far their jobs are.
+
+        Returns a refusal for each claim that is lost, and for each job that is to stop.
+        """
         lost = []
-        for job_id, attempt in claims:
+        for (job_id, attempt), news in zip_longest(claims, progress):
             if self.is_range(job_id, attempt):
                 stops = self.beat_range(job_id)
             else:
@@ -508,7 +513,8 @@ class PlainQueue(PlainGroups, PlainRules):
                     lost.append(refusal)
                     continue
                 stops = [Refused(JobCancelledError, job_id=job_id, attempt=attempt)] * job["cancel_requested"]
-                self.change(job, heartbeat_at=self.beaten(job["heartbeat_at"]))
+                more = {} if news is None else {"progress": (*news[:3], self.now)}
+                self.change(job, heartbeat_at=self.beaten(job["heartbeat_at"]), **more)
             if stops and not tolerant:
                 raise stops[0]
             lost += stops
@@ -948,7 +954,7 @@ class PlainQueue(PlainGroups, PlainRules):
         """Return the fields that must be as they were seen: all but heartbeat, steps, place, and what is elsewhere."""
         apart = {"payload"} if seen.payload_object is not None else set()
         apart |= {"result"} if seen.result_object is not None else set()
-        return job.keys() - {"heartbeat_at", "place", "range", "steps"} - apart
+        return job.keys() - {"heartbeat_at", "place", "range", "steps", "progress"} - apart
 
     # Helpers of the above
 

@@ -369,6 +369,11 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A step is recorded anew when its first answer was lost": Bug(
             "domain/operations/ends.py", "for step in job.steps:\n            if", "for step in ():\n            if"
         ),
+        "A claim keeps the progress of the one before": Bug(
+            "domain/operations/dequeue.py",
+            "                progress=None,\n",
+            "                progress=ready.progress,\n",
+        ),
         "An ack keeps the steps": Bug("domain/operations/ends.py", "steps=(),\n                result=", "result="),
     },
     Settings(rate=0.2, modern=1.0, large=1.0, stepped=1.0, segments=0.3): {

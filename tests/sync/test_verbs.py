@@ -17,7 +17,8 @@ from jqueue.domain.errors import (
     ResultTimeoutError,
     StorageError,
 )
-from jqueue.operations import Ack, Dequeue, Enqueue
+from jqueue.domain.job import Progress
+from jqueue.operations import Ack, Dequeue, Enqueue, Heartbeat
 from jqueue.sync import SyncQueue
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Worker
@@ -103,6 +104,16 @@ def test_a_handler_enqueues_and_returns_the_job_and_its_result_without_await(que
         resize.using(queue).enqueue_sync(wrong)
     with pytest.raises(ResultTimeoutError):
         resize.using(queue).result_sync(resize.using(queue).enqueue_sync((1, 2)), timeout=0)
+
+
+def test_a_watch_yields_each_state_of_a_job_as_it_comes(queue):
+    states = queue.watch(queue.enqueue("work", b"", keep_result=60))
+    assert "queued" == next(states).status
+    [job] = queue.dequeue("work")
+    queue.apply_each(Heartbeat((job,), progress=(Progress(1, 2),)))
+    assert ("in_progress", 1) == ((state := next(states)).status, state.progress.done)
+    queue.ack(job)
+    assert ["completed"] == [state.status for state in states]
 
 
 def test_an_iterator_of_many_jobs_is_consumed_in_the_thread_of_the_caller():

@@ -48,7 +48,7 @@ encode_json: Callable[[Any], bytes] = msgspec.json.Encoder().encode
 _encode: Callable[[JobRecord], bytes] = msgspec.json.Encoder().encode
 _decode: Callable[[bytes], JobRecord] = msgspec.json.Decoder(JobRecord).decode
 _LATER = [name for name in JobRecord.__struct_fields__ if name.endswith("_at") and name not in ("created_at", "run_at")]
-_later, _NOTHING = attrgetter("errors", "steps", *_LATER), ((), (), *[None] * len(_LATER))
+_later, _NOTHING = attrgetter("errors", "steps", "progress", *_LATER), ((), (), None, *[None] * len(_LATER))
 
 
 def encode_record(job: JobRecord) -> bytes:
@@ -96,7 +96,8 @@ def is_sound(job: JobRecord) -> bool:
     if not job.id or job.created_at.tzinfo is not UTC or (job.run_at or job.created_at).tzinfo is not UTC:
         return False
     if (later := _later(job)) != _NOTHING:
-        errors, steps, *moments = later
+        errors, steps, progress, *moments = later
+        moments.append(None if progress is None else progress.at)
         moments += [at for error in errors for at in (error.at, error.claimed_at)] + [step.at for step in steps]
         if any(each is not None and each.tzinfo is not UTC for each in moments):
             return False

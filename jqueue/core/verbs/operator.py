@@ -15,8 +15,8 @@ import msgspec
 from jqueue.core.blob.history import HistoryReader
 from jqueue.core.queue_base import BlobBase, QueueBase, all_of
 from jqueue.core.view import QueueView
-from jqueue.domain.durations import Duration, check_time, to_seconds
-from jqueue.domain.errors import InvalidJobError, shown
+from jqueue.domain.durations import LONGEST, Duration, check_time, to_seconds
+from jqueue.domain.errors import InvalidJobError, JobNotFoundError, shown
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.header import Header
 from jqueue.domain.job import JobStatus
@@ -26,7 +26,7 @@ from jqueue.domain.models import Job, QueueState, for_callers, job_of
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.dequeue import Dequeue, sought_names
 from jqueue.domain.operations.ends import RequeueStale
-from jqueue.domain.operations.lookups import Find, Peek
+from jqueue.domain.operations.lookups import AwaitChange, Find, Peek, face_of
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Reprioritise, Reschedule, StopWorker
 from jqueue.domain.operations.rules import (
     Configure,
@@ -175,6 +175,22 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         if not found:
             await self._require_queue()
         return job_of(found[0]) if found else None
+
+    async def watch(self, job_id: Job | str, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        reference, seen = job_id.id if isinstance(job_id, Job) else job_id, ""
+        while True:
+            operation = self._checked(AwaitChange(reference, seen).prepared(self._preparation))
+            try:
+                jobs = await self._searched(operation, self._seconds(deadline), LONGEST)
+            except JobNotFoundError:
+                if not seen:
+                    raise
+                return
+            for job in jobs:
+                seen = face_of(job)
+                yield job_of(job)
+                if job.status in (JobStatus.DEAD, JobStatus.COMPLETED):
+                    return
 
     async def view(self, known: QueueView | None = None, *, deadline: Duration | None = None) -> QueueView:
         """Return the queue as it is now, without making a model of each job.

@@ -130,11 +130,11 @@ def _inline(preparation: Preparation) -> Preparation:
 
 
 def _without_place(job: JobRecord) -> JobRecord:
-    """Return a job without its heartbeat, its steps, its place, which a reader may have numbered, and its payload.
+    """Return a job without its heartbeat, steps, progress, place, which a reader may have numbered, and its payload.
 
     No operation changes a payload. A job of `find`, and the mirror of a folder of files, have none.
     """
-    return job.evolve(heartbeat_at=None, steps=(), sequence=0, payload=b"")
+    return job.evolve(heartbeat_at=None, steps=(), progress=None, sequence=0, payload=b"")
 
 
 def _without_times(schedule: Schedule) -> Schedule:
@@ -508,7 +508,9 @@ def decode_result(operation: Operation, data: bytes | msgspec.Raw) -> Any:
             return job.evolve(payload=operation.payload, headers=operation.headers)
         return job if content == "whole" else job.evolve(payload=NotLoaded())
     result = _result_decoder(type(operation)).decode(text)[0]
-    if isinstance(operation, lookups.Peek) or (isinstance(operation, lookups.Find) and not operation.with_payload):
+    if isinstance(operation, lookups.Peek | lookups.AwaitChange) or (
+        isinstance(operation, lookups.Find) and not operation.with_payload
+    ):
         return [job.evolve(payload=NotLoaded()) for job in result]
     return result
 

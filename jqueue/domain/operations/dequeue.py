@@ -163,6 +163,7 @@ class Dequeue(Claims, frozen=True):
                 claim_call=self.call,
                 claimed_at=None if self.holder is None else now,
                 queued_at=None,
+                progress=None,
             )
             draft.move(ready, CLAIM, job, IN_PROGRESS)
             if draft.header.turns:

@@ -37,6 +37,7 @@ from jqueue.domain.job import (
     Claim,
     JobRecord,
     JobStatus,
+    Progress,
     Step,
     StoredObject,
 )
@@ -50,6 +51,7 @@ from jqueue.domain.limits import (
     Limits,
     check_integer,
     check_name,
+    check_progress,
     check_result,
     cut_error,
     written_bytes,
@@ -120,6 +122,9 @@ ATTEMPT_BYTES = len(', [123456, "2026-01-01T00:00:00.000000+00:00", , , "2026-01
 """About how many bytes such an error takes in the blob besides its texts."""
 
 SAME_MOMENT = timedelta(microseconds=1)
+
+PROGRESS_BYTES = 200
+"""Largest number of bytes, about, that the progress of a job takes in the blob."""
 
 
 def kept_of(error: AttemptError) -> AttemptError:
@@ -393,6 +398,8 @@ class Heartbeat(Operation, frozen=True):
     Attributes:
         jobs: the claimed jobs.
         tolerant: True if an error of one claim leaves the others their heartbeat; if not, the first error is raised.
+        progress: how far the work on each of these jobs is, in their order; None for one without news. It is kept if
+            the queue has room for it.
     """
 
     needs_space = False
@@ -400,17 +407,27 @@ class Heartbeat(Operation, frozen=True):
 
     jobs: tuple[GivenClaim, ...]
     tolerant: bool = False
+    progress: tuple[Progress | None, ...] = ()
 
     def prepared(self, preparation: Preparation) -> Heartbeat:
-        """Return the operation with the claims found."""
+        """Return the operation with the claims found, and the progress checked."""
         if not isinstance(self.jobs, tuple | list):
             raise InvalidJobError(f"Heartbeat takes a tuple of jobs, got {type(self.jobs).__name__}")
-        return replace(self, jobs=tuple(preparation.find_claim(job) for job in self.jobs))
+        if self.progress and len(self.progress) != len(self.jobs):
+            raise InvalidJobError(f"a heartbeat of {len(self.jobs)} jobs has the progress of {len(self.progress)}")
+        progress = tuple(each and check_progress(*each[:3]) for each in self.progress)
+        return replace(self, jobs=tuple(preparation.find_claim(job) for job in self.jobs), progress=progress)
+
+    def needs(self, claim_timeout: float) -> Iterator[str]:
+        """Yield `heartbeat`, and `steps` if it reports progress."""
+        yield from self.always_needs
+        if self.progress:
+            yield "steps"
 
     def change(self, draft: Draft, now: datetime) -> list[JobNotFoundError]:
         """Set the heartbeat of each current claim to `now`. It always changes, even if the clock stands still."""
         lost: list[JobNotFoundError] = []
-        for claim in self.jobs:
+        for place, claim in enumerate(self.jobs):
             assert isinstance(claim, Claim)
             if (held := draft.header.ranges.get(claim.job_id)) is not None and held.claims == claim.attempt:
                 lost += [JobCancelledError(each, claim.attempt, range_id=claim.job_id) for each in held.cancelled]
@@ -424,8 +441,11 @@ class Heartbeat(Operation, frozen=True):
                 continue
             if job.cancel_requested:
                 lost.append(JobCancelledError(*claim))
-            at = now if job.heartbeat_at != now else now + SAME_MOMENT
-            draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at), IN_PROGRESS)
+            at, progress = now if job.heartbeat_at != now else now + SAME_MOMENT, job.progress
+            new = self.progress[place] if self.progress else None
+            if new is not None and (progress is not None or take_reserve(draft, PROGRESS_BYTES)):
+                progress = new._replace(at=now)
+            draft.move(job, Verb.HEARTBEAT, job.evolve(heartbeat_at=at, progress=progress), IN_PROGRESS)
         if lost and not self.tolerant:
             raise lost[0]
         return lost

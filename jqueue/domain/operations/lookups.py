@@ -15,7 +15,13 @@ from msgspec.structs import replace
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.durations import exact_time
-from jqueue.domain.errors import JobCancelledError, JobFailedError, ResultNotKeptError, SegmentDamagedError
+from jqueue.domain.errors import (
+    JobCancelledError,
+    JobFailedError,
+    JobNotFoundError,
+    ResultNotKeptError,
+    SegmentDamagedError,
+)
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import check_name
 from jqueue.domain.models import NotLoaded
@@ -157,6 +163,38 @@ class AwaitResult(OnJob, frozen=True):
         return [job]
 
 
+def face_of(job: JobRecord) -> str:
+    """Return what a watcher sees of a job, in short. It differs at each change but that of a heartbeat."""
+    parts = (job.status, job.attempt, job.failures, job.run_at, job.priority, job.cancel_requested)
+    return f"{parts} {len(job.steps)} {len(job.waits_for)} {job.progress}"
+
+
+class AwaitChange(OnJob, frozen=True):
+    """Look for a change of a job. Its result is a list: the job, or nothing while it is as it was seen.
+
+    It is applied after the other operations of a commit, like a dequeue.
+
+    Attributes:
+        seen: `face_of` the job as it was seen; empty if it was not.
+    """
+
+    claims_jobs = True
+    needs_space = False
+
+    seen: str = ""
+
+    def change(self, draft: Draft, now: datetime) -> list[JobRecord]:
+        """Return the job in a list, as `Find` does; an empty list while it has not changed.
+
+        Raises:
+            JobNotFoundError: it is not in the queue, and not among the finished ids.
+        """
+        found = Find(self.job_id).change(draft, now)
+        if not found:
+            raise JobNotFoundError(self.job_id)
+        return [] if face_of(found[0]) == self.seen else found
+
+
 class HeldBy(Operation, frozen=True):
     """Look up the jobs in progress whose holder's name begins with a prefix. Its result is their list, in order.
 
@@ -263,6 +301,6 @@ class LastTransaction(Operation, frozen=True):
 
 
 TRAVELLING = (
-    *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, HeldBy),
+    *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, AwaitChange, HeldBy),
     *(RangesHeldBy, JobsInRanges, LastSequence, LastTransaction, LookAtGroup, AwaitGroup),
 )

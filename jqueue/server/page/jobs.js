@@ -16,6 +16,13 @@ function attempts(job) {
   return count(job.attempts) + (job.failures ? `, ${count(job.failures)} failed` : "");
 }
 
+function progress(job) {
+  const { done, total, text } = job.progress ?? {};
+  if (absent(done)) return null;
+  return h("span", {}, !absent(total) && h("progress", { value: done, max: total || 1, "aria-label": "Progress" }),
+    ` ${count(done)}${absent(total) ? "" : ` of ${count(total)}`}`, text && [", ", foreign(text)]);
+}
+
 function targetOf(job) {
   return { name: job.id, of: job.entrypoint, body: { id: job.id, seen: job.seen }, values: job };
 }
@@ -173,7 +180,7 @@ export function list({ state, page, query, actions, wrong, view, redraw, reveal 
       "aria-label": `Select ${visible(job.id)}` })] : []),
     h("div", { class: "named job" }, foreign(job.entrypoint),
       h("a", { class: "id", href: `#/job?${new URLSearchParams({ id: job.id })}` }, foreign(job.id))),
-    badge(job), when(job.since, state.now), job.attempts > 0 && attempts(job), job.priority !== 0 && job.priority, h("div", { class: "rest" }, excerpt(job.holder || job.error),
+    badge(job), when(job.since, state.now), job.attempts > 0 && attempts(job), job.priority !== 0 && job.priority, h("div", { class: "rest" }, job.status === "in_progress" && progress(job), excerpt(job.holder || job.error),
       reveal && (job.text ? h("code", { title: visible(job.text) }, foreign(job.text))
         : h("small", {}, job.payload_bytes ? `${bytes(job.payload_bytes)}, not shown here` : "no payload"))),
   ] }));
@@ -201,6 +208,7 @@ function facts(job) {
     row("Entrypoint", link({ entrypoint: job.entrypoint }, foreign(job.entrypoint))),
     row("Holder", job.holder && link({ holder: job.holder }, foreign(job.holder))),
     row("Runs for", running),
+    row("Progress", job.progress && [progress(job), h("small", {}, ` ${ago(job.progress.at, job.now)}`)]),
     row("Waits because", job.why_waiting?.length ? h("ul", {}, job.why_waiting.map((why) => h("li", {}, foreign(why)))) : null),
     TIMES.map(([name, label]) => job[name] && row(label, [clock(job[name]), h("small", {}, ` ${ago(job[name], job.now)}`)])),
     row("Attempts", attempts(job) + (job.max_attempts ? `; dead after ${counted(job.max_attempts, "failure")}` : "")),

@@ -1,0 +1,143 @@
+"""Progress of jobs: handlers report it at no cost, and it goes with commits that are made anyway."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from jqueue import InvalidJobError, JobStatus
+from jqueue.domain.job import Progress
+from jqueue.worker import BatchContext, Context, RunReport, Worker
+from tests.virtual_world import in_virtual_time, now
+from tests.worker.scenes import CountingStorage, broker, drained, only_job, working
+
+
+async def rows(number):
+    for row in range(number):
+        yield row
+
+
+async def watched(queue, job):
+    """Return what a watch sees of a job: how far it is, by the time."""
+    async with aclosing(queue.watch(job)) as states:
+        return [(round(now()), each.progress and each.progress[:3]) async for each in states]
+
+
+@in_virtual_time
+async def test_the_latest_progress_is_sent_alone_every_two_seconds():
+    worker = Worker()
+
+    @worker.handler("work", keep_result=60)
+    async def work(ctx: Context) -> None:
+        async for row in ctx.track(rows(100), 100, "rows"):
+            await asyncio.sleep(0.1 if row else 0.01)
+
+    storage = CountingStorage()
+    async with broker(storage) as queue:
+        job = await work.using(queue).enqueue()
+        begin, watching = now(), asyncio.create_task(watched(queue, job))
+        async with working(worker, queue):
+            seen = await watching
+        assert JobStatus.COMPLETED == (await queue.find(job.id)).status
+        assert (await queue.find(job.id)).progress[:3] == (100, 100, "rows")
+    reports = [(at - round(begin), progress[0]) for at, progress in seen if progress and progress[0] < 100]
+    assert [2, 4, 6, 8] == [at for at, _ in reports]
+    assert all(abs(done - 10 * at) < 5 for at, done in reports)
+
+
+@in_virtual_time
+async def test_under_load_progress_makes_no_commit_of_its_own():
+    async def commits(reports):
+        """Return the writes of a worker with a long job that reports, or does not, beside many short ones."""
+        worker = Worker(concurrency=4)
+
+        @worker.handler("long")
+        async def long(ctx: Context) -> None:
+            for number in range(1000):
+                if reports:
+                    ctx.progress(number, 1000)
+                await asyncio.sleep(0.02)
+
+        @worker.handler("short")
+        async def short() -> None:
+            await asyncio.sleep(0.1)
+
+        storage = CountingStorage(0.01)
+        async with broker(storage) as queue:
+            first = await long.using(queue).enqueue()
+            await queue.enqueue_many([short.call() for _ in range(600)])
+            async with working(worker, queue):
+                await asyncio.sleep(15)
+                progress = (await queue.find(first.id)).progress
+                writes = storage.writes
+        return writes, progress
+
+    (without, none), (with_reports, progress) = await commits(False), await commits(True)
+    assert None is none
+    assert 700 < progress.done
+    assert abs(with_reports - without) <= 2
+
+
+@in_virtual_time
+async def test_progress_goes_with_the_steps_of_its_job():
+    worker = Worker()
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        ctx.progress(1, 3, "first")
+        await ctx.step("one", asyncio.sleep, 0)
+        job = await queue.find(ctx.job.id)
+        assert (1, 3, "first") == job.progress[:3]
+
+    async with broker() as queue:
+        await work.using(queue).enqueue()
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+
+
+async def test_a_handler_in_a_thread_tracks_rows():
+    worker = Worker()
+
+    @worker.handler("work", keep_result=60)
+    def work(ctx: Context) -> int:
+        return sum(ctx.track([1, 2, 3]))
+
+    async with broker() as queue:
+        job = await work.using(queue).enqueue()
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+        assert 6 == await queue.result(job)
+        assert (3, 3, "") == (await queue.find(job.id)).progress[:3]
+
+
+@pytest.mark.parametrize("wrong", [(11, 10), (-1,), (1, -1), (0.5, 1), ("1",)])
+@in_virtual_time
+async def test_wrong_progress_is_an_error_of_the_handler(wrong):
+    worker, errors = Worker(), []
+
+    @worker.handler("work")
+    async def work(ctx: Context) -> None:
+        with pytest.raises(InvalidJobError, match="progress") as raised:
+            ctx.progress(*wrong)
+        errors.append(raised.value)
+
+    async with broker() as queue:
+        await work.using(queue).enqueue()
+        assert RunReport(succeeded=1) == await drained(worker, queue)
+    assert 1 == len(errors)
+
+
+@in_virtual_time
+async def test_a_batch_handler_reports_no_progress():
+    worker = Worker()
+
+    @worker.handler("work", batch=2, max_attempts=1)
+    async def work(ctx: BatchContext) -> None:
+        ctx[0].progress(1)
+
+    async with broker() as queue:
+        await queue.enqueue("work")
+        await drained(worker, queue)
+        assert "a handler with batch=... reports no progress" in (await only_job(queue)).error
+
+
+def test_progress_is_shown_by_its_parts():
+    assert Progress(3, 10, "page 3") == (3, 10, "page 3", None)
