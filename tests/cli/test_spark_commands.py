@@ -106,7 +106,7 @@ def test_an_error_of_the_data_source_is_one_line(on_spark):
     assert "the entrypoint is missing" in refused("spark", "enqueue", "jobs.csv", "queue.json")
     assert "there is no option 'x'" in refused("spark", "enqueue", "jobs.csv", "queue.json", "--option", "x=1")
     assert "is not a queue" in refused("spark", "snapshot", "jobs.csv", "out.parquet")
-    assert "no queue matches" in refused("spark", "snapshot", "nothing*.json", "out.parquet")
+    assert "no queue matches" in refused("spark", "snapshot", "nothing*.json", "other.parquet")
 
 
 def test_a_snapshot_in_a_file_has_all_fields(on_spark, spark, tmp_path):
