@@ -984,9 +984,9 @@ class PlainQueue(PlainGroups, PlainRules):
         if job["status"] != "completed":
             self.count(job["entrypoint"], kind)
             self.count_member(job, gone=1, dead=-(job["status"] == "dead"))
+            self.end_parent(job["id"], "gone")
         if kind == CANCELLED:
             self.cancelled.add(job["id"])
-            self.end_parent(job["id"], "gone")
         self.changes += 1
 
     def count(self, entrypoint, *kinds):
