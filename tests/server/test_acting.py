@@ -178,7 +178,10 @@ async def test_an_action_on_all_that_match_never_reaches_jobs_of_other_states(qu
     assert 1 == answer.values["done"]
     assert [dead] == [job.id for job in (await queue.read_state()).jobs]
     refused = await act(app, "cancel", {"query": {"state": "dead"}, "seen_at": 1})
-    assert (400, "this is for jobs that are expired or ready or scheduled or waiting") == (refused.status, refused.values["error"])
+    assert (400, "this is for jobs that are expired or ready or scheduled or waiting") == (
+        refused.status,
+        refused.values["error"],
+    )
 
 
 async def test_removing_all_leaves_the_jobs_that_died_after_the_operator_looked(path, other):

@@ -635,8 +635,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     Settings(rate=0.4, processes=6, segments=0.0, families=1.0): {
         "A job is claimed before its parents are done": Bug(
             "domain/order.py",
-            "job.waits_for or job_id in self._parked_ids",
-            "job_id in self._parked_ids",
+            "job.waits_for or job_id in self._parked_under",
+            "job_id in self._parked_under",
             also=Bug("domain/order.py", "if after.waits_for:", "if False:"),
         ),
         "A job waits for ever": Bug("domain/parents.py", "if parent not in child.waits_for or (", "if child or ("),
