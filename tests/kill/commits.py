@@ -22,7 +22,7 @@ from typing import Any
 
 from jqueue import DirectQueue, Job, JobStatus, Limits, LocalFileSystemStorage
 from jqueue.domain.errors import HistoryDamagedError, QueueMissingError
-from jqueue.operations import Ack, Enqueue, Nack, RecordStep
+from jqueue.operations import Ack, CloseGroup, Enqueue, Nack, OpenGroup, RecordStep
 from jqueue.ports.observer import Observer
 from jqueue.runtime.system import SystemClock
 from jqueue.worker.steps import Steps
@@ -174,6 +174,21 @@ async def _steps(queue: DirectQueue, watch: Watch) -> None:
         await steps.do(f"step {number}", partial(effect, number), lambda: False)
 
 
+async def _with_group(queue: DirectQueue, watch: Watch) -> None:
+    """Let the jobs of a closed group be claimed, with a job that follows them and one that does in any case."""
+    then, end = (Enqueue("t", payload_of(each), new_id=each) for each in ("then", "end"))
+    await queue.apply(OpenGroup("group", then, end))
+    await queue.enqueue_many([Enqueue("t", payload_of(each), job_id=each, group="group") for each in OLD[:3]])
+    await queue.apply(CloseGroup("group"))
+    await queue.dequeue(batch_size=3)
+
+
+async def _end_group(queue: DirectQueue, watch: Watch) -> None:
+    claims = [job.claim async for job in queue.iterate_jobs(JobStatus.IN_PROGRESS)]
+    await queue.ack(claims[0])
+    await queue.ack_many(claims[1:])
+
+
 async def _collect(queue: DirectQueue, watch: Watch) -> None:
     await queue.cancel("large")
     await queue.collect()
@@ -196,6 +211,7 @@ CASES = {
     "range": Case(_range, _in_segments, before_limits=_SPILLING),
     "large": Case(_large, _claimed, _WITH_OBJECTS, calls_made=_CREATION),
     "steps": Case(_steps, _claimed, _WITH_OBJECTS, calls_made=_CREATION),
+    "group": Case(_end_group, _with_group),
     "history": Case(_move_history, _with_history, calls_made=_CREATION),
     "collect": Case(_collect, _large, _WITH_OBJECTS, _WITH_OBJECTS),
 }
@@ -326,7 +342,8 @@ async def _go_on(folder: Path, last: Version) -> None:
             served += jobs
             await queue.apply_each(RecordStep(jobs[0], "last", 1, "x" * 5000))  # an object with the results of others
             await queue.ack_many(jobs)
-    if sorted(job.id for job in served) != sorted([*last.jobs, "next", "large-next"]):
+    pending = [group[name][0]["id"] for group in last.groups.values() for name in ("then", "on_end") if name in group]
+    if sorted(job.id for job in served) != sorted([*last.jobs, *pending, "next", "large-next"]):
         raise ViolationError(f"the next process served {[job.id for job in served]}")
     new = {job_id for job_id, job in last.jobs.items() if (status_of(job), attempt_of(job)) == (QUEUED, 0)}
     places = [job.sequence for job in served if job.id in new]
