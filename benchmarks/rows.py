@@ -57,6 +57,7 @@ def all_rows(peers: Sequence[str] | None = None) -> list[Row]:
         *commits_rows(),
         seaweedfs_row([peer for peer in chosen if peer.needs == "s3"]),
         worker_row([peer for peer in chosen if peer.name in WORKERS]),
+        chord_row(with_celery=peers is None or CELERY in peers),
         *latency_rows(),
         *idle_rows(),
         *fair_rows(),
@@ -233,6 +234,24 @@ def worker_row(peers: Sequence[Peer]) -> Row:
             *(against(figure, peer.name, target, what) for figure, (what, target) in phases.items() for peer in peers),
             *(alone(figure, None, f"{what}, on SeaweedFS", on_s3) for figure, (what, _) in phases.items()),
         ),
+    )
+
+
+CELERY = "celery"
+
+
+def chord_row(*, with_celery: bool) -> Row:
+    """One job, then 10,000 in a group, then one more, against a chord of Celery."""
+    given = {"jobs": 10_000, "warm_jobs": 100, "workers": 4}
+    program, note = PROGRAMS.parent / "peers" / "celery_chord.py", "no snapshots, no log"
+    celery = Contestant(CELERY, CELERY, program, given, needs="redis", note=note, is_peer=True, timeout=LONG)
+    line = against("jobs_per_second", CELERY, Target(">", 1), "jobs/s, from the first job to the result of the last")
+    return Row(
+        "chord",
+        "1 job, then 10,000 that do nothing, then 1, run by 4 processes, ours on a file",
+        (ours("chord", {**given, "storage": "file", "in_flight": 100}), *([celery] if with_celery else [])),
+        (line if with_celery else alone("jobs_per_second", None, line.what),),
+        most_runs=1,
     )
 
 
