@@ -95,6 +95,7 @@ class ShownJob(msgspec.Struct):
     cancel_requested: bool
     unique_key: str | None
     concurrency_key: str | None
+    group: str | None
     payload_bytes: int
     error: str | None
     progress: ShownProgress | None
@@ -112,7 +113,6 @@ class ShownLife(ShownJob):
     fair_key: str | None
     unique_for: float | None
     keep_result: float | None
-    group: str | None
     timeout: float | None
     encoding: str | None
     errors: list[ShownError]

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 
 from jqueue.domain.errors import InvalidJobError, JQueueError, StorageError, UnknownOutcomeError
 from jqueue.domain.models import Job
+from jqueue.domain.operations.groups import status_of
 from jqueue.ports.clock import Clock
 from jqueue.ports.queue import JobQueue
 from jqueue.runtime.system import SystemClock
@@ -163,8 +164,11 @@ class _Dashboard:
     async def _job(self, request: Request) -> dict[str, Any]:
         view = await self._viewers.look()
         job = await self._found(request)
+        group = view.header.groups.get(job.group or "")
+        more: dict[str, Any] = {} if group is None else {"group_status": status_of(job.group or "", group)}
         return {
             **job_details(job, view.now),
+            **more,
             "children": view.queue.children_of(job),
             "why_waiting": await view.queue.why_waits(job, view.now),
         }

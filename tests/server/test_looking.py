@@ -53,6 +53,15 @@ async def test_the_overview_has_the_figures_of_the_queue(queue, app):
     assert (await queue.stats()).version == values["version"]
 
 
+async def test_a_job_shows_its_group_and_lists_are_filtered_by_it(queue, app):
+    async with queue.group("parts") as group:
+        job = await group.enqueue("work")
+        await queue.enqueue("work")
+    status = (await get(app, f"/api/job?id={job.id}")).values["group_status"]
+    assert ("parts", 1, 1, True) == (status["id"], status["added"], status["waiting"], status["closed"])
+    assert [job.id] == [each["id"] for each in (await get(app, "/api/jobs?group=parts")).values["jobs"]]
+
+
 async def test_a_cron_entry_has_its_last_job_and_what_came_of_it():
     clock = FakeClock()
     clock.advance(7)

@@ -28,7 +28,7 @@ function targetOf(job) {
 }
 
 const OTHERS = ["state", "order", "start", "all"]; // of a query: all else stands in the line of filters
-const TERM = /(?:(entrypoint|key|error|holder|older|payload|pattern|args\.[^\s:"]+):)?(?:"((?:[^"\\]|\\.)*)"|(\S+))/g;
+const TERM = /(?:(entrypoint|group|key|error|holder|older|payload|pattern|args\.[^\s:"]+):)?(?:"((?:[^"\\]|\\.)*)"|(\S+))/g;
 
 // The filters in a line such as `entrypoint:mail error:"no server" bob`. Words without a name are a part of any text.
 function filtersIn(line) {
@@ -56,6 +56,7 @@ function suggestions(line, state, page, reveal) {
   const values = {
     entrypoint: state.rows.map((row) => row.name), holder: Object.keys(state.holders), older: ["10m", "1h", "1d", "1w"],
     key: jobs.flatMap((job) => [job.unique_key, job.concurrency_key]),
+    group: jobs.map((job) => job.group),
     error: jobs.map((job) => job.error?.split(":")[0]),
   };
   const args = jobs.flatMap((job) => [...(job.text ?? "").matchAll(/"([\w-]+)":/g)].map(([, each]) => `args.${each}:`));
@@ -114,7 +115,7 @@ function beyond(page, query, state) {
   const searched = !absent(page.searched) ? `. ${counted(page.searched, "payload was", "payloads were")} searched` : "";
   if (!page.beyond) return searched;
   if (state.still) {
-    return ["text", "holder", "key", "error"].some((name) => query.has(name))
+    return ["text", "holder", "group", "key", "error"].some((name) => query.has(name))
       ? `. ${counted(page.beyond, "more job is", "more jobs are")} not in this snapshot, and not searched.`
       : `. ${count(page.beyond)} of them ${page.beyond === 1 ? "is" : "are"} not in this snapshot.`;
   }
@@ -126,7 +127,7 @@ function beyond(page, query, state) {
     return [`${searched}, ${count(page.beyond)} were not. `, h("a", { href: `#/jobs?${query}&all=1` }, "Search all of them")];
   }
   const jobs = counted(page.beyond, "more job in a segment is", "more jobs in segments are");
-  return ["text", "key", "error"].some((name) => query.has(name)) ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
+  return ["text", "group", "key", "error"].some((name) => query.has(name)) ? `. ${jobs} not searched: search for a whole id, or use \`jqueue ls\`.`
     : `. ${jobs} not listed.`;
 }
 
@@ -201,6 +202,14 @@ const TIMES = [["created_at", "Enqueued"], ["run_at", "Not before"], ["expires_a
 const family = (ids) => (ids?.length ? h("ul", {}, ids.map((id) =>
   h("li", {}, h("a", { class: "id", href: `#/job?${new URLSearchParams({ id })}` }, foreign(id))))) : null);
 
+function groupBar(group) {
+  if (!group) return null;
+  const numbers = [["done", "done"], ["dead", "dead"], ["gone", "gone"], ["waiting", "waiting or running"]];
+  const said = numbers.filter(([name]) => group[name]).map(([name, text]) => `${count(group[name])} ${text}`).join(", ");
+  return [" ", h("meter", { min: 0, max: group.added || 1, value: (group.added || 0) - (group.waiting || 0), "aria-label": "ended" }),
+    ` ${said} of ${counted(group.added || 0, "job")}${group.cancelled ? ", cancelled" : group.ended ? ", ended" : ""}`];
+}
+
 function facts(job) {
   const row = (label, value) => (absent(value) || value === "" ? null : [h("dt", {}, label), h("dd", {}, value)]);
   const running = job.status === "in_progress" ? duration(job.now - secondsOf(job.claimed_at ?? job.since)) : null;
@@ -218,6 +227,7 @@ function facts(job) {
     row("Unique key", job.unique_key && foreign(job.unique_key)),
     row("Concurrency key", job.concurrency_key && [foreign(job.concurrency_key), `, ${job.concurrency_limit ?? 1} at once`]),
     row("Fair key", job.fair_key && foreign(job.fair_key)),
+    row("Group", job.group && [link({ group: job.group }, foreign(job.group)), groupBar(job.group_status)]),
     row("Result is kept", job.keep_result && duration(job.keep_result)),
     Object.entries(job.headers ?? {}).map(([name, value]) => row(["Header ", foreign(name)], foreign(value))),
     row("Payload", bytes(job.payload_bytes)));

@@ -17,7 +17,7 @@ const values = JSON.parse(document.getElementById("snapshot").textContent);
 
 const VALUES = {
   // A page of the jobs that the filters pick. `beyond` are those that may fit and are not in the file.
-  jobs({ state = "", entrypoint = "", text = "", holder = "", key = "", error = "", older = 0, pattern, order = "served", start = 0 }) {
+  jobs({ state = "", entrypoint = "", text = "", holder = "", group = "", key = "", error = "", older = 0, pattern, order = "served", start = 0 }) {
     const { totals, overview: { now, entrypoints } } = values, first = Number(start) || 0;
     const states = state ? state.split(",") : Object.keys(totals);
     const listed = values.jobs.filter((job) => states.includes(job.status) && (!entrypoint || job.entrypoint === entrypoint));
@@ -25,10 +25,11 @@ const VALUES = {
     const beyond = Math.max(0, states.reduce((sum, name) => sum + (numbers[name] || 0), 0) - listed.length);
     const has = (part, ...places) => places.some((place) => place?.toLowerCase().includes(part.toLowerCase()));
     const jobs = listed.filter((job) => (!holder || has(holder, job.holder)) && (!error || has(error, job.error))
+      && (!group || job.group === group)
       && (!key || [job.unique_key, job.concurrency_key].includes(key))
       && (!older || job.seconds > Number(older)) && (pattern === undefined || job.pattern === pattern)
       && has(text, job.id, job.entrypoint, job.holder, job.error, job.unique_key, job.concurrency_key)).sort(COMPARE[order]);
-    const total = jobs.length + (text || holder || key || error || older || pattern !== undefined ? 0 : beyond);
+    const total = jobs.length + (text || holder || group || key || error || older || pattern !== undefined ? 0 : beyond);
     return { now, total, listed: jobs.length, beyond, start: first, page: PAGE, jobs: jobs.slice(first, first + PAGE) };
   },
   job({ id }) {
