@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import asdict
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -165,7 +166,7 @@ class _Dashboard:
         view = await self._viewers.look()
         job = await self._found(request)
         group = view.header.groups.get(job.group or "")
-        more: dict[str, Any] = {} if group is None else {"group_status": status_of(job.group or "", group)}
+        more: dict[str, Any] = {} if group is None else {"group_status": asdict(status_of(job.group or "", group))}
         return {
             **job_details(job, view.now),
             **more,

@@ -142,8 +142,8 @@ def query_of(filters: Any) -> Query:
     names = frozenset(filter(None, (asked.get("entrypoint"),)))
     holder, text = asked.get("holder") or None, asked.get("text") or None
     key, error = asked.get("key") or None, asked.get("error") or None
-    found: dict[str, Any] = {"holder": holder, "key": key, "error": error, "text": text, "group": asked.get("group") or None}
-    selection = Selection(phases, names, older_than=older, **found)
+    found: dict[str, Any] = {"holder": holder, "key": key, "error": error, "text": text}
+    selection = Selection(phases, names, older_than=older, **found, group=asked.get("group") or None)
     args = {name.removeprefix("args."): value for name, value in asked.items() if name.startswith("args.")}
     return Query(selection, asked.get("pattern"), asked.get("payload", "").encode("utf-8", "replace").lower(), args)
 

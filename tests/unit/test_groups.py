@@ -84,7 +84,7 @@ async def test_an_ack_of_a_member_encodes_one_line_and_a_header_of_constant_size
             line = next(each for each in (await storage.read())[0].splitlines() if other.id.encode() in each)
             assert len(b',"group":"g"') == len(line) - len(line.replace(b',"group":"g"', b""))
             sizes.append(len(json.dumps((await queue.read_state()).model_dump(mode="json")["groups"])))
-    assert sizes[1] - sizes[0] <= len("2000") - len("10")
+    assert sizes[1] - sizes[0] < len("2000") * len(("added", "done", "waiting")), "digits of numbers and of times"
 
 
 async def test_the_job_that_follows_fits_into_a_full_queue():
