@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
 import traceback
 from collections.abc import Awaitable, Callable
@@ -10,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
+from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobNotFoundError
 from jqueue.domain.history import EVENTS_PER_OBJECT
-from jqueue.domain.job import JobStatus
+from jqueue.domain.job import JobStatus, Progress
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.ports.queue import JobQueue, SupportsHistory
+from jqueue.ports.queue import JobQueue, SupportsHistory, SupportsPeek
 from jqueue.ports.storage import SupportsObjects
 from jqueue.testing.queue_contract import (
     PAYLOAD,
@@ -122,6 +124,68 @@ NUMBER = 12
 
 class LookingContract(QueueContractBase):
     """An iteration over jobs shows what the state shows, and changes nothing."""
+
+    async def test_progress_is_kept_until_the_next_claim(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["steps", "dead_letters"]) as [queue, other]:
+            job, idle = await self.one_job(queue), await self.one_job(queue)
+            reports = Progress(3, 10, "page 3" * 100), None
+            assert await queue.apply_each(Heartbeat((job, idle), tolerant=True, progress=reports)) == [[]]
+            progress = (await self.held(other, job)).progress
+            assert progress is not None
+            assert progress[:3] == (3, 10, ("page 3" * 100)[:120])
+            assert progress.at is not None
+            assert progress.at >= job.created_at
+            assert (await self.held(other, idle)).progress is None
+            await queue.heartbeat_many([job, idle])
+            assert (await self.held(other, job)).progress == progress
+            for wrong in (Progress(11, 10), Progress(-1), Progress(1, -1)):
+                [refused] = await queue.apply_each(Heartbeat((job,), progress=(wrong,)))
+                assert isinstance(refused, InvalidJobError)
+            await queue.nack(job, error="boom")
+            assert (await self.held(other, job)).progress == progress, "it tells how far a failed try came"
+            [job] = await other.dequeue("work")
+            assert job.progress is None
+
+    async def test_a_watch_yields_each_state_of_a_job_until_it_ends(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["steps", "dead_letters", "job_ids", "wait"]) as [queue, other]:
+            assert isinstance(other, SupportsPeek)
+            done, dead, gone = [await queue.enqueue("work", b"payload") for _ in range(3)]
+            seen: dict[str, list[tuple[JobStatus, Progress | None]]] = {}
+
+            async def watch(job: Job | str) -> None:
+                job_id = job if isinstance(job, str) else job.id
+                async for state in other.watch(job):
+                    seen.setdefault(job_id, []).append((state.status, state.progress))
+
+            async def is_seen(job: Job, count: int) -> bool:
+                return len(seen.get(job.id, ())) >= count
+
+            watches = [asyncio.create_task(watch(each)) for each in (done, dead.id, gone)]
+            for job in (done, dead, gone):
+                await self.until(functools.partial(is_seen, job, 1))
+            claimed = await queue.dequeue("work", batch_size=3)
+            for job in (done, dead, gone):
+                await self.until(functools.partial(is_seen, job, 2))
+            await queue.apply(Heartbeat((claimed[0],), progress=(Progress(1, 2, "half"),)))
+            await self.until(functools.partial(is_seen, done, 3))
+            await queue.ack(claimed[0])
+            await queue.nack(claimed[1], dead=True)
+            await queue.nack(claimed[2])
+            await self.until(functools.partial(is_seen, gone, 3))
+            await queue.cancel(gone.id)
+            await asyncio.gather(*watches)
+            half = seen[done.id][2][1]
+            assert half is not None
+            assert half[:3] == (1, 2, "half")
+            states = {job_id: [status for status, _ in states] for job_id, states in seen.items()}
+            begin = [JobStatus.QUEUED, JobStatus.IN_PROGRESS]
+            assert states == {
+                done.id: [*begin, JobStatus.IN_PROGRESS, JobStatus.COMPLETED],
+                dead.id: [*begin, JobStatus.DEAD],
+                gone.id: [*begin, JobStatus.QUEUED],
+            }
+            with pytest.raises(JobNotFoundError, match="no-such-job"):
+                await watch("no-such-job")
 
     async def test_iterate_jobs_yields_only_jobs_that_fit_all_filters(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue) as [queue]:
