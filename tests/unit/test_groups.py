@@ -158,3 +158,20 @@ async def test_two_enqueues_of_one_member_count_once_and_a_replaced_one_is_gone(
             await group.enqueue("work", unique_key="k")
             await group.enqueue("work", unique_key="k", on_conflict="replace")
         assert (3, 0, 1, 2) == await numbers(group)
+
+
+@pytest.mark.parametrize(("on_dead", "gone", "dead"), [("cancel", 1, 1), ("run", 0, 1), (None, 0, 1)])
+async def test_members_that_wait_for_members_are_counted_wherever_their_parents_take_them(on_dead, gone, dead):
+    async with DirectQueue(InMemoryStorage()) as queue:
+        async with queue.group(then=Enqueue("sum"), on_end=Enqueue("after")) as group:
+            parent = await group.enqueue("parent")
+            await group.enqueue("child", after=[parent], on_dead=on_dead)
+        [job] = await queue.dequeue()
+        await queue.nack(job, dead=True)
+        status = await group.status()
+        assert (status.gone, status.dead, status.waiting) == (gone, dead, 0 if on_dead == "cancel" else 1)
+        assert status.ended == (on_dead == "cancel")
+        await group.redrive()
+        while jobs := await queue.dequeue(["parent", "child"]):
+            await queue.ack_many(jobs)
+        assert ["sum", "after"] == sorted([each.entrypoint for each in await queue.dequeue(batch_size=9)], reverse=True)
