@@ -53,7 +53,7 @@ collector would remove its result."""
 ENCODINGS = "encodings"
 """The critical feature of a queue whose jobs say so: an older worker would take an object of arguments for a value."""
 
-Encoding = Literal["named"]
+Encoding = Literal["named", "chained"]
 """The way in which a payload is encoded: arguments by name, in a JSON object. None stands for one value."""
 
 DEFAULT_CLAIM_TIMEOUT = timedelta(minutes=5)

@@ -361,7 +361,8 @@ class EncodingOption(TypedDict, total=False):
     encoding: Annotated[
         Encoding | None,
         Option(
-            '"named" if the payload is a JSON object with the arguments of the handler by name; None means one value.',
+            '"named" if the payload is a JSON object with the arguments of the handler by name, "chained" if the first '
+            "is the result of its last parent; None means one value.",
             _encoding,
             size=lambda encoding: len(encoding) + 15,
             capability="encodings",

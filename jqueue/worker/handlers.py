@@ -9,6 +9,8 @@ from dataclasses import replace
 from itertools import filterfalse
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Protocol, Self, TypeVar, Unpack, overload
 
+from pydantic_core import to_json
+
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.job import Encoding
@@ -167,6 +169,18 @@ class Handler(Generic[P, R_co]):
         if "deadline" in options:
             raise TypeError(f"{self.__name__}.using(deadline=...).call: a deadline is for the call that adds the job")
         return Call(self.entrypoint, payload, encoding, options)
+
+    def follow(self, arguments: Mapping[str, Any]) -> Call[R_co]:
+        """Return a call whose first argument is the result of another job: see `Call.then`.
+
+        Raises:
+            InvalidJobError: the handler has no first argument, or does not take the others.
+        """
+        _, *others = self.signature.names or (None,)
+        if not self.signature.names or (unknown := arguments.keys() - {*others}):
+            wrong = f"takes no other argument {min(unknown)!r}" if self.signature.names else "takes no argument"
+            raise InvalidJobError(f"the handler {self.entrypoint!r} {wrong}: it cannot follow another job so")
+        return Call(self.entrypoint, to_json(dict(arguments)), "chained", self.options_given())
 
     def _add(self, queue: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         keeps = getattr(getattr(queue, "capabilities", None), "encodings", True)

@@ -38,7 +38,7 @@ from jqueue.worker.handler_errors import (
 )
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import log_about
-from jqueue.worker.parents import results_of_parents
+from jqueue.worker.parents import results_of_parents, with_argument
 from jqueue.worker.payloads import PayloadError, UnkeptResultError
 from jqueue.worker.processes import Processes
 from jqueue.worker.retries import (
@@ -225,10 +225,15 @@ class JobRunner:
         return awaitable
 
     async def _load_parents(self, execution: Execution) -> None:
-        """Give the contexts of jobs the results of their parents."""
+        """Give jobs the results of their parents: to their contexts, and as the first argument of those in a chain."""
         for held in execution.jobs:
-            if held.job.after and held.context is not None:
-                held.context.parents = await results_of_parents(self._queue, held.job)
+            is_chained = held.job.encoding == "chained"
+            if held.job.after and (held.context is not None or is_chained):
+                results = await results_of_parents(self._queue, held.job)
+                if held.context is not None:
+                    held.context.parents = results
+                if is_chained:
+                    held.job = with_argument(held.job, execution.handler.signature.names[0], results)
 
     def _check_value(self, execution: Execution, value: Any) -> None:
         """Check the value that a handler returned.
@@ -265,6 +270,7 @@ class JobRunner:
         if self._state.filling.get(execution.handler.entrypoint) is execution:
             await self._fill(execution)
             self._state.filled(execution)
+        await self._load_parents(execution)
         payloads = self._payloads(execution)
         if not execution.jobs:
             return ()

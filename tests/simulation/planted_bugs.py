@@ -106,7 +106,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "The time in which all processes stood still counts as watched": Bug(
             "core/staleness.py", "monotonic - self._last_success - still", "monotonic - self._last_success"
         ),
-        "Stale claims are never revoked": Bug("domain/operations/ends.py", "in self.suspects:", "in ():"),
+        "Stale claims are never revoked": Bug(
+            "domain/operations/ends.py", "self._held(draft, self.suspects)", "self._held(draft, ())"
+        ),
         "An empty dequeue is answered from the cached state": Bug(
             "core/engine.py", "call.seen_empty and is_empty(outcome) for", "is_empty(outcome) for", first=1
         ),

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.errors import ResultWantedError
 from jqueue.operations import Ack, Enqueue
 from jqueue.worker import Context, Worker
@@ -60,3 +60,31 @@ async def test_a_withheld_result_is_asked_for_once_and_only_if_a_child_needs_it(
         await queue.apply(Ack(claimed, withheld=True))
         assert json.loads((await queue.storage.read())[0])["jobs"].keys() == {parent.id, child.id}
         assert other.id not in json.loads((await queue.storage.read())[0])["jobs"]
+
+
+@pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
+async def test_in_a_chain_the_result_of_one_is_the_first_argument_of_the_next(kind: Any):
+    worker, found = Worker(), list[Any]()
+
+    @worker.handler("load")
+    async def load(name: str) -> str:
+        return name * 3
+
+    @worker.handler("measure", batch=3)
+    async def measure(texts: list[str]) -> list[int]:
+        return [len(text) for text in texts]
+
+    @worker.handler("tell")
+    def tell(length: int, unit: str, digits: int = 2) -> None:
+        found.append((length, unit, digits))
+
+    async with kind(InMemoryStorage()) as queue:
+        chain = load.call("ada").then(measure).then(tell, unit="letters")
+        first, second, third = await queue.enqueue_many(chain)
+        assert ((), (first.id,), (second.id,)) == (first.after, second.after, third.after)
+        await queue.enqueue_many(chain)
+        await worker.run(queue, drain=True)
+        assert [(9, "letters", 2)] * 2 == found
+        for wrong in (lambda: chain.then(tell, length=3), lambda: chain.then(tell, size=3)):
+            with pytest.raises(InvalidJobError, match="takes no other argument"):
+                wrong()
