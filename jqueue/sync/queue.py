@@ -135,7 +135,7 @@ class SyncGroup:
     """
 
     def __init__(self, queue: SyncQueue, group: Group) -> None:
-        self.id = group.id
+        self.id: str = group.id
         self._queue = queue
         self._group = group
 
