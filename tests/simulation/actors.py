@@ -396,8 +396,12 @@ class Operator(Actor):
         if self.world.segmented and self.dice.random() < 0.3:
             age = self.dice.choice([None, 0, 5, 20])
             await self.call("purge", self.queue.purge(status=JobStatus.QUEUED, older_than=age))
-        elif order < 0.4 and self.world.made and self.world.modern and self.world.tag() % 8 == 0:
-            job_id, expected = self.world.made[-1], (JobNotFoundError, JobStateError, DuplicateJobError)
+        elif order < 0.4 and self.world.claimed and self.world.modern and self.world.tag() % 3 == 0:
+            claimed = self.world.claimed[-8:]
+            job_id, expected = (
+                claimed[self.world.tag() % len(claimed)],
+                (JobNotFoundError, JobStateError, DuplicateJobError),
+            )
             work = self.queue.redrive(job_id, payload=b"corrected")
             await self.call("redrive", work, job_ids=(job_id,), expected=expected)
         elif order < 0.4:

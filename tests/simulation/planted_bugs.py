@@ -255,6 +255,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A clock that is behind all known times of a cron entry fires for a past occurrence": Bug(
             "domain/rules.py", "[passed_by(now), *", "[passed_by(now - timedelta(days=1)), *", seeds=100, first=12
         ),
+        "The encoding of a payload is forgotten": Bug(
+            "domain/operations/enqueue.py", "encoding=self.encoding,", "encoding=None,"
+        ),
         "An ack finishes its job without keeping the result": Bug(
             "domain/operations/ends.py", " if job.keep_result is None else job.keep_result", ""
         ),

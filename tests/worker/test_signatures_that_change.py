@@ -165,7 +165,7 @@ async def test_jobs_of_calls_values_cron_entries_and_batches_run_and_the_queue_n
         assert RunReport(succeeded=4) == await drained(worker, queue)
         [entry] = await queue.schedules()
         assert (b'{"address":"cron"}', "named") == (entry.payload, entry.encoding)
-        with pytest.raises(InvalidJobError, match=r"encoding must be one of \('named',\) or None"):
+        with pytest.raises(InvalidJobError, match=r"encoding must be one of .*'named'"):
             await queue.enqueue("mail", b"{}", encoding="json")
     assert sorted([("one", "hello"), ("two", "b"), [1, 2]], key=str) == sorted(got, key=str)
     assert ENCODINGS in KNOWN_CRITICAL
