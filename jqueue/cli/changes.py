@@ -433,7 +433,7 @@ def redrive(
         option(
             "FILE|TEXT",
             "With an ID: a file with a new payload for the job, or - for the standard input. Without an ID: only jobs "
-            "whose payload has this text in it.",
+            "whose payload has this text in it. By default as it was, and any.",
         ),
     ] = None,
     stale: Annotated[

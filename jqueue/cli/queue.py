@@ -447,7 +447,7 @@ def limit(
     rate: Annotated[int | None, option("NUMBER", "Most claims within any --per. By default as it is.", min=1)] = None,
     per: Annotated[str | None, option("DURATION", "Period of --rate: 60, 90s, 15m, 12h.")] = None,
     key_rate: Annotated[
-        int | None, option("NUMBER", "Most claims of jobs with the same key within any --key-per.", min=1)
+        int | None, option("NUMBER", "Most claims of one key within any --key-per. By default as it is.", min=1)
     ] = None,
     key_per: Annotated[str | None, option("DURATION", "Period of --key-rate.")] = None,
     no_running: Annotated[bool, typer.Option("--no-running", help="Remove the limit on jobs in progress.")] = False,

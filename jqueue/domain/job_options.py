@@ -336,8 +336,8 @@ class RepeatedOptions(TypedDict, total=False):
     fair_key: Annotated[
         str | None,
         Option(
-            "jobs of one entrypoint and priority are served in turn among these keys, such as customers; None is one "
-            "key, too.",
+            "jobs of one entrypoint and priority are served in turn among these keys, such as customers; None means a "
+            "key that all jobs without one share.",
             check_name,
             size=lambda key: written_bytes(key) + 14,
             capability="limits",

@@ -26,6 +26,7 @@ STATUSES: Mapping[type[JQueueError], int] = {
     errors.ClaimLostError: 409,
     errors.JobStateError: 409,
     errors.ResultWantedError: 409,
+    errors.GroupEndedError: 409,
     errors.JobFailedError: 409,
     errors.DuplicateJobError: 409,
     errors.ChangedMeanwhileError: 409,

@@ -110,8 +110,8 @@ WRONG = {
     "ls --watch": "the output is not a terminal: use `jqueue ls`",
     "update --all": "give one of --delay DURATION, --at TIME and --priority NUMBER",
     "schedule n": 'give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now',
-    "schedule n --remove --run-now": "give --remove or --run-now, and no other option",
-    "schedule n --remove --cron @daily": "give --remove or --run-now, and no other option",
+    "schedule n --remove --run-now": "--reset and --remove, and no other option",
+    "schedule n --remove --cron @daily": "--reset and --remove, and no other option",
     "schedule n --remove": "there is no cron entry of this name: `jqueue stats` lists them",
     "ls --sort hunter2": "--sort takes age, attempts, created, due",
     "cancel --holder '' --yes": "--holder is empty: give",
@@ -220,7 +220,18 @@ NAMED = re.compile(r"(?:`|\$ |bin/|^)jqueue ([a-z][a-z-]*)(?: ([a-z]+))?([^`\n#;
 
 
 NEEDLESS = {
-    *("--conf", "--cron", "--entrypoint", "--file", "--new-token", "--option", "--per", "--py-files", "--read-option"),
+    *(
+        "--conf",
+        "--cron",
+        "--entrypoint",
+        "--file",
+        "--key-per",
+        "--new-token",
+        "--option",
+        "--per",
+        "--py-files",
+        "--read-option",
+    ),
     *("--stale", "--tls-key", "--txn-version"),
 }
 """Options that do nothing, or must be given with another one, unless they are given."""
