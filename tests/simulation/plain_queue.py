@@ -967,8 +967,12 @@ class PlainQueue(PlainGroups, PlainRules):
         return job_id if until > self.now else None
 
     def drop_outlived(self):
-        """Remove the jobs that expired before a claim, and the finished jobs whose time is over."""
-        for job in [job for job in self.table.values() if self.is_outlived(job)]:
+        """Remove the jobs that expired before a claim, and the finished jobs whose time is over, the first one first.
+
+        The removal of one may end the time of another: of its child, or of a parent that only it has needed.
+        """
+        while outlived := [job for job in self.table.values() if self.is_outlived(job)]:
+            job = min(outlived, key=lambda job: (self.leaves_at(job), job["id"]))
             self.remove(job, EXPIRED if job["status"] == "queued" else REMOVED)
 
     def change(self, job, **changes):

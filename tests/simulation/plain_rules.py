@@ -242,17 +242,22 @@ class PlainRules:
 
     def is_outlived(self, job):
         """True if the job's time is over: it expired, or its retention ended."""
+        leaves_at = self.leaves_at(job)
+        return leaves_at is not None and leaves_at <= self.now
+
+    def leaves_at(self, job):
+        """Return the time from which a job may be removed: it expires, or its retention ends. None: never."""
         if job["status"] == "queued":
-            return job["expires_at"] is not None and job["expires_at"] <= self.now
+            return job["expires_at"]
         since: Any = None
         kept: Any = None
         if job["status"] == "completed":
             if self.is_needed(job["id"]):
-                return False
+                return None
             since, kept = job["finished_at"] or job["created_at"], job["keep_result"] or 0
         elif job["status"] == "dead":
             since, kept = job["dead_at"] or job["created_at"], self.settings["dead_retention"]
-        return kept is not None and since + timedelta(seconds=kept) <= self.now
+        return None if kept is None else since + timedelta(seconds=kept)
 
     # Cron entries: each knows spans of time whose occurrences are done, as the clocks of several programs may differ
 

@@ -114,6 +114,29 @@ async def test_a_new_job_begins_above_the_attempts_of_a_segment_whose_range_ende
     ModelAudit(Evidence(versions, Calls(history.calls), records, network.created)).check()
 
 
+@in_virtual_time
+async def test_a_parent_leaves_in_the_commit_in_which_the_last_job_that_needs_it_leaves():
+    records, history, network = list[Record](), History(), Network(HonestStore(), Schedule(0), 0.0)
+    queue = DirectQueue(network.client("p", 0.1, abilities=3), clock=VirtualClock())
+    queue.observe(Recorder("p", records))
+
+    async def do(work):
+        return await history.record(Call("p", "anything"), work)
+
+    await do(queue.configure(dead_retention=1))
+    await do(queue.enqueue("x", b"", job_id="needed"))
+    await do(queue.enqueue("y", b"", job_id="cancelled"))
+    await do(queue.enqueue("x", b"", job_id="child", after=["needed", "cancelled"]))
+    await do(queue.ack((await do(queue.dequeue("x")))[0]))
+    await do(queue.cancel("cancelled"))
+    await asyncio.sleep(2)
+    await do(queue.dequeue("x"))
+
+    versions = read_chain(network.landings)
+    assert [{"needed", "child"}, set()] == [{*version.jobs} for version in versions[-2:]]
+    ModelAudit(Evidence(versions, Calls(history.calls), records, {})).check()
+
+
 USUAL = Settings()
 SHARED = Settings(rate=0.2, processes=6, shared=1.0)
 ACCEPTED = [
