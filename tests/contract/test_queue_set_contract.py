@@ -32,6 +32,11 @@ class SetWithHomeQueue(QueueSet):
     def capabilities(self):
         return self.queues[0].capabilities
 
+    async def apply(self, *operations, deadline=None):
+        if not any(operation.references() for operation in operations):
+            return await self.queues[0].apply(*operations, deadline=deadline)
+        return await super().apply(*operations, deadline=deadline)
+
     async def apply_each(self, *operations, deadline=None):
         results = await super().apply_each(*operations, deadline=deadline)
         for place, (operation, result) in enumerate(zip(operations, results, strict=True)):

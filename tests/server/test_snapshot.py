@@ -33,7 +33,7 @@ async def test_a_snapshot_has_the_figures_and_jobs_of_the_dashboard_without_payl
     assert before == path.read_bytes()
     values, overview = values_of(made), (await get(viewer, "/api/overview")).values
     assert ids == {job["status"]: job["id"] for job in values["jobs"]}
-    assert {**dict.fromkeys(ids, 1), "expired": 0} == values["totals"]
+    assert {**dict.fromkeys(ids, 1), "expired": 0, "waiting": 0} == values["totals"]
     for name in ("version", "role", "queue", "schedules", *ids):
         assert overview[name] == values["overview"][name], name
     assert {} == values["overview"]["actions"]

@@ -96,7 +96,7 @@ def test_rules_schedules_and_the_history_are_set_and_read_by_blocking_calls(queu
 def test_a_handler_enqueues_and_returns_the_job_and_its_result_without_await(queue):
     job = resize.using(queue, delay=0).enqueue_sync((2026, 7))
     [claim] = queue.dequeue("resize")
-    assert (job.id, b"[2026,7]", 3) == (claim.id, claim.payload, claim.priority)
+    assert (job.id, b'{"size":[2026,7]}', 3) == (claim.id, claim.payload, claim.priority)
     queue.ack(claim, result="2026-07-01")
     assert date(2026, 7, 1) == resize.using(queue).result_sync(job)
     wrong: Any = (1, 2, 3)
