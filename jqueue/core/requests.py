@@ -75,8 +75,10 @@ class Callers:
                 call = answered.popleft()  # each is freed when its caller goes on: the garbage collector starts later
                 callback = call.callback
                 if callback is not None:
-                    call.callback = None
-                    call.context.run(callback, call)
+                    call.callback, context = None, call.context
+                    if call.in_flight or call.open_writes:  # observers are told of it while its caller goes on
+                        call.context = context.copy()
+                    context.run(callback, call)
         finally:  # a task has let KeyboardInterrupt or SystemExit through: if the loop goes on, the others are woken
             if answered:
                 if not self.answered:
@@ -111,7 +113,7 @@ class Request:
         callers: wakes the caller.
         callback: called when it has ended.
         ending: called after it has failed, was cancelled, or its wait was ended.
-        context: the context of the callback.
+        context: the context of the callback. Once it was called, a copy as it was then, if the request goes on.
     """
 
     context: contextvars.Context

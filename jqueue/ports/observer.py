@@ -43,7 +43,8 @@ class AppliedCall(NamedTuple):
     Attributes:
         operations: prepared, in the order in which they were applied.
         outcome: a result or an error for each, or the error that undid them all.
-        context: the context in which its caller awaits it. It has no meaning for what the queue object does by itself.
+        context: the context in which its caller awaits it, or a copy of that as it was when the caller stopped. It has
+            no meaning for what the queue object does by itself.
     """
 
     operations: Sequence[Operation]

@@ -1,6 +1,7 @@
 """A broker is entered and left, bounds its buffer, ends each call by its deadline, and says what became of it."""
 
 import asyncio
+from contextvars import ContextVar
 
 import pytest
 
@@ -19,6 +20,7 @@ from jqueue.domain.errors import (
 )
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.ports.observer import Observer
 from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock
@@ -447,3 +449,27 @@ async def test_a_pause_after_a_failure_ends_with_the_last_caller_of_any_process(
         storage.broken = False
         async with asyncio.timeout(1):
             await broker.enqueue("work", b"")
+
+
+@in_virtual_time
+async def test_observers_are_told_of_the_context_in_which_a_call_was_made_that_ended_before_they_are_told():
+    """Its caller goes on in the same context, and makes other calls in it."""
+    request, seen = ContextVar[str]("request"), list[str | None]()
+
+    class SlowToList(InMemoryStorage):
+        async def list_beside(self, prefix):
+            await asyncio.sleep(10)
+            return await super().list_beside(prefix)
+
+    class Watch(Observer):
+        def applied(self, calls):
+            seen.extend(each.context.get(request) for each in calls.calls)
+
+    async with queue_on(SlowToList(clock=VirtualClock())) as queue:
+        queue.observe(Watch())
+        request.set("first")
+        with pytest.raises(UnknownOutcomeError) as unknown:
+            await queue.enqueue("t", b"", deadline=5)
+        request.set("second")
+        assert "t" == (await unknown.value.resolve()).entrypoint
+    assert "first" == seen[0]
