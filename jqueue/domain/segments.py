@@ -566,8 +566,8 @@ def job_of_row(segment: Segment, held: Iterable[Range], row: int, job: JobRecord
     return next((in_progress(job, each) for each in held if each.has(row)), None)
 
 
-SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group")
-"""Options of a job that is never in a range: it must be claimed, expire or end by itself."""
+SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group", "progress")
+"""Fields of a job that is never in a range: it must be claimed, which ends its progress, expire or end by itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,8 +66,8 @@ ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, R
 """The counters of an entrypoint, in their order."""
 
 
-SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group")
-"""Options of a job that is never in a range."""
+SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group", "progress")
+"""Fields of a job that is never in a range."""
 
 
 class PlainQueue(PlainGroups, PlainRules):

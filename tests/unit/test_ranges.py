@@ -14,6 +14,8 @@ from jqueue import (
     Limits,
     UnknownOutcomeError,
 )
+from jqueue.domain.job import Progress
+from jqueue.domain.operations.ends import Heartbeat
 from jqueue.domain.operations.lookups import JobsInRanges
 from jqueue.domain.segments import RangeFailure
 from jqueue.testing.virtual_time import VirtualClock
@@ -90,6 +92,21 @@ async def test_a_range_ends_before_jobs_that_were_all_cancelled():
         stats = await queue.stats()
         assert (0, 0, 1, 1) == (stats.depth, stats.in_progress, stats.dead, stats.totals.done)
         assert not (await queue.read_state(hot=True)).segments
+
+
+@in_virtual_time
+async def test_a_job_with_progress_is_claimed_alone_which_ends_it():
+    async with queue_on(store()) as queue:
+        first = await queue.enqueue("t", b"")
+        [job] = await queue.dequeue("t")
+        await queue.apply(Heartbeat((job,), progress=(Progress(1, 2, "half"),)))
+        await asyncio.gather(queue.nack(job, charge=False), queue.enqueue("t", b""), queue.enqueue("t", b""))
+        await settled(queue)
+        assert 3 == sum(each.waiting for each in (await queue.read_state(hot=True)).segments.values())
+        assert 1 == (await queue.find(first.id)).progress.done
+        assert await queue.claim_range("t", 3) is None, "it comes first"
+        assert [(first.id, None)] == [(each.id, each.progress) for each in await queue.dequeue("t")]
+        assert 2 == (await claimed(queue, 3)).rows
 
 
 class Unanswering(InMemoryStorage):
