@@ -55,23 +55,8 @@ def schedule(
 
     async def change(opened: OpenedQueue) -> tuple[dict[str, Any], str]:
         queue = opened.queue
-        if remove:
-            if not await certain(queue.unschedule(name)):
-                raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
-            return {"name": name, "removed": True}, "the cron entry was removed"
-        if run_now:
-            job: Job = await opened.apply(RunSchedule(name))
-            values = {"id": job.id, "entrypoint": job.entrypoint, "schedule": name}
-            return values, f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})"
-        if pause or resume:
-            entry = await opened.apply(PauseSchedule(name, paused=pause))
-            next_job = f"resumed; the next job is enqueued at {moment(entry.next_at)} UTC"
-            sentence = "paused: it enqueues no jobs until --resume" if pause else next_job
-            return {"name": name, "paused": entry.paused, "next_at": instant(entry.next_at)}, sentence
-        if reset:
-            was_set = await opened.apply(Reset(schedule=name))
-            words = "the program's values hold again" if was_set else "no operator has changed it: it stays as it is"
-            return {"name": name, "reset": was_set}, words
+        if remove or run_now or pause or resume or reset:
+            return await _order(opened, name, "remove" * remove or "run" * run_now or "reset" * reset, pause=pause)
         queue.capabilities.require("schedules")
         known = opened.view.header.schedules.get(name)
         times = {"cron": cron, "entrypoint": entrypoint, "timezone": timezone}
@@ -96,3 +81,23 @@ def schedule(
 
     values, sentence = on_queue(url, change)
     tell(values, sentence, as_json=as_json)
+
+
+async def _order(opened: OpenedQueue, name: str, order: str, *, pause: bool) -> tuple[dict[str, Any], str]:
+    """Remove, run or reset an entry; or without such an order, pause or resume it. Return values and a sentence."""
+    if order == "remove":
+        if not await certain(opened.queue.unschedule(name)):
+            raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
+        return {"name": name, "removed": True}, "the cron entry was removed"
+    if order == "run":
+        job: Job = await opened.apply(RunSchedule(name))
+        values = {"id": job.id, "entrypoint": job.entrypoint, "schedule": name}
+        return values, f"enqueued job {printable(job.id)} ({printable(job.entrypoint)})"
+    if order == "reset":
+        was_set = await opened.apply(Reset(schedule=name))
+        words = "the program's values hold again" if was_set else "no operator has changed it: it stays as it is"
+        return {"name": name, "reset": was_set}, words
+    entry = await opened.apply(PauseSchedule(name, paused=pause))
+    next_job = f"resumed; the next job is enqueued at {moment(entry.next_at)} UTC"
+    sentence = "paused: it enqueues no jobs until --resume" if pause else next_job
+    return {"name": name, "paused": entry.paused, "next_at": instant(entry.next_at)}, sentence

@@ -119,9 +119,8 @@ def next_header(
     clients, clients_evicted = _clients(header, commit, at, versions_kept)
     segments = draft.jobs.rows.manifest()
     surplus, minutes = _finished(header, at, size_limit(draft))
-    turns, fair = header.turns, header.fair
-    if turns or fair:
-        turns, fair = running(header, draft.jobs.order.waiting())
+    waiting = draft.jobs.order.waiting() if header.turns or header.fair else {}
+    turns, fair = running(header, waiting)
     finished, attempt_floor = header.finished, header.attempt_floor
     if surplus:
         attempt_floor = max(attempt_floor, *islice(finished.values(), surplus))
@@ -145,9 +144,7 @@ def next_header(
         fair=fair,
         transactions=_transactions(header, at) if header.transactions else header.transactions,
         counters=with_moves(header.counters, draft.moves, now, draft.bulk_moves),
-        workers=with_workers(header.workers, workers, at, commit.writer)
-        if header.workers or workers
-        else header.workers,
+        workers=with_workers(header.workers, workers, at, commit.writer),
         history=_history(draft, now, moved, drops_events),
         segments=segments,
         retired=retired_after(draft.jobs.rows.committed, segments, header.retired, at, retention),
