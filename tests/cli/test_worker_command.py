@@ -356,7 +356,7 @@ def test_the_log_in_json_is_one_object_a_line_also_for_a_process_of_handlers(que
     assert ("ERROR", jobs["apart"]) == tuple(by_message["two\nlines"][name] for name in ("level", "job_id"))
     assert by_message["two\nlines"]["traceback"].endswith("ZeroDivisionError: division by zero")
     assert "not for everyone" not in by_message
-    assert [jobs["fails"]] == [record["job_id"] for record in records if record["level"] == "WARNING"]
+    assert jobs["fails"] in {record["job_id"] for record in records if record["level"] == "ERROR"}
 
 
 CONFIGURED = """
@@ -464,7 +464,7 @@ def test_a_process_that_is_killed_is_replaced_and_a_second_signal_ends_all_at_on
     assert all(map(is_there, living))
     parent.send("SIGTERM")
     parent.end()
-    assert {(1, 0)} == {(job.attempt, job.failures) for job in queue.read_state().queued_jobs()}
+    assert {(1, 0), (1, 1)} == {(job.attempt, job.failures) for job in queue.read_state().queued_jobs()}
 
 
 @pytest.mark.wide

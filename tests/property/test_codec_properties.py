@@ -14,7 +14,7 @@ from jqueue.domain.counters import Counters, Durations, Window
 from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.header import BrokerSeat, CommitRecord, KeyHold, TransactionRecord, WorkerRecord
 from jqueue.domain.history import HistoryHeader
-from jqueue.domain.job import AttemptError, JobStatus, StoredObject
+from jqueue.domain.job import AttemptError, JobStatus, Progress, Step, StoredObject
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Span, Usage
 from tests.fuzz.oracles import check_same
@@ -44,6 +44,7 @@ stored = st.builds(
     counts,
     st.from_regex(r"[0-9a-f]{64}", fullmatch=True),
 )
+several_names = st.lists(names, max_size=2).map(tuple)
 jobs = st.builds(
     Job,
     id=names,
@@ -70,7 +71,16 @@ jobs = st.builds(
     traceback=st.none() | texts,
     concurrency_key=st.none() | names,
     concurrency_limit=ceilings,
+    fair_key=st.none() | names,
     keep_result=st.none() | seconds,
+    group=st.none() | names,
+    after=several_names,
+    waits_for=several_names,
+    on_dead=st.sampled_from([None, "cancel", "run"]),
+    steps=st.lists(st.builds(Step, names, st.integers(1, 9), times, values, st.none() | stored), max_size=2).map(tuple),
+    encoding=st.sampled_from([None, "named", "chained"]),
+    timeout=st.none() | seconds,
+    progress=st.none() | st.builds(Progress, counts, st.none() | counts, texts, st.none() | times),
 )
 claimed = st.builds(
     lambda job, at, timeout, attempt, told, holder, claimed_at, call: job.evolve(

@@ -45,7 +45,7 @@ async def test_each_test_has_its_own_queue(jqueue_queue, jqueue_worker):
 
 async def test_a_job_is_run_at_once(jqueue_inline, jqueue_worker):
     queue = jqueue_inline(app.worker)
-    job = await app.greet.enqueue("Ada", keep_result=60)
+    job = await app.greet.using(keep_result=60).enqueue("Ada")
     assert ["failed", "succeeded"] == jqueue_worker.report.outcomes
     assert "hello Ada" == await app.greet.result(job)
 

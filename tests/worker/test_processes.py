@@ -1,6 +1,7 @@
 """Handlers in processes of their own: their results, their errors, and the end of a process and of its children."""
 
 import asyncio
+import json
 import logging
 import os
 import signal
@@ -102,13 +103,13 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
         await process_handlers.resources.using(queue).enqueue()
         await processed(queue)
         jobs = (await queue.read_state()).jobs
-        thread = {job.payload: fate(job) for job in jobs if job.entrypoint == "raise_in_thread"}
-        process = {job.payload: fate(job) for job in jobs if job.entrypoint == "raise_in_process"}
+        thread = {json.loads(job.payload)["which"]: fate(job) for job in jobs if job.entrypoint == "raise_in_thread"}
+        process = {json.loads(job.payload)["which"]: fate(job) for job in jobs if job.entrypoint == "raise_in_process"}
         errors = {job.entrypoint: job.error for job in jobs}
     assert (len(process_handlers.ERRORS), thread) == (len(thread), process)
     place = f"tests/worker/process_handlers.py:{process_handlers.fail.__code__.co_firstlineno + 1}"
-    assert (QUEUED, 1, f"ApiError: 404: gone ({place})", False) == process[b"unreadable"]
-    snoozed = (b"snooze of its own", b"by its base", b"group by their bases")
+    assert (QUEUED, 1, f"ApiError: 404: gone ({place})", False) == process["unreadable"]
+    snoozed = ("snooze of its own", "by its base", "group by their bases")
     assert [(QUEUED, 0, None, True)] * 3 == [process[each] for each in snoozed]
     assert "ApiError was raised here" in caplog.text
     assert "raise ERRORS[which]()" in caplog.text
