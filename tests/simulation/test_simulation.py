@@ -4,6 +4,9 @@ A failure shows the seed, the shortest schedule found, and the versions around i
 replays it.
 """
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -34,6 +37,22 @@ def test_no_seed_breaks_a_rule(first):
 def test_a_seed_replays_to_the_last_request():
     for seed in range(2):
         assert run_seed(seed, Settings(rate=0.2)) == run_seed(seed, Settings(rate=0.2))
+
+
+def test_a_seed_replays_in_another_program():
+    """In these seeds the order of a set of texts, which each program draws anew, decided the order of segments."""
+    script = "from tests.simulation.runner import run_seed\nprint([run_seed(seed).work for seed in (36, 48)])"
+    first, second = (
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": drawn, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for drawn in "01"
+    )
+    assert first == second
 
 
 @pytest.mark.wide

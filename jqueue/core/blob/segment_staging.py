@@ -64,7 +64,7 @@ class JobGroups:
         self._rows, self._size, self._together = rows, size, together
         self.features: set[str] = set()
         self._segments: dict[Group, SegmentBuilder] = {}
-        self._full = set[Group]()
+        self._full: dict[Group, None] = {}  # in order, and not a set: the same calls make the same segments
         self._total = 0
 
     def add(self, jobs: Sequence[JobRecord], given: Sequence[bool], created_at: datetime | None = None) -> None:
@@ -93,7 +93,7 @@ class JobGroups:
         self._total += segment.bytes
         self.features |= segment.features
         if len(segment) >= self._rows or segment.bytes >= self._size:
-            self._full.add(group)
+            self._full[group] = None
 
     def full(self) -> Iterator[tuple[Group, SegmentBuilder]]:
         """Yield the jobs of groups that must be written, and forget them."""
@@ -111,7 +111,7 @@ class JobGroups:
         """Return the jobs of a group, and forget them."""
         segment = self._segments.pop(group)
         self._total -= segment.bytes
-        self._full.discard(group)
+        self._full.pop(group, None)
         return group, segment
 
 

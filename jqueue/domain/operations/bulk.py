@@ -305,7 +305,7 @@ class EnqueueSegments(Operation, frozen=True):
             draft.move_rows(
                 BulkMove(Verb.ENQUEUE, entrypoint, None, JobStatus.QUEUED, jobs, 0, None, (), created_at, rows_of)
             )
-        for feature in self.features if named else ():
+        for feature in sorted(self.features) if named else ():
             draft.require(feature)
         return BulkAdded(offset, floor, found, last, old, behind)
 
