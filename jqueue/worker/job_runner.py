@@ -141,7 +141,8 @@ class JobRunner:
                 held.context = execution.context = self._context(job, self._deadline(execution))
             if is_alone and held.outcome is None:
                 if self._state.alone is None:
-                    log_about(job, logging.INFO, " runs alone: %s", job.errors[-1].text)
+                    why = job.errors[-1].text
+                    log_about(job, logging.WARNING, " runs alone, and no other job begins here until then: %s", why)
                     self._state.alone = execution
                 else:
                     execution.jobs.clear()
