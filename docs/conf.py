@@ -36,6 +36,7 @@ SOUGHT = {
     "guide/results": ["cancel running job", "stop a job"],
     "guide/handlers": ["job timeout", "middleware"],
     "guide/claim-jobs": ["status of a job"],
+    "guide/changing-handlers": ["rename a handler"],
     "operations/traces": ["sentry", "structured logs", "json logs"],
     "guide/web": ["jupyter"],
     "operations/deploy": ["docker compose", "kubernetes"],

@@ -17,6 +17,7 @@ FIRST = {
     "docker compose": "operations/deploy",
     "structured logs": "operations/traces",
     "clear the queue": "guide/command-line",
+    "rename a handler": "guide/changing-handlers",
     "retry": "guide/retries",
     "limits": "guide/limits",
 }
