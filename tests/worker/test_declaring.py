@@ -4,6 +4,7 @@ import asyncio
 import contextvars
 import functools
 import inspect
+import logging
 import threading
 from dataclasses import FrozenInstanceError, replace
 from datetime import timedelta
@@ -368,6 +369,7 @@ async def test_a_coroutine_that_a_wrapper_passes_on_has_its_context_and_can_be_s
 
 @in_virtual_time
 async def test_an_operators_limit_and_cron_entry_stay_when_a_worker_starts_and_it_logs_so(caplog):
+    caplog.set_level(logging.WARNING, "jqueue.worker")
     own = Worker()
 
     @own.handler(max_running=5)
