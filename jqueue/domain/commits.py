@@ -119,8 +119,7 @@ def next_header(
     clients, clients_evicted = _clients(header, commit, at, versions_kept)
     segments = draft.jobs.rows.manifest()
     surplus, minutes = _finished(header, at, size_limit(draft))
-    waiting = draft.jobs.order.waiting() if header.turns or header.fair else {}
-    turns, fair = running(header, waiting)
+    turns, fair = running(header, draft.jobs.order.waiting() if header.turns or header.fair else {})
     finished, attempt_floor = header.finished, header.attempt_floor
     if surplus:
         attempt_floor = max(attempt_floor, *islice(finished.values(), surplus))
