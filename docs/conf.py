@@ -42,7 +42,7 @@ SOUGHT = {
     "operations/deploy": ["docker compose", "kubernetes"],
     "guide/command-line": ["clear the queue", "empty the queue"],
 }
-"""What people look for in other words than those of the page: the search gives it first."""
+"""Queries whose words a page does not have, by the page: the search gives that page first."""
 
 MODULES = re.compile(r"\b(?:[a-z_]\w*\.)+(?=\w)")
 """The modules before a name, in a type."""
