@@ -50,13 +50,15 @@ def schedule(
     the next worker that is free takes the job; the times of the entry stay as they are.
     """
     is_given = bool(options) or {cron, entrypoint, timezone, payload, file} != {None}
-    if remove + run_now + pause + resume + reset + is_given > 1:
+    orders = {"run": run_now, "pause": pause, "resume": resume, "reset": reset, "remove": remove}
+    if sum(orders.values()) + is_given > 1:
         raise RefusedError("give one of --run-now, --pause, --resume, --reset and --remove, and no other option")
 
     async def change(opened: OpenedQueue) -> tuple[dict[str, Any], str]:
         queue = opened.queue
-        if remove or run_now or pause or resume or reset:
-            return await _order(opened, name, "remove" * remove or "run" * run_now or "reset" * reset, pause=pause)
+        for order, is_ordered in orders.items():
+            if is_ordered:
+                return await _order(opened, name, order)
         queue.capabilities.require("schedules")
         known = opened.view.header.schedules.get(name)
         times = {"cron": cron, "entrypoint": entrypoint, "timezone": timezone}
@@ -83,8 +85,8 @@ def schedule(
     tell(values, sentence, as_json=as_json)
 
 
-async def _order(opened: OpenedQueue, name: str, order: str, *, pause: bool) -> tuple[dict[str, Any], str]:
-    """Remove, run or reset an entry; or without such an order, pause or resume it. Return values and a sentence."""
+async def _order(opened: OpenedQueue, name: str, order: str) -> tuple[dict[str, Any], str]:
+    """Run, pause, resume, reset or remove an entry, as ordered. Return values for JSON, and a sentence."""
     if order == "remove":
         if not await certain(opened.queue.unschedule(name)):
             raise RefusedError("there is no cron entry of this name: `jqueue stats` lists them")
@@ -97,7 +99,7 @@ async def _order(opened: OpenedQueue, name: str, order: str, *, pause: bool) -> 
         was_set = await opened.apply(Reset(schedule=name))
         words = "the program's values hold again" if was_set else "no operator has changed it: it stays as it is"
         return {"name": name, "reset": was_set}, words
-    entry = await opened.apply(PauseSchedule(name, paused=pause))
+    entry = await opened.apply(PauseSchedule(name, paused=order == "pause"))
     next_job = f"resumed; the next job is enqueued at {moment(entry.next_at)} UTC"
-    sentence = "paused: it enqueues no jobs until --resume" if pause else next_job
+    sentence = "paused: it enqueues no jobs until --resume" if entry.paused else next_job
     return {"name": name, "paused": entry.paused, "next_at": instant(entry.next_at)}, sentence
