@@ -55,11 +55,15 @@ def export(
     ] = None,
     as_json: AsJSON = False,
 ) -> None:
-    """Write the jobs of a queue as JSON lines, with their payloads.
+    """Write the jobs of a queue as JSON lines, with their payloads: a backup of the jobs alone.
 
     Each line is one job with all its fields; the payload is in base64. The jobs come in the order in which they would
     be served, and `jqueue import` adds them to a queue in that order. The lines hold all payloads, headers and results:
     keep them as secret as these are.
+
+    Limits, settings, cron entries, groups and the history are not in it, and `jqueue import` refuses jobs that have
+    parents. A whole backup is a copy: first of the queue's object, and then of the folders beside it, whose names begin
+    with that of the object. Restored, it is the queue again.
 
     With --output, --json prints the number of jobs as an object.
     """
