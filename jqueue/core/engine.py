@@ -109,11 +109,34 @@ class OpenWrite(msgspec.Struct, eq=False):
 
 
 class Step(Enum):
-    """The next step of a commit. It ends when no request is pending, or when a step has answered them all."""
+    """The next step of a commit. It also ends when no request is pending."""
 
     READ = auto()
     APPLY = auto()
     REFUSE = auto()
+    END = auto()
+
+
+class Course(msgspec.Struct):
+    """The course of a commit: its next step, and what the steps before have found out.
+
+    Attributes:
+        generation: the `Engine.generation` at its begin.
+        backoff: the pauses between its tries.
+        step: the next step.
+        fresh: True if the state was read since the call.
+        late: see `Attempt`.
+        conflicts: number of conflicts.
+        refusal: an error to fail the requests with, once a read has not found the write; None if there is none.
+    """
+
+    generation: object
+    backoff: Backoff
+    step: Step
+    fresh: bool = False
+    late: bool = False
+    conflicts: int = 0
+    refusal: Exception | None = None
 
 
 class Attempt(msgspec.Struct):
@@ -312,58 +335,61 @@ class Engine:
             read_later: True if calls that wait for jobs, and find none in the known state, may be left without a read.
             broker_came: returns True if a broker may do what is left; asked after each read. None: none may.
         """
-        backoff, conflicts, generation = Backoff(self.entropy), 0, self.generation
-        fresh = late = False  # True if the state was read since the call
-        refusal: Exception | None = None
         self._begin()
-        step = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
-        while pending := [request for request in requests if request.awaited]:
-            self.check_generation(generation)
-            reading = step is Step.READ
+        first = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
+        course = Course(self.generation, Backoff(self.entropy), first)
+        while course.step is not Step.END and (pending := [request for request in requests if request.awaited]):
+            self.check_generation(course.generation)
+            reading = course.step is Step.READ
             try:
-                if step is Step.READ:
-                    seconds = await self._read_in_turn(pending)
-                    fresh = True
-                    self.gave_way = not self.open_writes and broker_came is not None and broker_came()
-                    if self.gave_way:
-                        return late
-                    if seconds is not None:
-                        await sleep_while_awaited(pending, seconds)
-                    else:
-                        step = Step.APPLY if refusal is None else Step.REFUSE
-                elif step is Step.REFUSE and refusal is not None:
-                    self._refuse(pending, refusal)
+                if reading:
+                    course.step = await self._read_step(course, pending, broker_came)
+                elif course.step is Step.REFUSE and course.refusal is not None:
+                    self._refuse(pending, course.refusal)
                 else:
-                    step = Step.READ
-                    applied = await self._apply(pending)
-                    self.check_generation(generation)
-                    late = applied.late
-                    if applied.missing:
-                        self._undo(applied.outcomes)
-                        if await self._load_rows(applied.missing, fresh=fresh):
-                            step = Step.APPLY
-                    elif self.draft.changed:
-                        is_written = await self._write(applied)
-                        if is_written and not applied.postponed:
-                            return late
-                        fresh, step = fresh and not is_written, Step.APPLY
-                    elif fresh or all(call.seen_empty and is_empty(outcome) for call, outcome in applied.outcomes):
-                        self._answer(applied)
-                        return late
-                    else:
-                        self._undo(applied.outcomes)
-                        only_waiting = all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
-                        self.unread = read_later and only_waiting
-                        if self.unread:
-                            return late
+                    course.step = await self._apply_step(course, pending, read_later=read_later)
             except CASConflictError as error:
-                conflicts += 1
-                is_last = self.max_conflicts is not None and conflicts > self.max_conflicts
-                refusal, step = error if is_last else refusal, Step.READ
+                course.conflicts += 1
+                if self.max_conflicts is not None and course.conflicts > self.max_conflicts:
+                    course.refusal = error
+                course.step = Step.READ
             except Exception as error:
-                refusal = await self._failed(error, pending, backoff, reading=reading) or refusal
-                step = Step.READ
-        return late
+                failed = await self._failed(error, pending, course.backoff, reading=reading)
+                course.refusal, course.step = failed or course.refusal, Step.READ
+        return course.late
+
+    async def _read_step(
+        self, course: Course, pending: Sequence[Request], broker_came: Callable[[], bool] | None
+    ) -> Step:
+        """Read the queue, and wait if it is not our turn to write. Return the next step."""
+        seconds = await self._read_in_turn(pending)
+        course.fresh = True
+        self.gave_way = not self.open_writes and broker_came is not None and broker_came()
+        if self.gave_way:
+            return Step.END
+        if seconds is not None:
+            await sleep_while_awaited(pending, seconds)
+            return Step.READ
+        return Step.APPLY if course.refusal is None else Step.REFUSE
+
+    async def _apply_step(self, course: Course, pending: Sequence[Request], *, read_later: bool) -> Step:
+        """Apply the requests. Then load the rows that are missing, write, or answer. Return the next step."""
+        applied = await self._apply(pending)
+        self.check_generation(course.generation)
+        course.late = applied.late
+        if applied.missing:
+            self._undo(applied.outcomes)
+            return Step.APPLY if await self._load_rows(applied.missing, fresh=course.fresh) else Step.READ
+        if self.draft.changed:
+            is_written = await self._write(applied)
+            course.fresh = course.fresh and not is_written
+            return Step.END if is_written and not applied.postponed else Step.APPLY
+        if course.fresh or all(call.seen_empty and is_empty(outcome) for call, outcome in applied.outcomes):
+            self._answer(applied)
+            return Step.END
+        self._undo(applied.outcomes)
+        self.unread = read_later and all(call.waits_for_jobs and is_empty(each) for call, each in applied.outcomes)
+        return Step.END if self.unread else Step.READ
 
     def _begin(self) -> None:
         """Begin a commit with the draft as it was read, and without the rows of earlier commits, if they are many."""
