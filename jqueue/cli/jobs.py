@@ -428,6 +428,7 @@ def _facts(job: Job, now: datetime) -> dict[str, str]:
         "unique key": job.unique_key,
         "concurrency key": None if key is None else f"{key} (at most {job.concurrency_limit or 1} at once)",
         "fair key": job.fair_key,
+        "fair weight": None if job.fair_weight is None else f"{job.fair_weight:g}",
         "group": job.group,
         "parents": ", ".join(job.after) or None,
         "headers": f"{', '.join(sorted(job.headers))} (values are hidden)" if job.headers else None,

@@ -326,7 +326,9 @@ def _annotation(listed: Option) -> Any:
     kind = _kind(listed)
     literals = [each for each in (listed.type, *get_args(listed.type)) if get_origin(each) is Literal]
     metavar = "|".join(get_args(literals[0])) if literals else _KINDS[kind][0]
-    taken: Any = int | None if kind is int else list[str] | None if kind in (Mapping, Sequence) else str | None
+    taken: Any = (
+        kind | None if kind in (int, float) else list[str] | None if kind in (Mapping, Sequence) else str | None
+    )
     return Annotated[taken, option(metavar, _help(listed), flag_of(listed.name, listed))]
 
 
@@ -339,7 +341,7 @@ def _help(option: Option) -> str:
 
 
 _KINDS: Mapping[Any, tuple[str, Callable[[str, Any], Any]]] = {
-    int: ("NUMBER", lambda flag, value: value),
+    **dict.fromkeys((int, float), ("NUMBER", lambda flag, value: value)),
     str: ("TEXT", lambda flag, value: value),
     timedelta: ("DURATION", duration),
     datetime: ("TIME", time),

@@ -111,6 +111,7 @@ class ShownLife(ShownJob):
     finished_at: Instant | None
     concurrency_limit: int | None
     fair_key: str | None
+    fair_weight: float | None
     unique_for: float | None
     keep_result: float | None
     timeout: float | None

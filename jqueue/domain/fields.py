@@ -16,6 +16,9 @@ PRIORITY_MIN, PRIORITY_MAX = -(2**31), 2**31 - 1
 COUNT_MAX = 2**63 - 1
 """The largest whole number that a blob may hold."""
 
+LEAST_WEIGHT = 0.01
+"""The least weight of a fair key: one turn in a hundred rounds."""
+
 LARGEST = 2**53
 """The largest version, attempt and number of failures. None grows beyond, so that all can be read back."""
 
@@ -25,6 +28,7 @@ Tries = Annotated[int, Meta(ge=0, le=LARGEST)]
 Priority = Annotated[int, Meta(ge=-COUNT_MAX, le=COUNT_MAX)]
 Priority32 = Annotated[int, Meta(ge=PRIORITY_MIN, le=PRIORITY_MAX)]
 Seconds = Annotated[float, Meta(ge=0)]
+Weight = Annotated[float, Meta(ge=LEAST_WEIGHT, le=1)]
 Moment = Annotated[datetime, Meta(tz=True)]
 Name = Annotated[str, Meta(min_length=1)]
 JobId = Name

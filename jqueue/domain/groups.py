@@ -106,6 +106,6 @@ def _end(draft: Draft, group: str, record: GroupRecord, now: datetime) -> None:
         draft.note(draft.header.groups, group, record)
     for job, delay in pending:  # their bytes were counted when the group was opened
         run_at = now + timedelta(seconds=delay) if delay else job.run_at
-        place = next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now)
+        place = next_sequence(draft, job, now)
         job = job.evolve(sequence=place, created_at=now, run_at=run_at)
         draft.move(None, ENQUEUE, job, QUEUED)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
 
-from jqueue.domain.fields import Count, Entry, Moment, Name, Positive, Priority, Seconds, Tries
+from jqueue.domain.fields import Count, Entry, Moment, Name, Positive, Priority, Seconds, Tries, Weight
 
 
 class JobStatus(StrEnum):
@@ -190,6 +190,7 @@ class JobRecord(JobFacts, Entry, frozen=True):
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
     fair_key: str | None = None
+    fair_weight: Weight | None = None
     keep_result: Seconds | None = None
     result: Any = None
     result_dropped: Count = 0

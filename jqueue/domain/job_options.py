@@ -19,7 +19,7 @@ import msgspec
 
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import InvalidJobError, shown
-from jqueue.domain.fields import COUNT_MAX, GivenDuration, Moment, Positive, Priority
+from jqueue.domain.fields import COUNT_MAX, LEAST_WEIGHT, GivenDuration, Moment, Positive, Priority, Weight
 from jqueue.domain.job import MOST_PARENTS, Encoding, JobFacts, JobRecord
 from jqueue.domain.limits import (
     Limits,
@@ -94,6 +94,16 @@ def _encoding(name: str, value: Any, limits: Limits) -> str:
     if value not in known:
         raise InvalidJobError(f"encoding must be one of {known} or None, got {shown(value)}")
     return str(known[known.index(value)])
+
+
+def _weight(name: str, value: Any, limits: Limits) -> float | None:
+    """Return a weight; None for 1."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not LEAST_WEIGHT <= value <= 1:
+        raise InvalidJobError(
+            f"{name} must be a number from {LEAST_WEIGHT} to 1, got {shown(value)}: to give a key more turns, give the "
+            "others less"
+        )
+    return None if value == 1 else float(value)
 
 
 def _timeout(name: str, value: object, limits: Limits) -> object:
@@ -341,6 +351,17 @@ class RepeatedOptions(TypedDict, total=False):
             check_name,
             size=lambda key: written_bytes(key) + 14,
             capability="limits",
+            in_bulk=False,
+        ),
+    ]
+    fair_weight: Annotated[
+        Weight | None,
+        Option(
+            "share of turns, from 0.01 to 1: with 0.25, the job's key gets a turn in every fourth round; None means 1.",
+            _weight,
+            size=lambda weight: 35,
+            capability="limits",
+            needs="fair_key",
             in_bulk=False,
         ),
     ]

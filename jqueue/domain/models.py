@@ -30,7 +30,7 @@ from pydantic_core import core_schema
 
 from jqueue.domain.counters import Counters
 from jqueue.domain.errors import JobNotFoundError
-from jqueue.domain.fields import COUNT_MAX, NO_HEADERS, FrozenHeaders, to_utc
+from jqueue.domain.fields import COUNT_MAX, LEAST_WEIGHT, NO_HEADERS, FrozenHeaders, to_utc
 from jqueue.domain.header import (
     BrokerSeat,
     ClientRecord,
@@ -212,6 +212,7 @@ class Job(JobFacts, BaseModel):
         concurrency_key: limits jobs across entrypoints: see `concurrency_limit`.
         concurrency_limit: the job is claimed only while fewer jobs with the same key are in progress. None means 1.
         fair_key: jobs of one entrypoint and priority are served in turn among these keys; None is a key, too.
+        fair_weight: share of the turns of another key that its key gets with it; None means 1.
         keep_result: seconds for which the result is kept after the ack; None means the time of its handler, if it
             has one.
         result: the value given with the ack; any JSON value. Do not change it: all readers share one object.
@@ -261,6 +262,7 @@ class Job(JobFacts, BaseModel):
     concurrency_key: str | None = None
     concurrency_limit: _Positive | None = None
     fair_key: str | None = None
+    fair_weight: Annotated[float, Field(ge=LEAST_WEIGHT, le=1)] | None = None
     keep_result: _Seconds | None = None
     result: Any = Field(default=None, repr=False)
     result_dropped: _Count = 0

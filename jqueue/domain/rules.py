@@ -26,6 +26,7 @@ from jqueue.domain.fields import (
     Positive,
     Priority32,
     Seconds,
+    Weight,
     to_utc,
 )
 from jqueue.domain.job import Encoding
@@ -119,7 +120,7 @@ class Schedule(Entry, frozen=True):
         cron: the expression, of five fields (or six, the first for seconds), as in cron.
         timezone: IANA name of the time zone of the expression.
         entrypoint, payload, priority, max_attempts, headers, unique_key, concurrency_key, concurrency_limit,
-            fair_key, keep_result, encoding: as in the jobs that it enqueues. See `Job`.
+            fair_key, fair_weight, keep_result, encoding: as in the jobs that it enqueues. See `Job`.
         next_at: the first occurrence after all that were fired. A clock that is not behind them fires it next.
         fired: the spans whose occurrences are done, in order: see `jqueue.domain.rules`. Empty if an older
             version wrote the entry; then nothing before `next_at` will be fired.
@@ -141,6 +142,7 @@ class Schedule(Entry, frozen=True):
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
     fair_key: str | None = None
+    fair_weight: Weight | None = None
     keep_result: Seconds | None = None
     encoding: Encoding | None = None
     fired: tuple[Span, ...] = ()

@@ -4,6 +4,9 @@ The turn of a job is its `sequence`, given when the job is enqueued, as in start
 the last job of its key, or behind the last claimed job if that is later. So jobs of different keys share places. First
 in, first out is the same rule with one key. Jobs without a key are one key together.
 
+A job with a weight below 1 stands several places behind the last job of its key, so the key gets a turn in one of
+several rounds. No weight is above 1: a job cannot stand less than one place behind another one of its key.
+
 A *clock* for an entrypoint and a priority exists only while jobs with a key wait. Without one, a job takes the place
 behind all jobs of the queue.
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from typing import Any
 
 from jqueue.domain.draft import Draft
 from jqueue.domain.header import Header
@@ -29,18 +33,28 @@ def clock_of(entrypoint: str, priority: int) -> str:
     return f"{priority}:{entrypoint}"
 
 
-def next_sequence(draft: Draft, entrypoint: str, priority: int, fair_key: str | None, now: datetime) -> int:
+def step_of(weight: float | None) -> int:
+    """Return the number of places by which a job of a weight stands behind the last job of its key."""
+    return 1 if weight is None else round(1 / weight)
+
+
+def next_sequence(draft: Draft, job: Any, now: datetime) -> int:
     """Return the sequence number of a place behind all jobs, or behind those of its key if keys take turns.
+
+    Args:
+        draft: the queue.
+        job: the job, or its enqueue.
+        now: the time of the commit.
 
     Raises:
         RowsMissingError: as for `last_place`.
     """
-    jobs = draft.jobs
-    if fair_key is None and not draft.header.turns:
+    jobs, turn = draft.jobs, (job.entrypoint, job.priority, job.fair_key)
+    if job.fair_key is None and not draft.header.turns:
         jobs.last_sequence += 1
         return jobs.last_sequence
-    place = last_place(draft, entrypoint, priority, fair_key, now) + 1
-    note_place(draft, entrypoint, priority, fair_key, place)
+    place = last_place(draft, *turn, now) + step_of(job.fair_weight)
+    note_place(draft, *turn, place)
     jobs.last_sequence = max(jobs.last_sequence, place)
     return place
 

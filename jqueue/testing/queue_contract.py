@@ -741,6 +741,20 @@ class QueueContract(QueueContractBase):
             assert turns == {1: "-abc", 2: "-ab", 3: "ab", 4: "a", 5: "a"}
             assert not (await other.read_state()).fair, "nothing waits for a turn"
 
+    async def test_a_key_with_a_weight_gets_a_turn_in_some_of_the_rounds(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, ["limits"]) as [queue, other]:
+            for number in range(4):
+                await queue.enqueue("work", b"%d" % number, fair_key="b", fair_weight=0.25)
+            for _ in range(16):
+                await other.enqueue("work", b"a", fair_key="a", fair_weight=1)
+            rounds = [[job for _ in range(5) for job in await queue.dequeue("work")] for _ in range(4)]
+            light = [[job for job in claimed if job.fair_key == "b"] for claimed in rounds]
+            assert [[job.payload for job in jobs] for jobs in light] == [[b"0"], [b"1"], [b"2"], [b"3"]]
+            await other.enqueue("work", b"4", fair_key="b", fair_weight=0.25)
+            await queue.nack(light[0][0])
+            [first], [last] = await queue.dequeue("work"), await queue.dequeue("work")
+            assert (first.payload, last.payload, last.sequence - first.sequence) == (b"4", b"0", 4)
+
     async def test_a_key_is_exact_for_queue_objects_that_claim_at_once(self, make_queue: QueueFactory) -> None:
         async with self.queues(make_queue, 2, ["limits"]) as queues:
             enqueued = [await self.keyed(queues[0], "ab"[number % 2], limit=2) for number in range(8)]
@@ -811,7 +825,7 @@ class QueueContract(QueueContractBase):
                 "headers": {"headers": {"name": "text"}},
                 "unique_keys": {"unique_key": "the-key"},
                 "results": {"keep_result": 60.0},
-                "limits": {"concurrency_key": "another", "concurrency_limit": 4, "fair_key": "one"},
+                "limits": {"concurrency_key": "another", "concurrency_limit": 4, "fair_key": "one", "fair_weight": 0.5},
             }
             for name in values.keys() - set(queue.capabilities.missing):
                 options |= values[name]

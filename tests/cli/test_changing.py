@@ -266,6 +266,8 @@ def test_every_option_of_a_job_is_a_flag(path, queue):
         "--max-attempts=3": ("max_attempts", 3),
         "--concurrency-key=c": ("concurrency_key", "c"),
         "--concurrency-limit=2": ("concurrency_limit", 2),
+        "--fair-key=f": ("fair_key", "f"),
+        "--fair-weight=0.25": ("fair_weight", 0.25),
         "--keep-result=2h": ("keep_result", 7200),
     }
     assert "mine" == text("enqueue", path, "mail", "text", *flags, "--unique-for", "60", "--on-conflict", "raise")

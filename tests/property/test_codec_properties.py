@@ -72,6 +72,7 @@ jobs = st.builds(
     concurrency_key=st.none() | names,
     concurrency_limit=ceilings,
     fair_key=st.none() | names,
+    fair_weight=st.none() | st.floats(0.01, 1),
     keep_result=st.none() | seconds,
     group=st.none() | names,
     after=several_names,

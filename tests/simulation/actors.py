@@ -84,6 +84,7 @@ class Producer(Actor):
             details["concurrency_limit"] = dice.choice([None, 1, 2, 4])
         if self.world.fair and dice.random() < self.world.fair:
             details["fair_key"] = dice.choice(["tenant 1", "tenant 1", "tenant 1", "tenant 2", "tenant 3"])
+            details["fair_weight"] = {1: 0.5, 3: 0.3}.get(details["max_attempts"])
         if self.world.modern and dice.random() < 0.4:
             details["keep_result"] = dice.choice([1.0, 20.0, 300.0])
         if self.world.modern and self.world.tag() % 4 == 0:

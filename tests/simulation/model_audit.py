@@ -39,6 +39,9 @@ MODEL = 20
 LOOKS = (AwaitResult, AwaitGroup, LookAtGroup)
 """Operations that change nothing."""
 
+CHECKED = (*("priority", "max_attempts", "unique_key", "keep_result", "concurrency_key", "fair_key", "fair_weight"),)
+"""Options that an enqueue must have as its caller gave them."""
+
 SET_ASIDE = "an object beside the queue could not be"
 """A part of the error of a job whose payload could not be loaded by the call that claimed it."""
 
@@ -351,7 +354,7 @@ class ModelAudit:
     def _check_given(self, operation: Operation, call: Call, after: Version) -> None:
         """Check that a job is added with what its caller gave."""
         if isinstance(operation, Enqueue) and call.verb == "enqueue":
-            for name in ("priority", "max_attempts", "unique_key", "keep_result", "concurrency_key", "fair_key"):
+            for name in CHECKED:
                 if name in call.given and getattr(operation, name) != call.given[name]:
                     raise Violation(2, f"{operation.id} was added with another {name}", call=call, version=after)
 

@@ -49,6 +49,7 @@ from tests.simulation.plain_values import (
     Refused,
     ended,
     kept_text,
+    step_of,
 )
 
 TABLES = (
@@ -805,22 +806,22 @@ class PlainQueue(PlainGroups, PlainRules):
         Args:
             jobs: number, operation, new id and time of creation of each.
             number_of_all: of the jobs in the call.
-            in_turn: the numbers of jobs with a fair key, by entrypoint, priority and key.
+            in_turn: each entrypoint, priority and fair key whose jobs take turns.
         """
         offset, found, late = self.places, {}, set()
         behind = {turn: self.last_turn(*turn) for turn in in_turn}
         for number, asked, new_id, created_at in sorted(jobs, key=lambda each: each[0]):
             turn = asked.entrypoint, asked.priority, asked.fair_key
-            place = behind[turn] + 1 + [*in_turn[turn]].index(number) if turn in behind else offset + number
-            found[number] = self.enqueue(asked, new_id, created_at, place)
+            if turn in behind:
+                behind[turn] += step_of(asked.fair_weight)
+            found[number] = self.enqueue(asked, new_id, created_at, behind.get(turn, offset + number))
             late |= set() if turn in behind else {asked.entrypoint}
-        self.places = offset + number_of_all
-        for turn, base in behind.items():
-            entrypoint, priority, key = turn
-            self.note_turn(entrypoint, priority, key, base + len(in_turn[turn]))
+        self.places = max([offset + number_of_all, *behind.values()])
+        for (entrypoint, priority, key), place in behind.items():
+            self.note_turn(entrypoint, priority, key, place)
         for name, places in [*self.fair.items()]:
             if name.split(":", 1)[1] in late:
-                self.fair[name] = {**places, "": self.places}
+                self.fair[name] = {**places, "": offset + number_of_all}
         return found
 
     # Turns among fair keys
@@ -828,7 +829,7 @@ class PlainQueue(PlainGroups, PlainRules):
     def next_turn(self, job):
         """Return the place behind the other jobs of a job's fair key; if no keys take turns, behind all jobs."""
         line = job["entrypoint"], job["priority"], job["fair_key"]
-        place = self.last_turn(*line) + 1
+        place = self.last_turn(*line) + step_of(job["fair_weight"])
         self.note_turn(*line, place)
         self.places = max(self.places, place)
         return place

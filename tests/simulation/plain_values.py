@@ -48,7 +48,7 @@ ABSENT: JobFields = {
     **dict.fromkeys(["claim_call", "group", "encoding", "progress"]),
     **dict.fromkeys(["priority", "attempt", "attempts_before", "failures", "error_dropped", "result_dropped"], 0),
     **{"cancel_requested": False, "headers": {}, "errors": (), "steps": ()},
-    **{"after": (), "waits_for": (), "on_dead": None},
+    **{"after": (), "waits_for": (), "on_dead": None, "fair_weight": None},
 }
 """Default values of most fields of a job."""
 
@@ -58,14 +58,20 @@ NO_CLAIM: JobFields = dict.fromkeys(["heartbeat_at", "claim_timeout", "holder", 
 AS_ASKED = (
     *("entrypoint", "priority", "max_attempts", "expires_at", "unique_key", "unique_for"),
     *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "group", "encoding", "on_dead"),
+    "fair_weight",
 )
 """Fields of a job that its enqueue sets."""
 
 ENTRY = (
     *("name", "cron", "timezone", "entrypoint", "payload", "priority", "max_attempts", "headers", "unique_key"),
-    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "encoding"),
+    *("concurrency_key", "concurrency_limit", "fair_key", "keep_result", "encoding", "fair_weight"),
 )
 """Fields of a cron entry that its caller sets."""
+
+
+def step_of(weight: float | None) -> int:
+    """Number of places by which a job stands behind the last one of its fair key."""
+    return 1 if weight is None else round(1 / weight)
 
 
 def ended(job: JobFields) -> datetime:

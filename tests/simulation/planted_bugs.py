@@ -287,6 +287,12 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "The last sequence number falls to the place of a job with a fair key": Bug(
             "domain/turns.py", "max(jobs.last_sequence, place)", "place"
         ),
+        "A job that is queued again forgets its weight": Bug(
+            "domain/turns.py", "step_of(job.fair_weight)", "(step_of(job.fair_weight) if job.attempt == 0 else 1)"
+        ),
+        "A bulk enqueue forgets the weights of its jobs": Bug(
+            "domain/operations/bulk.py", "[job.sequence] * step_of(job.fair_weight)", "[job.sequence]"
+        ),
         "A key is forgotten before its last job is claimed": Bug(
             "domain/turns.py", "if known.get(key) == place:", "if known.get(key, 0) >= place:"
         ),

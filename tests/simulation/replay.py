@@ -46,7 +46,7 @@ from tests.simulation.plain_values import JobFields, Refused
 
 OPTIONS = (
     *("run_at", "expires_at", "max_attempts", "headers", "unique_key", "unique_for", "concurrency_key"),
-    *("concurrency_limit", "fair_key", "keep_result", "group", "encoding", "after", "on_dead"),
+    *("concurrency_limit", "fair_key", "keep_result", "group", "encoding", "after", "on_dead", "fair_weight"),
 )
 CLOCKS_DIFFER = 60.0
 """Seconds by which a job may be younger than its segment, as the clocks of two writers may differ."""

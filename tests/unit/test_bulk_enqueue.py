@@ -76,6 +76,27 @@ async def test_keys_of_a_call_take_turns_with_those_that_wait_and_with_each_othe
 
 
 @in_virtual_time
+async def test_jobs_of_a_call_with_weights_stand_where_they_would_if_they_came_one_by_one():
+    weights = [None, 0.5, 1, 0.3, 0.01]
+    given: list[dict[str, Any]] = [
+        {"payload": b"%d" % number, "fair_key": "ab"[number % 2], "fair_weight": weights[number % 5]}
+        for number in range(60)
+    ]
+    async with queue_on(store()) as queue, queue_on(store()) as other:
+        jobs = await queue.enqueue_many([Enqueue("work", **job) for job in given])
+        alone = [await other.enqueue("work", **job) for job in given]
+        assert [job.sequence for job in alone] == [job.sequence for job in jobs]
+        assert max(job.sequence for job in jobs) > 600
+        for each in (queue, other):
+            last = await each.enqueue("work", b"-", priority=1)
+            assert last.sequence > max(job.sequence for job in jobs), "a place behind all"
+        claimed = [job for _ in range(7) for job in await queue.dequeue(batch_size=9)]
+        assert sorted(job.sequence for job in claimed) == [job.sequence for job in claimed], "served by their places"
+        places = {job.payload: job.sequence for job in alone}
+        assert places == {job.payload: job.sequence for job in claimed if job.fair_key}
+
+
+@in_virtual_time
 async def test_more_keys_than_a_call_has_segments_for_stand_behind_all(monkeypatch):
     monkeypatch.setattr(bulk, "MOST_TURNS", 0)
     async with queue_on(store()) as queue:

@@ -38,6 +38,7 @@ GIVEN: dict[str, Any] = {
     "concurrency_key": "c",
     "concurrency_limit": 2,
     "fair_key": "f",
+    "fair_weight": 0.25,
     "keep_result": 60.5,
     "group": "g",
     "after": ("p",),

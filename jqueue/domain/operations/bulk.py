@@ -45,7 +45,7 @@ from jqueue.domain.segments import (
 )
 from jqueue.domain.slices import Slices, exhaust
 from jqueue.domain.transitions import BulkMove, RowsOf, Verb
-from jqueue.domain.turns import Turn, last_place, note_behind_all, note_place
+from jqueue.domain.turns import Turn, last_place, note_behind_all, note_place, step_of
 
 TRANSACTION_KEPT = timedelta(days=30)
 """Default time for which the version of an application's last write is remembered."""
@@ -222,7 +222,8 @@ class EnqueueSegments(Operation, frozen=True):
         read: the numbers and the jobs of rows that were read, to be added one by one if they must be.
         common: by the name of a segment in the queue, the hashes that it shares with the new ones. Segments never
             change, so they are noted here for the next try.
-        numbers: for each fair key whose jobs take turns, their numbers in the call, in order.
+        numbers: for each fair key whose jobs take turns, the number in the call of the job at each place, from 1 on.
+            Of several places with the same number, which a weight makes, the job stands at the last.
         late: fair keys whose jobs are added behind all others, as the call has too many keys.
     """
 
@@ -315,7 +316,8 @@ class EnqueueSegments(Operation, frozen=True):
 
     def _note_places(self, draft: Draft, behind: Mapping[Turn, int], last_sequence: int) -> None:
         """Note the last place of each fair key, and of the jobs that are added behind all others."""
-        draft.jobs.last_sequence = last_sequence
+        ends = [base + len(self.numbers[turn]) for turn, base in behind.items()]
+        draft.jobs.last_sequence = max([last_sequence, *ends])
         if draft.header.fair:
             for turn, base in behind.items():
                 note_place(draft, *turn, base + len(self.numbers[turn]))
@@ -452,7 +454,7 @@ class GivenJobs:
 
     Attributes:
         whole: the jobs with their payloads; None if they are not few.
-        numbers: the numbers of jobs with a fair key, in order.
+        numbers: of the jobs with a fair key: see `EnqueueSegments`.
     """
 
     def __init__(self, rest: str, created_at: datetime, most: int, most_bytes: int) -> None:
@@ -489,7 +491,7 @@ class GivenJobs:
 
     def _in_line(self, job: JobRecord) -> JobRecord:
         numbers = self.numbers.setdefault((job.entrypoint, job.priority, job.fair_key or ""), array("I"))
-        numbers.append(job.sequence)
+        numbers.extend([job.sequence] * step_of(job.fair_weight))
         return job.evolve(sequence=len(numbers))
 
     def job(self, number: int, outcome: BulkAdded) -> Job:

@@ -186,7 +186,7 @@ def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, *, dead: 
         if uncharged:
             changes["failures"] = max(0, job.failures - 1)
         elif "sequence" not in changes:
-            changes["sequence"] = next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now)
+            changes["sequence"] = next_sequence(draft, job, now)
         # a format that keeps no time of claims keeps no time of returns
         queued_at = job.queued_at if job.claimed_at is None else now
         after = job.evolve(status=QUEUED, **NO_CLAIM, queued_at=queued_at, **changes)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from jqueue.domain.draft import Draft, check_holds, take_space
 from jqueue.domain.durations import check_time, to_seconds
 from jqueue.domain.errors import ClaimLostError, DuplicateJobError, InvalidJobError, JobStateError
-from jqueue.domain.fields import LARGEST, Duration, JobId, Moment, Name, Positive, Priority
+from jqueue.domain.fields import LARGEST, Duration, JobId, Moment, Name, Positive, Priority, Weight
 from jqueue.domain.groups import check_member
 from jqueue.domain.job import (
     COMPLETED,
@@ -138,6 +138,7 @@ class AddsJobs(Operation, frozen=True, kw_only=True):
     concurrency_key: str | None = None
     concurrency_limit: Positive | None = None
     fair_key: str | None = None
+    fair_weight: Weight | None = None
     keep_result: Duration | None = None
     encoding: Encoding | None = None
 
@@ -295,6 +296,7 @@ class Enqueue(AddsOneJob, frozen=True):
             concurrency_key=self.concurrency_key,
             concurrency_limit=self.concurrency_limit,
             fair_key=self.fair_key,
+            fair_weight=self.fair_weight,
             keep_result=prepared.keep_result,
             payload_object=self.payload_object,
             group=self.group,
@@ -342,7 +344,7 @@ class Enqueue(AddsOneJob, frozen=True):
             check_named_in_time(self.name_before, now)
         floor = draft.header.attempt_floor if is_given else 0
         if place is None:
-            place = next_sequence(draft, self.entrypoint, self.priority, self.fair_key, now)
+            place = next_sequence(draft, self, now)
         job = self.job(place, now if created_at is None else created_at, floor)
         if job.after:
             job = job.evolve(waits_for=missing_parents(draft, job))
@@ -481,7 +483,7 @@ class Arrive(Operation, frozen=True):
         check_named_in_time(self.name_before, now)
         raised = max(0, draft.header.attempt_floor - job.attempt)
         attempts = {"attempt": job.attempt + raised, "attempts_before": job.attempts_before + raised}
-        place = next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now)
+        place = next_sequence(draft, job, now)
         job = job.evolve(sequence=place, **attempts, **NO_CLAIM)
         return add(draft, job, Verb.ARRIVE)
 

@@ -204,7 +204,7 @@ class Redrive(Operation, frozen=True):
             queued_at=now,
             run_at=now + timedelta(seconds=seconds) if seconds else None,
             expires_at=None,
-            sequence=next_sequence(draft, job.entrypoint, job.priority, job.fair_key, now),
+            sequence=next_sequence(draft, job, now),
             steps=() if self.fresh else job.steps,
             payload=job.payload if self.payload is None else self.payload,
             payload_object=job.payload_object if self.payload is None else None,

@@ -226,7 +226,7 @@ function facts(job) {
     row("Parents", family(job.after)), row("Children", family(job.children)),
     row("Unique key", job.unique_key && foreign(job.unique_key)),
     row("Concurrency key", job.concurrency_key && [foreign(job.concurrency_key), `, ${job.concurrency_limit ?? 1} at once`]),
-    row("Fair key", job.fair_key && foreign(job.fair_key)),
+    row("Fair key", job.fair_key && [foreign(job.fair_key), `, weight ${job.fair_weight ?? 1}`]),
     row("Group", job.group && [link({ group: job.group }, foreign(job.group)), groupBar(job.group_status)]),
     row("Result is kept", job.keep_result && duration(job.keep_result)),
     Object.entries(job.headers ?? {}).map(([name, value]) => row(["Header ", foreign(name)], foreign(value))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -63,6 +64,7 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
     "on_conflict": ["ignore", "", None, 5, ["raise"]],
     "concurrency_key": BAD_NAMES,
     "concurrency_limit": [5, *BAD_COUNTS],
+    "fair_weight": [5, 1.5, 0, -1, math.nan, True, "0.5"],
     "keep_result": BAD_DURATIONS,
     "after": ["job", 7, [7], [""], None, ["unknown"], [f"job-{number}" for number in range(101)]],
     "on_dead": ["ignore", "run", 7],
@@ -70,7 +72,7 @@ BAD_ENQUEUES: dict[str, list[Any]] = {
 }
 
 
-OF_A_KEY = {"unique_for": "unique_key", "concurrency_limit": "concurrency_key"}
+OF_A_KEY = {"unique_for": "unique_key", "concurrency_limit": "concurrency_key", "fair_weight": "fair_key"}
 """Options that depend on a key, each with that key: without it, even the good value 5 is refused."""
 
 
@@ -308,6 +310,7 @@ BAD_ENTRIES: dict[str, list[Any]] = {
     "unique_key": BAD_NAMES,
     "concurrency_key": BAD_NAMES,
     "concurrency_limit": [5],
+    "fair_weight": [0.5],
     "keep_result": BAD_DURATIONS,
     "deadline": BAD_DURATIONS,
 }
