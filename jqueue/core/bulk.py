@@ -36,13 +36,20 @@ from jqueue.domain.operations.bulk import (
     Row,
     StagedReceipt,
     Transaction,
-    bulk_id,
-    bulk_rest,
     doubled_rows,
 )
 from jqueue.domain.operations.enqueue import Enqueue, stored_bytes
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, Segment, SegmentIndex, staged_name
+from jqueue.domain.segments import (
+    FOLDER,
+    SEGMENTS_KEPT,
+    STAGED_NAMED_WITHIN,
+    Segment,
+    SegmentIndex,
+    bulk_id,
+    bulk_rest,
+    staged_name,
+)
 from jqueue.domain.slices import LINES_PER_SLICE
 from jqueue.ports.log import Logger, logger_of
 
@@ -175,7 +182,7 @@ class SegmentCommit:
             group = Group(entry.entrypoint, entry.scheduled, each.given, entry.group, each.created_at, each.turn)
             of_group.setdefault(group, []).append(each)
         joined: list[NewSegment] = []
-        jobs = JobGroups(STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
+        jobs = JobGroups(SegmentBuilder, STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
         for group, several in of_group.items():
             if len(several) == 1:
                 joined += several
@@ -225,7 +232,7 @@ class BulkEnqueue(SegmentCommit):
         self._prepared = 0  # number of jobs
         self._preparation = msgspec.structs.replace(preparation, new_id=lambda: bulk_id(self._prepared, rest))
         self._created_at, self._before = now, now + self._objects.named_within
-        self._groups = JobGroups(self._sizes.most_rows, self._sizes.most_bytes, BUFFER_BYTES)
+        self._groups = JobGroups(SegmentBuilder, self._sizes.most_rows, self._sizes.most_bytes, BUFFER_BYTES)
         self._few: list[tuple[int, Enqueue]] = []
         self._new: list[NewSegment] = []
         self._creating: asyncio.Task[NewSegment] | None = None

@@ -192,7 +192,7 @@ class QueueView:
         for name, segment in self.header.segments.items():
             try:
                 index = await self._index(name, segment)
-                for row in index.ids.find(job_id):
+                for row in index.rows_of(job_id):
                     if segment.is_taken(row) and not any(each.has(row) for each in self._ranges(name)):
                         continue
                     [rows] = await self._chunks(name, segment, index, [segment.chunk_of(row)])

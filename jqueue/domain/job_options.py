@@ -12,7 +12,6 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache
-from itertools import repeat
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -23,8 +22,6 @@ from jqueue.domain.fields import COUNT_MAX, LEAST_WEIGHT, GivenDuration, Moment,
 from jqueue.domain.job import MOST_PARENTS, Encoding, JobFacts, JobRecord
 from jqueue.domain.limits import (
     Limits,
-    are_headers,
-    are_names,
     check_headers,
     check_integer,
     check_name,
@@ -474,46 +471,6 @@ def check_options(options: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
         if excluded in checked:
             raise InvalidJobError(f"give either {name} or {excluded}, not both")
     return checked
-
-
-def check_columns(columns: Mapping[str, Sequence[Any]], limits: Limits) -> dict[str, Sequence[Any]]:
-    """Return the values to store of many jobs, by option.
-
-    Texts and headers are checked all at once. Numbers, and texts if one may be wrong, are checked once for each
-    different value. Times are checked one by one, as two that differ in `fold`, at the end of summer time, are equal.
-
-    Args:
-        columns: by the name of an option in `IN_BULK`, its value for each job; None for the default. All values of a
-            column but None have one type.
-        limits: of the queue.
-
-    Raises:
-        InvalidJobError: a value is wrong, an option needs another one, or two exclude each other, in some job.
-    """
-    stored: dict[str, Sequence[Any]] = {}
-    for name, values in columns.items():
-        option = IN_BULK[name]
-        fit = _AT_ONCE.get(option.kind)
-        if fit is not None and fit([value for value in values if value is not None], limits):
-            stored[name] = [value or None for value in values]  # no headers are stored as none
-        elif option.kind in (datetime, Mapping):
-            stored[name] = [None if value is None else option.check(name, value, limits) for value in values]
-        else:
-            checked = {value: option.check(name, value, limits) for value in set(values) - {None}}
-            checked[None] = option.unset
-            stored[name] = [checked[value] for value in values]
-    for name in stored.keys() & _BOUND:
-        needed, excluded = _BOUND[name]
-        needs = stored.get(needed, repeat(None)) if needed is not None else repeat(True)
-        others = stored.get(excluded, repeat(None)) if excluded is not None else repeat(None)
-        for value, need, other in zip(stored[name], needs, others, strict=False):
-            if value is not None and (need is None or other is not None):
-                raise InvalidJobError(f"{name} does not fit to another option")
-    return stored
-
-
-_AT_ONCE: Mapping[type, Callable[[Sequence[Any], Limits], bool]] = {str: are_names, Mapping: are_headers}
-"""Checks of all values of an option at once, by their kind."""
 
 
 def options_bytes(job: JobRecord) -> int:

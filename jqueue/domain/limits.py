@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from bisect import bisect_right
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import msgspec
@@ -195,33 +193,6 @@ def check_name(what: str, value: object, limits: Limits) -> str:
     return value
 
 
-def are_names(texts: Sequence[Any], limits: Limits) -> bool:
-    """Return True if `check_name` returns all these values as they are. False does not say that it refuses one."""
-    if not {*map(type, texts)} <= {str} or not all(texts):
-        return False
-    return _longest(texts) <= limits.name_bytes and "".join(texts).isprintable()
-
-
-def are_headers(values: Sequence[Mapping[Any, Any]], limits: Limits) -> bool:
-    """Return True if `check_headers` returns all these mappings as they are. False does not say that it refuses one."""
-    names = set(chain.from_iterable(values))
-    texts = [text for headers in values for text in headers.values()]
-    if not {*map(type, texts)} <= {str} or not {*map(type, values)} <= {dict}:
-        return False
-    size = _longest(names) + _longest(texts)
-    return size * max(map(len, values), default=0) <= limits.header_bytes and are_names([*names], limits)
-
-
-def _longest(texts: Collection[Any]) -> float:
-    """Return an upper bound of the bytes of each text in UTF-8; infinity if one is not a text that UTF-8 can write."""
-    try:
-        joined = "".join(texts)
-        joined.encode()
-    except (TypeError, UnicodeEncodeError):
-        return math.inf
-    return max(map(len, texts), default=0) * (1 if joined.isascii() else 4)
-
-
 def check_payload(value: object, limits: Limits, *, objects: bool = False) -> bytes:
     """Return a bytes-like payload as bytes. Text is refused, because it would be taken for base64.
 
@@ -243,17 +214,6 @@ def check_payload(value: object, limits: Limits, *, objects: bool = False) -> by
             f"payload is {len(payload)} bytes; the limit is {most}. {advice} or set Limits(payload_bytes=...)"
         )
     return payload
-
-
-def check_payloads(values: Sequence[Any], limits: Limits) -> Sequence[bytes]:
-    """Return bytes-like payloads of the blob as bytes.
-
-    Raises:
-        InvalidJobError: one is not bytes-like, or larger than the limit.
-    """
-    if set(map(type, values)) <= {bytes} and max(map(len, values), default=0) <= limits.most_payload(objects=False):
-        return values
-    return [check_payload(value, limits) for value in values]
 
 
 def _encoding_advice(value: object) -> str:

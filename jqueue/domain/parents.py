@@ -67,7 +67,7 @@ def awaited_rows(order: Order, rows: SegmentRows, move: BulkMove) -> list[str]:
     for name, spans in move.rows if wanted else ():
         index = rows.indexes.get(name)
         if index is not None:
-            places = ((each, row) for each in wanted for row in index.ids.find(each))
+            places = ((each, row) for each in wanted for row in index.rows_of(each))
             found += [each for each, row in places if any(first <= row < last for first, last in spans)]
         elif rows.damage_of(name) is None:
             raise RowsMissingError([Wanted(name, None)])

@@ -397,7 +397,7 @@ class SegmentRows:
             index = self.indexes.get(name)
             parts = [Wanted(name, None)]
             if index is not None:
-                rows = (index.keys if keys else index.ids).find_hash(hashed)
+                rows = index.keys.find_hash(hashed) if keys else index.rows_of(text, hashed)
                 parts = [Wanted(name, segment.chunk_of(row)) for row in rows if self.is_there(name, segment, row)]
             if parts:
                 damaged = self.damage_of(name) or damaged
@@ -451,7 +451,7 @@ class SegmentRows:
             index = self.indexes.get(each.segment)
             if index is None:
                 unknown.append(range_id)
-            elif any(each.has(row) for row in index.ids.find(job_id)):
+            elif any(each.has(row) for row in index.rows_of(job_id)):
                 found.append(range_id)
         return found or unknown
 
@@ -482,7 +482,7 @@ class SegmentRows:
         index = self.indexes.get(claim.segment)
         if index is None:
             raise self.damage_of(claim.segment) or RowsMissingError([Wanted(claim.segment, None)])
-        found = [row for job_id in claim.cancelled for row in index.ids.find(job_id) if first <= row < claim.last]
+        found = [row for job_id in claim.cancelled for row in index.rows_of(job_id) if first <= row < claim.last]
         return joined((row, row + 1) for row in found)
 
     def are_in_ranges(self, name: str, chunks: Iterable[int]) -> bool:

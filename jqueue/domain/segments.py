@@ -13,6 +13,7 @@ keeps the numbers of their claims and failures.
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
@@ -422,9 +423,9 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
 
 
-def hashes_of(texts: Iterable[str]) -> bytes:
-    """Return the hashes of texts that UTF-8 can write, 8 bytes each."""
-    return b"".join([hashlib.sha256(text.encode()).digest()[:8] for text in texts])
+def hashes_of(texts: Iterable[bytes]) -> bytes:
+    """Return the hashes of texts in UTF-8, 8 bytes each."""
+    return b"".join([hashlib.sha256(text).digest()[:8] for text in texts])
 
 
 class HashTable:
@@ -493,17 +494,60 @@ def sorting(entries: list[Sortable], key: Callable[[Sortable], Any] | None = Non
     entries.sort(key=key)
 
 
-class SegmentIndex(msgspec.Struct, dict=True):
+SCATTER = 0x9E3779B1
+"""An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
+
+_GATHER = pow(SCATTER, -1, 1 << 32)
+
+_HEAD = re.compile("[0-9a-f]{8}")
+
+UUID_LENGTH, UUID_HEAD = 36, 8
+"""Number of characters of a UUID, and of the part before its first hyphen."""
+
+
+def bulk_rest(base: str) -> str:
+    """Return the end of the ids of all jobs of a bulk enqueue: see `bulk_id`.
+
+    Args:
+        base: an id that no other job or bulk enqueue has.
+    """
+    return base[UUID_HEAD:] if len(base) == UUID_LENGTH and base[UUID_HEAD] == "-" else f"-{base}"
+
+
+def bulk_id(number: int, rest: str) -> str:
+    """Return the id of a job in a bulk enqueue.
+
+    Args:
+        number: of the job, below 2**32.
+        rest: the end of the ids of all its jobs.
+    """
+    return f"{number * SCATTER & 0xFFFFFFFF:08x}{rest}"
+
+
+def bulk_ids(first: int, last: int, rest: str) -> list[str]:
+    """Return the ids of the jobs from `first` to the one before `last`: see `bulk_id`."""
+    products = array("Q", range(first * SCATTER, last * SCATTER, SCATTER))
+    if sys.byteorder == "little":
+        products.byteswap()
+    heads = products.tobytes().hex(" ", 4).split(" ")[1::2]  # the lower half of each
+    return [head + rest for head in heads]
+
+
+class SegmentIndex(msgspec.Struct, dict=True, omit_defaults=True):
     """The index of one segment, the last line of its object.
 
     Attributes:
         rows: number of its rows.
         chunks: its chunks, in order.
         end: offset of the byte after the last row.
-        ids: rows by job id.
+        ids: rows by job id; empty if `id_rest` makes the ids.
         keys: rows by unique key, of the rows that have one.
         objects: suffixes of the objects that its rows name.
         single: rows that are never a part of a range, as spans.
+        fields: names of all fields that lines have; empty if they are not known.
+        common: an object with the fields that all rows share, which are not on their lines.
+        id_rest: the end of the ids of all rows, which are not on their lines: see `bulk_id`. The first has number 1.
+        first: sequence number of the first row, if lines have none: each row has one more. None: lines have them.
     """
 
     rows: int
@@ -513,6 +557,37 @@ class SegmentIndex(msgspec.Struct, dict=True):
     keys: HashTable
     objects: tuple[str, ...] = ()
     single: tuple[Span, ...] = ()
+    fields: tuple[str, ...] = ()
+    common: msgspec.Raw = msgspec.Raw(b"")
+    id_rest: str | None = None
+    first: int | None = None
+
+    def whole(self, lines: bytes) -> bytes:
+        """Return lines with all fields. An id or a sequence number that no line has is empty, or 0."""
+        if not self.common:
+            return lines
+        id_text, number = b'"id":"",' if self.id_rest else b"", b'"sequence":0,' if self.first is not None else b""
+        head = b"{%b%b%b," % (id_text, number, bytes(self.common)[1:-1])
+        return head + lines[1:].replace(b"\n{", b"\n" + head)  # a text in JSON has no newline
+
+    def rows_of(self, job_id: str, hashed: int | None = None) -> list[int]:
+        """Return the rows whose job may have an id, whose hash may be known already."""
+        if self.id_rest is None:
+            return self.ids.find_hash(hash_of(job_id) if hashed is None else hashed)
+        head = job_id.removesuffix(self.id_rest)
+        number = int(head, 16) * _GATHER & 0xFFFFFFFF if _HEAD.fullmatch(head) else 0
+        return [number - 1] if 0 < number <= self.rows else []
+
+    def table_of_ids(self) -> Slices[HashTable]:
+        """Return the rows by job id, in slices, even if there is no such table yet."""
+        if self.id_rest is None:
+            return self.ids
+        hashes = array("Q")
+        for first in range(1, self.rows + 1, ENTRIES_PER_SLICE):
+            last = min(first + ENTRIES_PER_SLICE, self.rows + 1)
+            hashes.extend(map(hash_of, bulk_ids(first, last, self.id_rest)))
+            yield
+        return (yield from HashTable.making(hashes, range(self.rows)))
 
     @cached_property
     def oldest(self) -> list[float]:

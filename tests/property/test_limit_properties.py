@@ -1,17 +1,12 @@
 """Values at a limit are accepted and read back. Values one beyond are refused, and no byte changes."""
 
 import asyncio
-from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jqueue import DirectQueue, InMemoryStorage, InvalidJobError, Limits, QueueFullError
-from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX
-from jqueue.domain.job_options import IN_BULK, check_columns, check_options
-from jqueue.domain.limits import Limits as DomainLimits
-from jqueue.domain.limits import check_priority
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock, run
 
@@ -131,40 +126,3 @@ def test_keys_held_for_removed_jobs_count_against_the_limit_until_released():
         await trial.queue.enqueue("t", b"")
 
     run(try_it())
-
-
-TEXTS = st.text(st.sampled_from("aé€🙂 \n\0\ud800\u2028"), max_size=9)
-TIMES = [datetime.max.replace(tzinfo=timezone(timedelta(hours=zone))) for zone in (-1, 1)]
-SECONDS = [-1.0, 0.0, float("nan"), 36600 * 86400.0, 36600 * 86400.0 + 1]
-VALUES = {
-    str: TEXTS,
-    int: st.sampled_from([0, 1, PRIORITY_MAX + 1, COUNT_MAX, COUNT_MAX + 1]),
-    timedelta: st.sampled_from(SECONDS),
-    datetime: st.sampled_from([*TIMES, datetime(2026, 1, 1), datetime(2026, 1, 1, tzinfo=UTC)]),
-}
-HEADERS = st.dictionaries(TEXTS, TEXTS | st.none(), max_size=4)
-
-
-@settings(max_examples=500, deadline=None)
-@given(st.data(), st.integers(0, 4), st.sets(st.sampled_from(sorted(IN_BULK)), max_size=4))
-def test_whole_columns_are_accepted_if_each_value_is_and_become_the_same(data, rows, names):
-    limits = DomainLimits(name_bytes=8, header_bytes=20)
-    kinds = {name: VALUES.get(IN_BULK[name].kind, HEADERS) for name in names}
-    columns = {
-        name: data.draw(st.lists(kind | st.none(), min_size=rows, max_size=rows)) for name, kind in kinds.items()
-    }
-
-    def one(row):
-        given = {name: values[row] for name, values in columns.items() if values[row] is not None}
-        priority = check_priority(given.pop("priority", 0))
-        checked = check_options(given, limits)
-        return [priority if name == "priority" else checked.get(name) for name in columns]
-
-    try:
-        each = [one(row) for row in range(rows)]
-    except InvalidJobError:
-        with pytest.raises(InvalidJobError):
-            check_columns(columns, limits)
-    else:
-        stored = check_columns(columns, limits)
-        assert each == [[stored[name][row] for name in columns] for row in range(rows)]

@@ -193,7 +193,7 @@ def _wrong_fact(segment: StoredSegment, entry: Fields) -> str | None:
         "index": segment.index,
         "crc": crc32(content[segment.index :]),
         "keys": sum(row.job.get("unique_key") is not None for row in segment.rows),
-        "objects": len(segment.said["objects"]),
+        "objects": len(segment.said.get("objects", ())),
     }
     wrong = [fact for fact, value in facts.items() if entry.get(fact, 0) != value]
     if entry.get("least", 0) > min(row.key(offset)[1] for row in segment.rows):
@@ -235,7 +235,7 @@ def check_objects(landings: Sequence[Landing], versions: Sequence[Version], stor
 def _named_in(version: Version) -> Iterable[tuple[bytes, bytes, bytes]]:
     """Yield the name, the size and the digest of each object that a waiting row of a version names."""
     for segment in version.stored.values():
-        if segment.said["objects"]:
+        if segment.said.get("objects", ()):
             for row in segment.rows:
                 if row.job_id in version.rows or row.job_id in version.ranged:
                     yield from row.named

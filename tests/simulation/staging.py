@@ -9,20 +9,21 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.domain.errors import CASConflictError, DuplicateJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.job_options import OnConflict
-from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState
 from jqueue.domain.operations.bulk import NewSegment, StagedReceipt, Transaction
 from jqueue.domain.operations.dequeue import Dequeue
+from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.segments import FOLDER, staged_name
 from jqueue.ports.storage import SupportsObjects
 from tests.simulation.actors import CLAIM_TIMEOUTS, Consumer
 from tests.simulation.history import NEVER
 from tests.simulation.workload import APPS, CALL_TIMEOUT, DEADLINE, KEYED, STAGED, STAGED_NAMED_WITHIN, Actor, Content
+from tests.staged_jobs import TaskOfJobs
 
 HOLDERS = ("holder 1", "holder 2")
 
@@ -106,18 +107,18 @@ class Stager(Actor):
         moment = f"{STAGED}{self.moment}/{self.world.tag()}"
         for task in range(dice.choice([1, 1, 2, 3])):
             sizes = {"rows": dice.choice([1, 3, 100]), "chunk_rows": dice.choice([1, 2, 3])}
-            stager = SegmentStager(Limits(), created_at, "unused", **sizes)
+            stager = TaskOfJobs(created_at, "unused", **sizes)
             for number in range(dice.choice([1, 2, 5])):
                 ids.append(f"{moment}-{task}-{number}")
                 attempts, headers = dice.choice([None, 1, 3]), {"task": f"{task}"}
                 delay, entrypoint = dice.choice([None, None, None, 5.0]), self.entrypoint()
                 priority = dice.choice([0, 0, -1, 5])
-                options = {"max_attempts": attempts, "headers": headers, "delay": delay, "priority": priority}
-                stager.add([entrypoint], [b""], {name: [value] for name, value in options.items()}, [ids[-1]])
+                options: dict[str, Any] = {"max_attempts": attempts, "headers": headers, "delay": delay}
+                stager.add(Enqueue(entrypoint, b"", priority, job_id=ids[-1], **options))
             if dice.random() < 0.3:
                 keyed.append(f"{moment}-{task}")
                 payload, key = KEYED + keyed[-1].encode(), dice.choice(["key 1", "key 2"])
-                stager.add([self.entrypoint()], [payload], {"unique_key": [key]}, [f"{keyed[-1]}-keyed"])
+                stager.add(Enqueue(self.entrypoint(), payload, job_id=f"{keyed[-1]}-keyed", unique_key=key))
             new = []
             for encoded in (*stager.full(), *stager.rest()):
                 name = staged_name(app, version, f"{self.world.tag()}")

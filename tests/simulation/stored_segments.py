@@ -114,7 +114,7 @@ class StoredSegment:
             offset += len(text)
         if said["chunks"] != chunks:
             return "the entries of its chunks"
-        if said["objects"] != [name.decode() for row in rows for name, *_ in row.named]:
+        if said.get("objects", []) != [name.decode() for row in rows for name, *_ in row.named]:
             return "the list of objects"
         keyed = [(row.job["unique_key"], place) for place, row in enumerate(rows) if row.job.get("unique_key")]
         if said["ids"] != _table([(row.job_id, place) for place, row in enumerate(rows)]):

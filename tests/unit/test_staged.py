@@ -15,12 +15,13 @@ from jqueue import (
     Limits,
     StorageError,
 )
-from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
-from jqueue.domain.limits import Limits as DomainLimits
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.domain.operations.bulk import NewSegment, StagedReceipt, Transaction
 from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, STAGED_NAMED_WITHIN, staged_name
+from jqueue.operations import Enqueue
 from jqueue.testing.faults import FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
+from tests.staged_jobs import TaskOfJobs
 from tests.virtual_world import in_virtual_time
 
 FIRST = Transaction("app", 1)
@@ -36,7 +37,7 @@ def deep_queue(storage, hot_bytes=1):
 
 async def stage(queue, *payloads, transaction=FIRST, task=0, rows=100, **options):
     """Store jobs as a task does, and return its report. An option may be a list with a value for each job."""
-    stager = SegmentStager(DomainLimits(), VirtualClock().now(), f"base {task}", rows=rows, chunk_rows=2)
+    stager = TaskOfJobs(VirtualClock().now(), f"base {task}", rows=rows, chunk_rows=2)
     new: list[NewSegment] = []
 
     async def create(encoded):
@@ -46,7 +47,7 @@ async def stage(queue, *payloads, transaction=FIRST, task=0, rows=100, **options
 
     for number, payload in enumerate(payloads):
         own = {name: value[number] if isinstance(value, list) else value for name, value in options.items()}
-        stager.add(["work"], [payload], {name: [value] for name, value in own.items()})
+        stager.add(Enqueue("work", payload, **own))
         for encoded in stager.full():
             await create(encoded)
     for encoded in stager.rest():

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec.structs import force_setattr
 
-from jqueue.core.blob.lines import encode_record, is_sound
+from jqueue.core.blob.lines import encode_json, encode_record, is_sound
 from jqueue.domain.errors import InvalidBlobError
 from jqueue.domain.groups import GROUPS
 from jqueue.domain.job import ENCODINGS, OBJECTS, JobRecord, JobStatus, objects_of
@@ -37,6 +37,7 @@ from jqueue.domain.segments import (
     RowKey,
     Segment,
     SegmentIndex,
+    bulk_ids,
     hashes_of,
     joined,
     sorting,
@@ -121,10 +122,10 @@ class SegmentBuilder:
         moments = [job.run_at or job.created_at for job in jobs]
         alike = moments.count(moments[0]) == len(moments)
         self._since.extend([moments[0].timestamp()] * len(jobs) if alike else map(datetime.timestamp, moments))
-        self._ids.frombytes(hashes_of([job.id for job in jobs]))
+        self._ids.frombytes(hashes_of([job.id.encode() for job in jobs]))
         keyed = [place for place, job in enumerate(jobs, first) if job.unique_key is not None]
         self._keyed.extend(keyed)
-        self._keys.frombytes(hashes_of([job.unique_key for job in jobs if job.unique_key is not None]))
+        self._keys.frombytes(hashes_of([job.unique_key.encode() for job in jobs if job.unique_key is not None]))
         self._attempts = max(self._attempts, *[job.attempt for job in jobs])
         if spare := [job.max_attempts - job.failures for job in jobs if job.max_attempts is not None]:
             self._spare = [max(0, min([*spare, *self._spare]))]
@@ -185,28 +186,47 @@ class SegmentBuilder:
         objects = tuple(suffix for _, suffix in sorted(self._objects, key=lambda pair: row_of[pair[0]]))
         single = tuple(joined((row_of[place], row_of[place] + 1) for place in self._single))
         index = SegmentIndex(number, tuple(chunks), offset, of_ids, of_keys, objects, single)
-        end = _encode_index(index) + b"\n"
-        entry = Segment(
+        return sealed(
+            parts,
+            index,
+            order,
             entrypoint=self._entrypoint,
-            rows=number,
-            bytes=offset + len(end),
-            index=offset,
-            crc=zlib.crc32(end),
-            head=chunks[0].first,
             chunk_rows=chunk_rows,
             least=min(self._sequences),
             largest=max(self._sequences),
             scheduled=scheduled,
-            oldest=index.oldest[0],
             attempts=self._attempts,
             spare=min(self._spare, default=None),
-            keys=len(self._keyed),
             holds=self._holds,
-            objects=len(objects),
             own_ids=own_ids,
             group=self._group,
         )
-        return EncodedSegment(b"".join([*parts, end]), entry, index, order)
+
+
+def sealed(
+    parts: Sequence[bytes | memoryview], index: SegmentIndex, order: Sequence[int] = (), **facts: Any
+) -> EncodedSegment:
+    """Return the segment of some rows.
+
+    Args:
+        parts: the bytes of the rows.
+        index: their index.
+        order: see `EncodedSegment`.
+        facts: the fields of the manifest's entry that do not follow from the index.
+    """
+    end = _encode_index(index) + b"\n"
+    entry = Segment(
+        rows=index.rows,
+        bytes=index.end + len(end),
+        index=index.end,
+        crc=zlib.crc32(end),
+        head=index.chunks[0].first,
+        oldest=index.oldest[0],
+        keys=len(index.keys.rows),
+        objects=len(index.objects),
+        **facts,
+    )
+    return EncodedSegment(b"".join([*parts, end]), entry, index, order)
 
 
 def encoding_segment(
@@ -246,6 +266,7 @@ def decode_index(data: bytes, segment: Segment) -> SegmentIndex:
         index = _decode_index(data)
     except (msgspec.MsgspecError, ValueError):  # not UTF-8
         raise InvalidBlobError("its index cannot be read") from None
+    index.common = index.common.copy()  # it would keep all bytes of the index
     if index.rows != segment.rows or len(index.chunks) != segment.chunks:
         raise InvalidBlobError("its index has another number of rows than the manifest")
     if not _is_sound(index, segment):
@@ -260,7 +281,7 @@ def _is_sound(index: SegmentIndex, segment: Segment) -> bool:
         offsets[0] == 0
         and all(start < stop for start, stop in pairwise(offsets))
         and index.end == segment.index
-        and len(index.ids.rows) == len(index.ids.hashes) == segment.rows
+        and len(index.ids.rows) == len(index.ids.hashes) == (segment.rows if index.id_rest is None else 0)
         and len(index.keys.rows) == len(index.keys.hashes)
         and all(max(table.rows, default=0) < segment.rows for table in (index.ids, index.keys))
         and all(0 <= first < last <= segment.rows for first, last in index.single)
@@ -282,23 +303,34 @@ def decode_chunk(data: bytes, number: int, segment: Segment, index: SegmentIndex
     """
     if zlib.crc32(data) != index.chunks[number].crc:
         raise InvalidBlobError(CHANGED)
+    first, rest = number * segment.chunk_rows, index.id_rest
+    last = min(first + segment.chunk_rows, segment.rows)
+    ids = [] if rest is None else bulk_ids(first + 1, last + 1, rest)
     try:
-        if prefix and b'{"id":%b' % msgspec.json.encode(prefix)[:-1] not in data:
+        if prefix and not (
+            any(each.startswith(prefix) for each in ids) if ids else b'{"id":%b' % encode_json(prefix)[:-1] in data
+        ):
             return []
     except UnicodeEncodeError:  # no id begins with a lone surrogate
         return []
     try:
-        jobs = _decode_rows(data)
-        if _encode_rows(jobs) != data:  # another version wrote it, with fields that this one does not know
-            jobs = [_with_unknown(job, line) for job, line in zip(jobs, data.splitlines(), strict=True)]
+        jobs = _decode_rows(index.whole(data))
+        is_known = _KNOWN.issuperset(index.fields) if index.fields else _encode_rows(jobs) == data
+        if not is_known:  # another version wrote it, with fields that this one does not know
+            lines = index.whole(data).splitlines()
+            jobs = [_with_unknown(job, line) for job, line in zip(jobs, lines, strict=True)]
     except ValueError as error:
         raise InvalidBlobError(f"rows of chunk {number} cannot be read as jobs: {error}") from None
-    first = number * segment.chunk_rows
+    for job, job_id in zip(jobs, ids, strict=False):  # nothing else has them: a copy takes ten times as long
+        force_setattr(job, "id", job_id)
+    if index.first is not None:
+        for sequence, job in enumerate(jobs, index.first + first):
+            force_setattr(job, "sequence", sequence)
     for row, job in enumerate(jobs, first):
         if job.status is not JobStatus.QUEUED or not is_sound(job):
             raise InvalidBlobError(f"row {row} of it is not a queued job")
     offset, floor = segment.offset, segment.floor
-    for job in jobs if offset or floor else ():  # nothing else has these records yet: a copy takes ten times as long
+    for job in jobs if offset or floor else ():
         force_setattr(job, "sequence", job.sequence + offset)
         if floor:
             force_setattr(job, "attempt", job.attempt + floor)
@@ -360,7 +392,7 @@ class SegmentCheck:
             return f"row {row} has another entrypoint than the manifest"
         if self._before is not None and _comes_before(key, self._before, segment):
             return f"row {row} belongs before the row above it"
-        if row not in self._index.ids.find(job.id):
+        if row not in self._index.rows_of(job.id):
             return f"the id of row {row} is not in the index"
         if unique is not None and row not in self._index.keys.find(unique):
             return f"the unique key of row {row} is not in the index"

@@ -7,7 +7,6 @@ number, so that a write is done whole or not at all, however often it is repeate
 from __future__ import annotations
 
 import heapq
-import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -39,6 +38,7 @@ from jqueue.domain.segments import (
     Segment,
     SegmentIndex,
     Span,
+    bulk_id,
     hash_of,
     size_of,
     without,
@@ -373,9 +373,11 @@ class EnqueueSegments(Operation, frozen=True):
         if name in self.common:
             return
         found: Common = []
-        for of_keys, there in ((False, index.ids), (True, index.keys)):
+        for of_keys in (False, True):
             tables = [table for each in self.segments if (table := each.table(of_keys=of_keys)).rows]
-            known, hashes, places = set(there.hashes if tables else ()), array("Q"), array("I")
+            hashes, places = array("Q"), array("I")
+            there = (index.keys if of_keys else (yield from index.table_of_ids())) if tables else HashTable()
+            known = set(there.hashes)
             for table in tables:
                 for first in range(0, len(table.hashes), HASHES_PER_SLICE):
                     yield
@@ -407,41 +409,6 @@ def _rows_with(segments: Iterable[NewSegment], hashes: Iterable[int], *, of_keys
     tables = [(each.name, table) for each in segments if (table := each.table(of_keys=of_keys)).rows]
     for hashed in hashes if tables else ():
         yield from ((name, row) for name, table in tables for row in table.find_hash(hashed))
-
-
-SCATTER = 0x9E3779B1
-"""An odd number. Its multiples modulo 2**32 all differ, and neighbours begin with different digits."""
-
-UUID_LENGTH, UUID_HEAD = 36, 8
-"""Number of characters of a UUID, and of the part before its first hyphen."""
-
-
-def bulk_rest(base: str) -> str:
-    """Return the end of the ids of all jobs of a bulk enqueue: see `bulk_id`.
-
-    Args:
-        base: an id that no other job or bulk enqueue has.
-    """
-    return base[UUID_HEAD:] if len(base) == UUID_LENGTH and base[UUID_HEAD] == "-" else f"-{base}"
-
-
-def bulk_id(number: int, rest: str) -> str:
-    """Return the id of a job in a bulk enqueue.
-
-    Args:
-        number: of the job, below 2**32.
-        rest: the end of the ids of all its jobs.
-    """
-    return f"{number * SCATTER & 0xFFFFFFFF:08x}{rest}"
-
-
-def bulk_ids(first: int, last: int, rest: str) -> list[str]:
-    """Return the ids of the jobs from `first` to the one before `last`: see `bulk_id`."""
-    products = array("Q", range(first * SCATTER, last * SCATTER, SCATTER))
-    if sys.byteorder == "little":
-        products.byteswap()
-    heads = products.tobytes().hex(" ", 4).split(" ")[1::2]  # the lower half of each
-    return [head + rest for head in heads]
 
 
 class GivenJobs:

@@ -1,50 +1,100 @@
-"""Rows become staged jobs: a batch of Arrow at a time, column by column.
+"""Rows become lines of segments. Arrow computes whole columns, and no Python object is made for a row.
 
-In JSON, objects keep the order of their fields, and null stays. Times are ISO 8601 in UTC; a timestamp without a time
-zone stays without one. Binary is base64; a decimal is a string, so that no digit is lost; an interval is a number of
-seconds. NaN and infinite numbers are refused, as JSON cannot hold them.
+A line has the payload and the options that are columns. All else stands once in the index of the segment.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types
 
-from jqueue.core.blob.segment_staging import InvalidRowError, SegmentStager
+from jqueue.core.blob.lines import encode_json, encode_record
+from jqueue.core.blob.segment_object import EncodedSegment, sealed
+from jqueue.core.blob.segment_staging import STAGED_BYTES, STAGED_ROWS, Group, JobGroups
+from jqueue.domain.durations import EPOCH, LONGEST
 from jqueue.domain.errors import InvalidJobError
+from jqueue.domain.fields import COUNT_MAX, PRIORITY_MAX, PRIORITY_MIN
+from jqueue.domain.groups import GROUPS
+from jqueue.domain.job import QUEUED, JobRecord
 from jqueue.domain.job_options import IN_BULK
+from jqueue.domain.limits import HOLD_BYTES, Limits
+from jqueue.domain.operations.base import Preparation, claim_of
+from jqueue.domain.operations.enqueue import Enqueue
+from jqueue.domain.rules import LIMITS
+from jqueue.domain.segments import (
+    CHUNK_ROWS,
+    SINGLE,
+    Chunk,
+    HashTable,
+    RowKey,
+    SegmentIndex,
+    Span,
+    bulk_rest,
+    hashes_of,
+)
 from jqueue.spark.enqueue.columns import Columns
+from jqueue.spark.enqueue.json_columns import (
+    base64,
+    binary,
+    bytes_of,
+    children,
+    joined,
+    json_of,
+    objects_of,
+    quoted,
+    seconds,
+    times,
+)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SLICE_BYTES = 16 << 20
+"""Number of bytes of rows that are encoded at once."""
 
-SLICE_ROWS, SLICE_BYTES = 1024, 8 << 20
-"""Numbers of rows, and of bytes of rows, that are converted at once: few rows stay in the processor's cache."""
-
-Values = Callable[[pa.Array], list[Any]]
-
-_as_it_is: Values = pa.Array.to_pylist
-
-_encode_lines = msgspec.json.Encoder().encode_lines
+Answer = TypeVar("Answer")
+Numbers = np.ndarray[Any, Any]
 
 
 class RowEncoder:
-    """Encodes the rows of one task.
+    """Encodes the rows of one task as segments.
 
     Args:
         columns: the use of each column.
-        staged: encodes the jobs.
+        limits: largest sizes that the queue accepts.
+        created_at: the time of the enqueue, from which delays count.
         partition: names the task in errors.
+        new_id: makes an id that no job and no other segment has.
+
+    Attributes:
+        jobs: number of jobs so far.
+        features: critical features that the jobs need.
     """
 
-    def __init__(self, columns: Columns, staged: SegmentStager, partition: int) -> None:
-        self._columns, self._staged, self._partition = columns, staged, partition
+    def __init__(
+        self, columns: Columns, limits: Limits, created_at: datetime, partition: int, new_id: Callable[[], str]
+    ) -> None:
+        self.jobs: int = 0
+        self.features: set[str] = set()
+        self._columns, self._limits, self._partition, self._new_id = columns, limits, partition, new_id
+        self._constants = {name: value for name, value in columns.constants.items() if name != "entrypoint"}
+        stored = {name: IN_BULK[name].check(name, value, limits) for name, value in self._constants.items()}
+        if (delay := stored.pop("delay", None)) is not None:
+            stored["run_at"] = created_at + timedelta(seconds=delay)
+        entrypoint = columns.constants.get("entrypoint", "")
+        self._common = JobRecord("", entrypoint, b"", QUEUED, 0, created_at, **stored)
+        self._is_numbered = not ORDERING.isdisjoint(columns.places)  # True if lines have their sequence numbers
+        options = {"run_at" if name == "delay" else name for name in columns.places.keys() - {"entrypoint", "group"}}
+        self._fields = tuple(sorted({"payload", *options, *(["sequence"] if self._is_numbered else [])}))
+        self._groups: JobGroups[EncodedRows] = JobGroups(EncodedRows, STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Encode a batch of rows.
@@ -52,140 +102,378 @@ class RowEncoder:
         Raises:
             InvalidJobError: a row cannot be a job. The message names the row, and shows nothing of its payload.
         """
-        rows = max(1, min(SLICE_ROWS, batch.num_rows * SLICE_BYTES // max(1, batch.nbytes)))
+        rows = max(1, batch.num_rows * SLICE_BYTES // max(SLICE_BYTES, batch.nbytes))
         for first in range(0, batch.num_rows, rows):
             self._add(batch.slice(first, rows))
 
+    def full(self) -> Iterator[EncodedSegment]:
+        """Yield segments that are complete, and forget their rows."""
+        return map(self._encoded, self._groups.full())
+
+    def rest(self) -> Iterator[EncodedSegment]:
+        """Yield segments with all other jobs."""
+        return map(self._encoded, self._groups.rest())
+
+    def _encoded(self, full: tuple[Group, EncodedRows]) -> EncodedSegment:
+        group, rows = full
+        common = self._common.evolve(entrypoint=group.entrypoint, group=group.members_of)
+        return rows.encoded(common, self._fields, bulk_rest(self._new_id()), scheduled=group.scheduled)
+
     def _add(self, batch: pa.RecordBatch) -> None:
         for name, place in self._columns.unset:
-            self._refuse(
-                batch.column(place).is_valid(),
-                f"{name} is not null, and only the queue sets it: leave it out of the INSERT",
-            )
-        entrypoints = self._option("entrypoint", batch)
-        options = {name: values for name in IN_BULK if (values := self._option(name, batch)) is not None}
-        try:
-            self._staged.add(entrypoints or [], self._payloads(batch), options)
-        except InvalidRowError as error:
-            why = str(error).replace("Limits(payload_bytes=...)", "the option max_payload_bytes")
-            raise self._wrong(error.row, why) from None
+            why = f"{name} is not null, and only the queue sets it: leave it out of the INSERT"
+            self._refuse(batch.column(place).is_valid(), why)
+        given = {"payload": self._payloads(batch)}
+        for name, place in self._columns.places.items():
+            column = batch.column(place)
+            if name == "entrypoint":
+                self._refuse(column.is_null(), f"{name} is null")
+            if name != "payload":
+                given[name] = column
+        for name in [*given, *self._constants]:
+            for wrong in self._faults(name, given):
+                if (number := wrong.index(True).as_py()) >= 0:
+                    self._raise_fault(number, given)
+        for group, rows in self._grouped(pa.RecordBatch.from_pydict(self._rows(given))):
+            self._groups.extend(group, [rows])
+        self.jobs += len(batch)
 
-    def _option(self, name: str, batch: pa.RecordBatch) -> list[Any] | None:
-        """Return the entrypoints, or the values of an option, row by row; None if all rows have the default."""
-        place, option = self._columns.places.get(name), IN_BULK.get(name)
-        if place is None:
-            constant = self._columns.constants.get(name)
-            return None if constant is None else [constant] * batch.num_rows
-        column = batch.column(place)
-        if option is None:
-            self._refuse(column.is_null(), f"{name} is null")
-            return self._values(name, column)
-        if column.null_count == len(column):
-            return None
-        return self._values(name, column, _CONVERTED.get(option.kind, _as_it_is))
-
-    def _payloads(self, batch: pa.RecordBatch) -> Sequence[bytes]:
+    def _payloads(self, batch: pa.RecordBatch) -> pa.BinaryArray:
         place = self._columns.places.get("payload")
         if place is None:
             names = [name for name, _ in self._columns.fields]
-            cells = [self._values(name, batch.column(number), _json) for name, number in self._columns.fields]
-            return _lines([dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)])
+            texts = [self._read(name, batch.column(number), json_of) for name, number in self._columns.fields]
+            return objects_of(names, texts, len(batch))
         column = batch.column(place)
         self._refuse(column.is_null(), "payload is null")
-        if types.is_nested(column.type):
-            return _lines(self._values("payload", column, _json))
-        is_text = types.is_string(column.type) or types.is_large_string(column.type)
-        return self._values("payload", column.cast(pa.large_binary()) if is_text else column)  # in UTF-8
+        return self._read("payload", column, json_of) if types.is_nested(column.type) else binary(column)
 
-    def _values(self, name: str, column: pa.Array, values: Values = _as_it_is) -> list[Any]:
-        """Return the values of a column.
+    # Rows that cannot be jobs
+
+    def _faults(self, name: str, given: Mapping[str, pa.Array]) -> Iterator[pa.BooleanArray]:
+        """Yield columns that are true where a part of a job is wrong. A null is false.
+
+        Args:
+            name: of the part.
+            given: the columns, by the name of the part that they set.
+        """
+        option, column = IN_BULK.get(name), given.get(name)
+        if column is None:  # it is a constant
+            column = pa.array([True] * len(given["payload"]))
+        elif name == "payload":
+            yield pc.greater(pc.binary_length(column), self._limits.most_payload(objects=False))
+        else:
+            kind = str if option is None else option.kind
+            yield self._read(name, column, partial(_are_wrong, name=name, kind=kind, limits=self._limits))
+        needed, excluded = (None, None) if option is None else (option.needs, option.excludes)
+        if needed is not None and needed not in self._constants:
+            yield pc.and_(column.is_valid(), given[needed].is_null()) if needed in given else column.is_valid()
+        if excluded is not None and excluded in given:
+            yield pc.and_(column.is_valid(), given[excluded].is_valid())
+
+    def _read(self, name: str, column: pa.Array, read: Callable[[pa.Array], Answer]) -> Answer:
+        """Return what a function makes of a column.
 
         Raises:
-            InvalidJobError: one cannot be read. The message names its row.
+            InvalidJobError: it cannot read a value. The message names its row.
         """
         try:
-            return values(column)
+            return read(column)
         except (ValueError, ArithmeticError):
             for number in range(len(column)):
                 try:
-                    values(column.slice(number, 1))
+                    read(column.slice(number, 1))
                 except (ValueError, ArithmeticError) as error:
                     why = _FAULTS.get(type(error), "a time that is out of range: years are from 1 to 9999")
-                    raise self._wrong(number, f"{name} has {why}") from None
+                    self._raise(number, f"{name} has {why}")
             raise
 
     def _refuse(self, wrong: pa.BooleanArray, why: str) -> None:
         """Raise an error about the first row for which `wrong` is true."""
         if (number := wrong.index(True).as_py()) >= 0:
-            raise self._wrong(number, why)
+            self._raise(number, why)
 
-    def _wrong(self, number: int, why: str) -> InvalidJobError:
-        return InvalidJobError(f"row {self._staged.jobs + number} of partition {self._partition}: {why}")
+    def _raise_fault(self, number: int, given: Mapping[str, pa.Array]) -> NoReturn:
+        """Raise the error about a wrong row, as an enqueue of this job alone finds it."""
+        options = {name: _value(column[number]) for name, column in given.items() if column[number].is_valid}
+        try:
+            Enqueue(**{"entrypoint": self._common.entrypoint, **self._constants, **options}).prepared(
+                Preparation(self._limits, 1.0, self._new_id, claim_of)
+            )
+        except InvalidJobError as error:
+            self._raise(number, str(error).replace("Limits(payload_bytes=...)", "the option max_payload_bytes"))
+        raise AssertionError("the row is right")
+
+    def _raise(self, number: int, why: str) -> NoReturn:
+        raise InvalidJobError(f"row {self.jobs + number} of partition {self._partition}: {why}") from None
+
+    # Lines
+
+    def _rows(self, given: Mapping[str, pa.Array]) -> dict[str, Any]:
+        """Return the line of each row, and the facts about it that its segment must know."""
+        number = len(given["payload"])
+        numbers = np.arange(self.jobs + 1, self.jobs + number + 1)
+        facts: dict[str, Any] = {"number": numbers}
+        texts: dict[str, Any] = {}
+        if self._is_numbered:
+            texts["sequence"] = binary(pa.array(numbers).cast(pa.string()))
+        fields = {name: column for name, column in given.items() if name not in ("payload", "entrypoint", "group")}
+        if (delay := fields.pop("delay", None)) is not None:
+            micros = pc.round(pc.multiply(seconds(delay), 1e6), round_mode="half_to_even").cast(pa.int64())
+            run_at = pc.add(micros, _micros_of(self._common.created_at))
+            fields["run_at"] = pc.coalesce(run_at, _micros(fields["run_at"])) if "run_at" in fields else run_at
+        for name, column in fields.items():
+            texts[name] = _texts(IN_BULK[name].kind, column)
+        for name in ("entrypoint", "group", "unique_key", "max_attempts"):
+            if name in given:
+                facts[name] = given[name]
+        if "priority" in fields:
+            facts["priority"] = fields["priority"].fill_null(0).cast(pa.int64())
+        if "run_at" in fields:
+            facts["since"] = _micros(fields["run_at"]).fill_null(_micros_of(self._common.created_at))
+        if several := [given[name].is_valid() for name in SINGLE if name in given]:
+            facts["single"] = several[0] if len(several) == 1 else pa.array(np.logical_or.reduce(several))
+        if "unique_key" in given and ("unique_for" in given or self._common.unique_for):
+            kept = pc.greater(seconds(given["unique_for"]), 0.0) if "unique_for" in given else True
+            size = pc.add(pc.binary_length(texts["unique_key"]), HOLD_BYTES + 2 + 36)
+            facts["hold"] = pc.if_else(kept, size, 0).fill_null(0)
+        for feature, name in ((LIMITS, "concurrency_key"), (GROUPS, "group")):
+            if name in given and given[name].null_count < number:
+                self.features.add(feature)
+        fixed: list[Any] = [b'{"payload":"', base64(given["payload"]), b'"']
+        for name, text in texts.items():
+            part = joined(b',"%b":' % name.encode(), text)
+            fixed += [] if part.null_count == number else [pc.coalesce(part, b"") if part.null_count else part]
+        facts["line"] = joined(*fixed, b"}\n")
+        return facts
+
+    def _grouped(self, rows: pa.RecordBatch) -> Iterator[tuple[Group, pa.RecordBatch]]:
+        """Yield the rows of each new segment together."""
+        created_at, run_at = self._common.created_at, self._common.run_at
+        is_scheduled = run_at is not None and run_at > created_at
+        names = rows.schema.names
+        codes, parts = np.zeros(len(rows), np.int64), []
+        if "since" in names:
+            parts.append(pc.greater(rows["since"], _micros_of(created_at)))
+        parts += [rows[name].dictionary_encode("encode").indices for name in ("entrypoint", "group") if name in names]
+        for part in parts:
+            numbers = part.to_numpy(zero_copy_only=False).astype(np.int64)
+            codes = codes * (int(numbers.max()) + 1) + numbers
+        if codes.any():
+            order = np.argsort(codes, kind="stable")
+            rows, codes = rows.take(pa.array(order)), codes[order]
+        edges = [0, *(np.flatnonzero(np.diff(codes)) + 1).tolist(), len(rows)]
+        for first, last in pairwise(edges):
+            some = rows.slice(first, last - first)
+            entrypoint = some["entrypoint"][0].as_py() if "entrypoint" in names else self._common.entrypoint
+            member = some["group"][0].as_py() if "group" in names else None
+            if "since" in names:
+                is_scheduled = some["since"][0].as_py() > _micros_of(created_at)
+            yield Group(entrypoint, is_scheduled, False, member, created_at), some
 
 
-def _lines(values: Sequence[Any]) -> list[bytes]:
-    """Return the JSON of each value."""
-    return _encode_lines(values).split(b"\n")[:-1]
+ORDERING = frozenset({"entrypoint", "group", "priority", "run_at", "delay"})
+"""Columns by which the rows of a segment may be out of their order, or not all of a task: lines have their numbers."""
 
 
-def _json(column: pa.Array) -> list[Any]:
-    """Return the values of a column as the JSON encoder takes them."""
-    kind = column.type
-    if types.is_struct(kind):
-        names = [kind.field(number).name for number in range(kind.num_fields)]
-        cells = map(_json, column.flatten())  # a struct that is null is null in each of its fields
-        values = [dict(zip(names, row, strict=True)) for row in zip(*cells, strict=True)] or [{}] * len(column)
-        return [value if there else None for value, there in zip(values, column.is_valid().to_pylist(), strict=True)]
-    if types.is_map(kind):
-        return _maps(column, _json)
-    if types.is_list(kind) or types.is_large_list(kind):
-        return _parts(column, _json(_children(column, column.values)))
-    form = next((form for is_kind, form in _FORMS if is_kind(kind)), None)
-    values = column.to_pylist()
-    return values if form is None else [None if value is None else form(value) for value in values]
+class EncodedRows:
+    """Lines of one group of jobs that wait to become a segment.
+
+    Attributes:
+        bytes: number of bytes of the lines.
+        features: critical features that the jobs need; the encoder knows them.
+    """
+
+    def __init__(self) -> None:
+        self.bytes: int = 0
+        self.features: set[str] = set()
+        self._batches: list[pa.RecordBatch] = []
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, batches: Sequence[pa.RecordBatch]) -> None:
+        """Add rows."""
+        for batch in batches:
+            offsets, _ = bytes_of(batch["line"])
+            self.bytes += int(offsets[-1] - offsets[0])
+            self._rows += len(batch)
+        self._batches += batches
+
+    def encoded(
+        self, common: JobRecord, fields: tuple[str, ...], id_rest: str, *, scheduled: bool, chunk_rows: int = CHUNK_ROWS
+    ) -> EncodedSegment:
+        """Return the segment.
+
+        Args:
+            common: a job with the fields that all jobs share.
+            fields: names of the fields that lines have.
+            id_rest: the end of the ids of the jobs.
+            scheduled: True to sort them by `run_at`.
+            chunk_rows: number of rows in each chunk but the last.
+        """
+        rows = pa.Table.from_batches(self._batches).combine_chunks()
+        numbers, priorities, since = (
+            _numbers(rows, name, other)
+            for name, other in (("number", 0), ("priority", common.priority), ("since", _since(common)))
+        )
+        order = np.lexsort((numbers, priorities, since) if scheduled else (numbers, priorities))
+        if (np.diff(order) != 1).any():
+            rows, numbers, priorities, since = (each.take(order) for each in (rows, numbers, priorities, since))
+        places, data = bytes_of(rows["line"].combine_chunks())
+        starts = np.arange(0, len(rows), chunk_rows)
+        edges = [*(places[starts] - places[0]).tolist(), int(places[-1] - places[0])]
+        lines, seconds_of = data[places[0] : places[-1]], since / 1e6
+        ranks = (priorities << 32) + numbers
+        columns = (
+            edges[:-1],
+            [zlib.crc32(lines[start:end]) for start, end in pairwise(edges)],
+            map(RowKey, priorities[starts].tolist(), numbers[starts].tolist(), seconds_of[starts].tolist()),
+            np.minimum.reduceat(seconds_of, starts).tolist(),
+            map(_priority_and_number, (np.minimum.reduceat(ranks, starts) if scheduled else ranks[starts]).tolist()),
+        )
+        given, shared = set(rows.column_names), msgspec.json.decode(encode_record(common))
+        index = SegmentIndex(
+            len(rows),
+            tuple(map(Chunk, *columns)),
+            edges[-1],
+            HashTable(),
+            _key_table(rows["unique_key"]) if "unique_key" in given else HashTable(),
+            single=_spans(_are_single(rows, common)),
+            fields=fields,
+            common=msgspec.Raw(encode_json({name: shared[name] for name in shared.keys() - LINE_HAS})),
+            id_rest=id_rest,
+            first=None if "sequence" in fields else int(numbers[0]),
+        )
+        return sealed(
+            [lines],
+            index,
+            entrypoint=common.entrypoint,
+            chunk_rows=chunk_rows,
+            least=int(numbers.min()),
+            largest=int(numbers.max()),
+            scheduled=scheduled,
+            spare=pc.min(rows["max_attempts"]).as_py() if "max_attempts" in given else common.max_attempts,
+            holds=pc.sum(rows["hold"]).as_py() if "hold" in given else 0,
+            own_ids=True,
+            group=common.group,
+        )
 
 
-def _maps(column: pa.MapArray, values: Values = _as_it_is) -> list[Any]:
-    """Return the maps of a column as dictionaries."""
-    keys, items = (_children(column, each) for each in (column.keys, column.items))
-    pairs = _parts(column, list(zip(keys.to_pylist(), values(items), strict=True)))
-    return [None if each is None else dict(each) for each in pairs]
+LINE_HAS = {"id", "payload", "sequence"}
+"""Fields that a line, or the number of its row, tells."""
 
 
-def _children(column: pa.ListArray, values: pa.Array) -> pa.Array:
-    """Return the elements of all lists of a column, which may be a slice."""
-    first, last = column.offsets[0].as_py(), column.offsets[-1].as_py()
-    return values.slice(first, last - first)
+def _since(job: JobRecord) -> int:
+    return _micros_of(job.run_at or job.created_at)
 
 
-def _parts(column: pa.ListArray, elements: list[Any]) -> list[list[Any] | None]:
-    """Return the elements of each list of a column."""
-    offsets, there = column.offsets.to_pylist(), column.is_valid().to_pylist()
-    first = offsets[0]
-    return [
-        elements[start - first : stop - first] if is_there else None
-        for (start, stop), is_there in zip(pairwise(offsets), there, strict=True)
-    ]
+def _numbers(rows: pa.Table, name: str, other: int) -> Numbers:
+    """Return a column of numbers; if there is none, one with the same number in each row."""
+    numbers: Numbers = rows[name].to_numpy() if name in rows.column_names else np.full(len(rows), other, np.int64)
+    return numbers
 
 
-def _durations(column: pa.Array) -> list[Any]:
-    return _as_it_is(column.cast(pa.float64()) if types.is_decimal(column.type) else column)
+def _priority_and_number(rank: int) -> tuple[int, int]:
+    return rank >> 32, rank & 0xFFFF_FFFF
 
 
-def _times(column: pa.Array) -> list[Any]:
-    """Return times in UTC. PyArrow takes some microseconds to make one."""
-    numbers = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
-    return [None if number is None else _EPOCH + timedelta(microseconds=number) for number in numbers]
+def _key_table(keys: pa.ChunkedArray) -> HashTable:
+    """Return the rows by unique key."""
+    rows = np.flatnonzero(keys.is_valid().to_numpy()).astype("<u4")
+    hashes = np.frombuffer(hashes_of(keys.drop_null().cast(pa.binary()).to_pylist()), ">u8").astype("<u8")
+    order = np.lexsort((rows, hashes))
+    return HashTable(hashes[order].tobytes() + rows[order].tobytes())
 
 
-def _finite(value: float) -> float:
-    if not math.isfinite(value):
-        raise FloatingPointError
-    return value
+def _are_single(rows: pa.Table, common: JobRecord) -> Numbers:
+    """Return for each row if it is never in a range."""
+    shared = any(getattr(common, name) is not None for name in SINGLE)
+    return _numbers(rows, "single", 0).astype(bool) | shared
 
 
-def _utc(value: datetime) -> str:
-    return value.astimezone(UTC).isoformat()
+def _spans(wanted: Numbers) -> tuple[Span, ...]:
+    """Return the runs of true values."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], wanted, [False])).astype(np.int8))).tolist()
+    return tuple(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _micros_of(moment: datetime) -> int:
+    return (moment - EPOCH) // timedelta(microseconds=1)
+
+
+def _micros(column: pa.Array) -> pa.Int64Array:
+    """Return times in microseconds since 1970."""
+    return column if types.is_int64(column.type) else column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+
+
+def _texts(kind: type, column: pa.Array) -> pa.BinaryArray:
+    """Return the values of an option in JSON, by their kind."""
+    if kind is str:
+        return quoted(column)
+    if kind is int:
+        return binary(column.cast(pa.string()))
+    if kind is timedelta:
+        return binary(seconds(column).cast(pa.string()))
+    if kind is datetime:
+        return joined(b'"', times(_micros(column)), b'Z"')
+    headers = json_of(column)
+    return pc.if_else(pc.or_(column.is_null(), pc.equal(headers, b"{}")), None, headers)
+
+
+def _value(cell: pa.Scalar) -> Any:
+    """Return the value of a cell as an enqueue takes it."""
+    value = dict(cell.as_py()) if types.is_map(cell.type) else cell.as_py()
+    return float(value) if isinstance(value, Decimal) else value
+
+
+def _are_wrong(column: pa.Array, name: str, kind: type, limits: Limits) -> pa.BooleanArray:
+    """Return for each value of an option of a kind if it is wrong.
+
+    Raises:
+        ArithmeticError: a time is out of range.
+        UnicodeDecodeError: a text is not UTF-8.
+    """
+    if kind is str:
+        return _are_no_names(column, limits.name_bytes)
+    if kind is int:
+        low, high = (PRIORITY_MIN, PRIORITY_MAX) if name == "priority" else (1, COUNT_MAX)
+        return pc.invert(pc.and_(pc.greater_equal(column, low), pc.less_equal(column, high)))
+    if kind is timedelta:
+        least = pc.greater if name == "timeout" else pc.greater_equal
+        return pc.invert(pc.and_(least(seconds(column), 0.0), pc.less_equal(seconds(column), LONGEST)))
+    if kind is datetime:
+        times(_micros(column))
+        return pa.array([False])
+    return _are_no_headers(column, limits)
+
+
+def _are_no_names(column: pa.Array, most: int) -> pa.BooleanArray:
+    """Return for each text if it is no name of at most a number of bytes.
+
+    Raises:
+        UnicodeDecodeError: one is not UTF-8.
+    """
+    sizes, (places, data) = pc.binary_length(binary(column)), bytes_of(column)
+    wrong = pc.or_(pc.equal(sizes, 0), pc.greater(sizes, most))
+    if str(data[places[0] : places[-1]], "utf-8").isprintable():
+        return wrong
+    return pc.or_(wrong, pa.array([each is not None and not each.isprintable() for each in column.to_pylist()]))
+
+
+def _are_no_headers(column: pa.MapArray, limits: Limits) -> pa.BooleanArray:
+    """Return for each map if it is wrong as headers."""
+    names, texts = (children(column, each) for each in (column.keys, column.items))
+    quoted(texts)
+    wrong = pc.or_(_are_no_names(names, limits.name_bytes), texts.is_null())
+    sizes = pc.add(pc.binary_length(binary(names)), pc.binary_length(binary(texts)))
+    places = column.offsets.to_numpy() - column.offsets[0].as_py()
+    many, size = (
+        np.diff(np.concatenate(([0], np.cumsum(each.cast(pa.int64()).fill_null(0).to_numpy())))[places])
+        for each in (wrong, sizes)
+    )
+    return pa.array((many > 0) | (size > limits.header_bytes))
 
 
 _FAULTS = {
@@ -193,14 +481,3 @@ _FAULTS = {
     UnicodeDecodeError: "a string that is not UTF-8: cast it to binary",
 }
 """The meaning of an error about a value of a column."""
-
-_CONVERTED: Mapping[type, Values] = {datetime: _times, timedelta: _durations, Mapping: _maps}
-"""The function that converts a column of options, by their kind, if they are not as they are."""
-
-_FORMS: Sequence[tuple[Callable[[pa.DataType], bool], Callable[[Any], Any]]] = (
-    (types.is_floating, _finite),
-    (types.is_decimal, "{:f}".format),
-    (types.is_duration, timedelta.total_seconds),
-    (lambda kind: types.is_timestamp(kind) and kind.tz is not None, _utc),
-)
-"""The types whose form is not that of the encoder, and functions that make it."""

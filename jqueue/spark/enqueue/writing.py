@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from jqueue.connect import connect
 from jqueue.core.blob.segment_object import EncodedSegment
-from jqueue.core.blob.segment_staging import SegmentStager, StagedTask
+from jqueue.core.blob.segment_staging import StagedTask
 from jqueue.domain.errors import InvalidJobError, JQueueError, UnknownOutcomeError
 from jqueue.domain.fields import COUNT_MAX, LARGEST, PRIORITY_MAX, PRIORITY_MIN
 from jqueue.domain.job_options import OnConflict
@@ -139,8 +139,7 @@ class BulkEnqueue:
         partition, attempt = (context.partitionId(), context.taskAttemptId()) if context is not None else (0, 0)
         entropy = SystemEntropy()
         created_at = SystemClock().now() if self.created_at is None else self.created_at
-        stager = SegmentStager(self.limits, created_at, entropy.new_id())
-        encoder = RowEncoder(self.columns, stager, partition)
+        encoder = RowEncoder(self.columns, self.limits, created_at, partition, entropy.new_id)
         new: list[NewSegment] = []
         creating: asyncio.Task[None] | None = None
         async with self.staging.opened() as staged:
@@ -157,11 +156,11 @@ class BulkEnqueue:
 
             for batch in batches:
                 encoder.add(batch)
-                await create(stager.full())
-            await create(stager.rest())
+                await create(encoder.full())
+            await create(encoder.rest())
             if creating is not None:
                 await creating
-        return TaskReport(app_id, StagedTask(stager.jobs, new, frozenset(stager.features)))
+        return TaskReport(app_id, StagedTask(encoder.jobs, new, frozenset(encoder.features)))
 
     async def look(self, app_id: str | None) -> tuple[int | None, datetime | None]:
         """Read the queue once, before the first task starts.
