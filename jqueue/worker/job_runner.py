@@ -9,58 +9,32 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import InvalidJobError, ResultWantedError, StepError
-from jqueue.domain.limits import ERROR_BYTES, cut_error
+from jqueue.domain.errors import InvalidJobError, ResultWantedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack, Nack, may_kill
-from jqueue.domain.printable import counted
-from jqueue.ports.log import Lines, Logger, logger_of
+from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.queue_options import options_of
 from jqueue.worker.calls import around, call_of
 from jqueue.worker.claims import Claims
 from jqueue.worker.context import Around, BatchContext, Context
 from jqueue.worker.executions import Execution, HeldJob, Phase, Reason
-from jqueue.worker.handler_errors import (
-    check_awaited,
-    error_in,
-    frames_of,
-    place_of,
-    results_of,
-    stack_of,
-    tail_of,
-    traceback_of,
-)
+from jqueue.worker.failures import fail, worn_out
+from jqueue.worker.handler_errors import check_awaited, error_in, results_of
 from jqueue.worker.handlers import Handler
 from jqueue.worker.job_log import log_about
 from jqueue.worker.parents import results_of_parents, with_argument
-from jqueue.worker.payloads import PayloadError, UnkeptResultError
+from jqueue.worker.payloads import UnkeptResultError
 from jqueue.worker.processes import Processes
-from jqueue.worker.retries import (
-    CANCELLED,
-    HAND_BACK,
-    Decision,
-    Discard,
-    HandlerTimeout,
-    Retry,
-    Snooze,
-    attempts_of,
-    decide,
-    decisive,
-    error_text,
-)
+from jqueue.worker.retries import CANCELLED, HAND_BACK, Decision, HandlerTimeout, decisive
 from jqueue.worker.run_state import RunState
 from jqueue.worker.threads import Threads
 
 logger: Logger = logger_of("jqueue.worker")
-
-WITHOUT_TRACEBACK = (Retry, Discard, PayloadError, StepError)
-"""Errors whose text says everything: their traceback would add nothing."""
 
 JOB_TASK = "jqueue-job "
 """Prefix of the name of a job's task. The id of the job follows."""
@@ -166,11 +140,8 @@ class JobRunner:
         held = HeldJob(job, execution, self._claims.confirmed(job, now))
         self._state.held.add(held)
         execution.occupants += 1  # until its outcome is sent; its handler has the slot already
-        if job.failures > 1 and job.failures > attempts_of(job, execution.handler.options.max_attempts):
-            times = counted(job.failures, "time")
-            error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
-            log_about(job, logging.ERROR, " is dead: %s", error)
-            self._decide(held, Decision("dead", error=error, dead=True))
+        if (decision := worn_out(job, execution.handler.options)) is not None:
+            self._decide(held, decision)
         elif job.cancel_requested:
             self._decide(held, CANCELLED)
         else:
@@ -548,34 +519,8 @@ class JobRunner:
 
     def _fail(self, held: HeldJob, error: BaseException, *, shows: bool = False) -> None:
         """Decide about a job that failed, and log it; its error in full if `shows`, and if that is asked for."""
-        job, options = held.job, held.execution.handler.options
-        decision = decide(error, job, options.max_attempts, options.backoff, self._entropy.jitter, options.retry)
-        if decision.kind == "snoozed":
-            log_about(job, logging.DEBUG, " is snoozed for %g s", decision.delay)
-        else:
-            attempts, stack = attempts_of(job, options.max_attempts), stack_of(error)
-            place = place_of(stack)
-            if place is not None and not isinstance(error, WITHOUT_TRACEBACK):
-                where = f" ({place.file}:{place.line})"
-                text = cut_error(f"{decision.error}".rstrip(), ERROR_BYTES - len(where.encode())) + where
-                decision = replace(decision, error=text, traceback=tail_of(stack))
-            log_about(
-                job,
-                logging.ERROR if decision.dead else logging.WARNING,
-                " failed: %s%s; %s (failure %d%s)",
-                type(error).__name__,
-                "" if place is None else f" at {place}",
-                "dead" if decision.dead else f"next try in {decision.delay:,.1f} s",
-                job.failures,
-                "" if attempts == math.inf else f" of {attempts}",
-            )
-        self._decide(held, decision)
-        if shows and self._state.settings.show_errors and not isinstance(error, Snooze):
-            text = error_text(error) if isinstance(error, WITHOUT_TRACEBACK) else traceback_of(error)
-            log_about(job, logging.WARNING, ": %s", Lines(text))
-        elif shows and error.__traceback__ is not None and logger.isEnabledFor(logging.DEBUG):
-            name, frames = type(error).__name__, Lines(frames_of(error))
-            log_about(job, logging.DEBUG, ": %s was raised here:\n%s", name, frames)
+        options, in_full = held.execution.handler.options, self._state.settings.show_errors
+        self._decide(held, fail(error, held.job, options, self._entropy.jitter, shows=shows, in_full=in_full))
 
     def _context(self, job: Job, deadline: datetime | None) -> Context:
         reports = self._state.reports if self._capabilities.steps else None
