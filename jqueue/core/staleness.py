@@ -19,15 +19,9 @@ from datetime import datetime
 from jqueue.domain.draft import Draft
 from jqueue.domain.header import WORKER_AGE, WORKERS_KEPT
 from jqueue.domain.job import Claim
+from jqueue.domain.limits import CLOCK_ALLOWANCE, LONGEST_GRACE
 from jqueue.ports.clock import Clock
 from jqueue.runtime.system import suspended_by
-
-CLOCK_ALLOWANCE = 60.0
-"""Seconds by which clocks may disagree."""
-
-LONGEST_GRACE = 10.0
-"""Seconds for which a fresh process revokes nothing, unless a third of the claim's timeout is shorter."""
-
 
 TICK = 1.0
 """Seconds between two ticks, by which a process knows that it runs."""

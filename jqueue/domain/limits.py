@@ -30,6 +30,12 @@ TRACEBACK_BYTES = 1024
 FREE_SHARE = 0.1
 """The share of the blob that enqueue leaves free. Claims, results and errors make the lines of jobs longer."""
 
+CLOCK_ALLOWANCE = 60.0
+"""Seconds by which clocks may disagree."""
+
+LONGEST_GRACE = 10.0
+"""Seconds for which a fresh process revokes nothing, unless a third of the claim's timeout is shorter."""
+
 FINISHED_KEPT = 1000
 """Number of acked ids that the blob remembers whatever their age. Of a range, no more are noted at its end."""
 

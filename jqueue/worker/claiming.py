@@ -14,11 +14,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from jqueue.domain.errors import CASConflictError, NotLoadedError
+from jqueue.domain.errors import CASConflictError, JQueueError, NotLoadedError
 from jqueue.domain.models import Job
+from jqueue.domain.operations.lookups import PATIENCE, HeldJobs, LookAtHeld
+from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import Wait
+from jqueue.runtime.queue_options import options_of
+from jqueue.runtime.system import rest
 from jqueue.runtime.tasks import to_the_end
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claims import Claims
@@ -56,6 +60,7 @@ class Claimer(Observer):
         self._longest_poll = LONGEST_POLL if isinstance(state.queue, SupportsObservers) else LONG_POLL
         self._is_blind = False  # True if a call to the store has failed during the long poll
         self._may_get_back = False
+        self._patience = PATIENCE
 
     async def run(self) -> None:
         """Claim until cancelled, or, to drain, until nothing is left to do. A worn worker ends once it has no jobs."""
@@ -94,12 +99,30 @@ class Claimer(Observer):
             answered = True
             state.health.answered(CALLS)
             if jobs:
+                self._patience = PATIENCE
                 self._begin(jobs, len(jobs) >= asked)
             elif is_last_try and state.is_idle:
-                if not self._may_get_back:
+                if not self._may_get_back and not await self._may_be_revoked(names):
                     return
                 self._may_get_back = False  # jobs of a cancelled poll are handed back by now, for another try
             found_all = len(jobs) < asked
+
+    async def _may_be_revoked(self, names: Sequence[str]) -> bool:
+        """Return True after a moment if this drain must look again: claims of other workers are stale.
+
+        A process that has just begun may not revoke them yet. If it ends, it says how many jobs others hold.
+        """
+        queue, held = self._state.queue, HeldJobs(0, 0)
+        if queue.capabilities.holders:
+            with suppress(JQueueError):
+                [held] = await queue.apply(LookAtHeld(tuple(names)))
+        if held.silent and self._patience > 0:
+            self._patience -= POLL_INTERVAL
+            await rest(POLL_INTERVAL, options_of(queue).clock)
+            return True
+        if held.jobs:
+            logger.info("the drain ends, and other workers hold %s", counted(held.jobs, "job"))
+        return False
 
     def _names(self) -> Sequence[str]:
         """Return the entrypoints to claim jobs of: all but those of batches that claim for themselves."""

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, QueueSet
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueSet
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
@@ -308,3 +308,28 @@ async def test_a_job_that_waits_to_run_alone_can_be_stopped_and_times_out_only_o
             await queue.cancel("b", running=True)
             assert RunReport(succeeded=2, cancelled=1, handed_back=1) == await task
     assert ["a", "c"] == ran
+
+
+@pytest.mark.parametrize(("age", "waits"), [(200, True), (50, False)])
+@in_virtual_time
+async def test_a_drain_waits_for_claims_that_are_stale_by_the_clock_of_the_store_and_names_all_others(
+    age, waits, caplog
+):
+    """It may not revoke them at once. It has no time to watch a claim that was confirmed a minute ago."""
+    caplog.set_level("INFO", "jqueue.worker")
+    storage, worker, done = InMemoryStorage(clock=VirtualClock()), Worker(), []
+
+    @worker.handler("work")
+    async def work(payload: bytes) -> None:
+        done.append(payload)
+
+    async with DirectQueue(storage, clock=VirtualClock()) as dead:
+        await dead.enqueue_many(jobs(3))
+        assert 3 == len(await dead.dequeue("work", batch_size=3, claim_timeout=30))
+    await asyncio.sleep(age)
+    began = now()
+    async with DirectQueue(storage, clock=VirtualClock()) as queue:
+        report = await drained(worker, queue)
+    assert (3 if waits else 0) == report.succeeded == len(done)
+    assert (9 < now() - began < 15) if waits else now() - began < 1
+    assert waits == ("other workers hold 3 jobs" not in caplog.text)

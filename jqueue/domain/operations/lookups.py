@@ -22,14 +22,14 @@ from jqueue.domain.errors import (
     ResultNotKeptError,
     SegmentDamagedError,
 )
-from jqueue.domain.job import JobRecord, JobStatus
-from jqueue.domain.limits import check_name
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, JobRecord, JobStatus
+from jqueue.domain.limits import CLOCK_ALLOWANCE, LONGEST_GRACE, check_name
 from jqueue.domain.models import NotLoaded
 from jqueue.domain.operations.base import OnJob, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.groups import AwaitGroup, LookAtGroup
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.segments import Range, RangeClaim
 
 
 class Peek(Operation, frozen=True):
@@ -102,6 +102,46 @@ class LookAtBacklog(Operation, frozen=True):
             if segment is not None and segment.waiting and (names is None or segment.entrypoint in names):
                 since.append(exact_time(datetime.fromtimestamp(segment.oldest, UTC)))
         return Backlog(jobs, min((at for at in since if at <= now), default=None))
+
+
+PATIENCE = LONGEST_GRACE + 2.0
+"""Seconds that a short run waits for silent claims, which it may not revoke at once: see `HeldJobs`."""
+
+
+class HeldJobs(NamedTuple):
+    """The jobs that are in progress."""
+
+    jobs: int
+    """Number of them."""
+    silent: int
+    """Number of them whose claims have had no heartbeat for so long that any process may revoke them: the timeout of
+    the claim, and an allowance for clocks that disagree."""
+
+
+class LookAtHeld(Operation, frozen=True):
+    """Look at the jobs in progress. Its result is `HeldJobs`.
+
+    Attributes:
+        entrypoints: of the jobs; None for all.
+    """
+
+    always_needs: ClassVar[tuple[str, ...]] = ("holders",)
+
+    entrypoints: tuple[str, ...] | None = None
+
+    def change(self, draft: Draft, now: datetime) -> HeldJobs:
+        """Return the numbers, and change nothing."""
+        names = None if self.entrypoints is None else frozenset(self.entrypoints)
+        claims: list[tuple[JobRecord | Range, int]] = [(draft.jobs[job_id], 1) for job_id in draft.jobs.claimed]
+        claims += [(each, each.rows) for each in draft.header.ranges.values()]
+        wanted = [(claim, jobs) for claim, jobs in claims if names is None or claim.entrypoint in names]
+        silent = sum(jobs for claim, jobs in wanted if _is_silent(claim, now))
+        return HeldJobs(sum(jobs for _, jobs in wanted), silent)
+
+
+def _is_silent(claim: JobRecord | Range, now: datetime) -> bool:
+    lasts = DEFAULT_CLAIM_TIMEOUT.total_seconds() if claim.claim_timeout is None else claim.claim_timeout
+    return claim.heartbeat_at is not None and (now - claim.heartbeat_at).total_seconds() > lasts + CLOCK_ALLOWANCE
 
 
 class Find(OnJob, frozen=True):
@@ -301,6 +341,6 @@ class LastTransaction(Operation, frozen=True):
 
 
 TRAVELLING = (
-    *(Peek, CountQueued, LookAtBacklog, Find, AwaitResult, AwaitChange, HeldBy),
+    *(Peek, CountQueued, LookAtBacklog, LookAtHeld, Find, AwaitResult, AwaitChange, HeldBy),
     *(RangesHeldBy, JobsInRanges, LastSequence, LastTransaction, LookAtGroup, AwaitGroup),
 )

@@ -19,6 +19,7 @@ An offset names a claim, as a queue has no positions to continue from. All of it
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.lookups import Backlog, JobsInRanges, LastSequence, LookAtBacklog
+from jqueue.domain.operations.lookups import PATIENCE, Backlog, JobsInRanges, LastSequence, LookAtBacklog, LookAtHeld
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
@@ -57,6 +58,9 @@ MAX_HEARTBEAT_DEADLINE = 30.0
 
 OUTCOMES_DEADLINE = 30.0
 """Seconds to read or write outcomes, repetitions included."""
+
+LOOK = 1.0
+"""Seconds between two looks for jobs of others whose claims are stale."""
 
 ID_LENGTH = 12
 
@@ -178,10 +182,33 @@ class ClaimsOfQuery:
             if is_new and start.claim and start.claim not in self._held:
                 await self._remove_outcomes(start.claim)  # an earlier process has ended it, or it was lost
             end = await self._next(start, most)
+            if end == start and self._through is not None:
+                end = await self._wait_for_silent(start, most)
         except BaseException:
             self._source = None  # it may have been done: look again
             raise
         await self._beats.keep(self._held.values())
+        return end
+
+    async def _wait_for_silent(self, start: Offset, most: int) -> Offset:
+        """Claim jobs of others whose claims are stale by the clock of the store, before a query of present jobs ends.
+
+        This process may not revoke them at once. If there are none, say how many jobs others hold. Arguments and result
+        are as for `after`.
+        """
+        clock, end = self.queue.options.clock, start
+        until = clock.monotonic() + PATIENCE
+        while end == start:
+            [held] = await self.queue.apply(LookAtHeld(self.entrypoints))
+            if not held.silent or clock.monotonic() > until:
+                if held.jobs:
+                    logger.warning("the query ends, and others hold %s", counted(held.jobs, "job"))
+                break
+            await asyncio.sleep(LOOK)
+            end = await self._next(start, most)
+            if end == start:  # jobs whose claims were just revoked have new sequence numbers
+                [self._through] = await self.queue.apply(LastSequence())
+                end = await self._next(start, most)
         return end
 
     async def batch_of(self, end: Offset) -> Held:
