@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast
 
 from jqueue.domain.errors import InvalidJobError
 from jqueue.ports.queue import JobQueue
@@ -20,6 +20,25 @@ R = TypeVar("R")
 
 LifespanT = TypeVar("LifespanT", bound=Lifespan)
 OnDeadT = TypeVar("OnDeadT", bound=OnDead)
+Report = TypeVar("Report", covariant=True)
+
+
+class AnyRun(Protocol[Report]):
+    """A run of a worker: that of `Worker.run`, or the loop of a partition of a batch on Spark."""
+
+    @property
+    def is_over(self) -> bool:
+        """True if the run will never end by itself."""
+
+    @property
+    def queue_here(self) -> JobQueue | None:
+        """The queue of the run, for code on its event loop. Elsewhere it is None."""
+
+    def stop_from_anywhere(self) -> None:
+        """Stop in order, from any thread. A second call stops at once."""
+
+    async def perform(self) -> Report:
+        """Do the work, and end in order."""
 
 
 def _takes(settings: Callable[P, object]) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
@@ -59,7 +78,7 @@ class Worker(Router):
         super().__init__()
         self.settings: WorkerSettings = WorkerSettings(**settings)
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self._run: Run | None = None
+        self._run: AnyRun[Any] | None = None
         self._queue: Any = None
 
     def __repr__(self) -> str:
@@ -169,7 +188,7 @@ class Worker(Router):
         handlers = {name: self.wrap(handler) for name, handler in self.handlers.items()}
         return await self.perform(Run(self.settings, handlers, tuple(self.crons), queue, drain=drain, signals=signals))
 
-    async def perform(self, run: Run) -> RunReport:
+    async def perform(self, run: AnyRun[Report]) -> Report:
         """Do a run, which `stop` ends."""
         self._run = run
         try:

@@ -1,21 +1,19 @@
 """A batch that is killed between any two of its steps, and run again.
 
 A process of its own drives `run_batch` on an imitation of Spark, which forks a process for each task. First nothing is
-killed, which tells the steps: each request to the store by the driver and by tasks, some moments within handlers, and
-those of the commit of results. Then, each time on a fresh queue, a kill comes before one step after the other: of the
+killed, which tells the steps: each request to the store by the driver and by tasks, and some moments within handlers.
+Then, each time on a fresh queue, a kill comes before one step after the other: of the
 driver with its tasks ("all"), of the driver alone ("driver"), or of the process of a task, which is tried once more
 ("task") or not ("last-task").
 
-After each kill, a job that has left the queue was done; with results, no job leaves before all rows are written. When
-the claims of a dead driver have timed out, a second batch does the rest. In the end, each job was done, the history has
-one ack for each, each claim counts as an attempt, and the newest row of a job is of the attempt that acked it.
+After each kill, a job that has left the queue was done. When the claims of a dead driver have timed out, a second batch
+does the rest. In the end, each job was done, the history has one ack for each, and each claim counts as an attempt.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
-import json
 import os
 import signal
 import tempfile
@@ -28,7 +26,7 @@ from jqueue.spark import BatchFailedError, run_batch
 from jqueue.testing.fake_clock import FakeClock
 from jqueue.worker import Worker
 from tests.kill.children import at_most, fork, warm_up
-from tests.spark.imitated_session import Session, rows_in
+from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, fill_segments
 from tests.spark.step_stores import told
 
@@ -50,11 +48,10 @@ class Life:
         url: of the queue.
         mode: the kind of the kill.
         at: number of the step to kill before, from 1; 0 to kill nothing.
-        results: folder for results; None for none.
     """
 
-    def __init__(self, url: str, mode: str, at: int, results: Path | None) -> None:
-        self.url, self.mode, self.at, self.results = url, mode, at, results
+    def __init__(self, url: str, mode: str, at: int) -> None:
+        self.url, self.mode, self.at = url, mode, at
         self.folder = Path(tempfile.mkdtemp(dir=Path(url).parent))
         self.driver = 0
         self.ended = 0
@@ -86,9 +83,9 @@ class Life:
             return number
 
         tries = 1 if self.mode == "last-task" else 2
-        session: Any = Session(forking=True, tries=tries, on_commit=lambda name: self.step(f"spark {name}"))
+        session: Any = Session(forking=True, tries=tries)
         try:
-            run_batch(session, f"steps://{self.url}", worker, partitions=2, claim_timeout=60, results=self.results)
+            run_batch(session, f"steps://{self.url}", worker, partitions=2, claim_timeout=60)
         except BatchFailedError as error:
             self.note("failure", str(error))
         self.step("end")
@@ -166,11 +163,10 @@ def make_queue(folder: Path) -> str:
     return url
 
 
-def kill_before(at: int, mode: str, folder: Path, with_results: bool) -> tuple[Life, Counter[str]]:
+def kill_before(at: int, mode: str, folder: Path) -> tuple[Life, Counter[str]]:
     """Kill a batch before a step, and have a second one do the rest. Return the life of the first, and what it left."""
     url = make_queue(folder)
-    results = folder / "results" if with_results else None
-    life = Life(url, mode, at, results).run()
+    life = Life(url, mode, at).run()
     left = left_of(url)
     diary = Counter(map(int, life.lines("diary")))
     assert set(range(JOBS)) - set(left) <= set(diary), "a job has left the queue that was not done"
@@ -180,38 +176,29 @@ def kill_before(at: int, mode: str, folder: Path, with_results: bool) -> tuple[L
     claimed = {(JobStatus.IN_PROGRESS, 1, 1)} if is_dead else set()
     handed_back = {(JobStatus.QUEUED, 0, attempt) for attempt in (0, 1)}
     assert failures <= claimed | handed_back, failures
-    whole = results is not None and bool([*results.glob("*/_SUCCESS")])
-    assert not with_results or whole or len(left) == JOBS, "a job has left the queue before all rows were written"
     let_claims_time_out(url)
-    again = Life(url, "all", 0, results).run()
+    again = Life(url, "all", 0).run()
     assert {} == left_of(url), "the second batch has left a job"
     assert set(range(JOBS)) == set(diary) | set(map(int, again.lines("diary"))), "a job was not done"
     events = events_of(url)
     claims = JOBS + sum(job.attempt for job in left.values())
     assert (JOBS, claims) == (events["ack"], events["dequeue"]), f"the history has {events}"
-    if results is not None:
-        newest: dict[int, int] = {}
-        for row in rows_in(results):
-            if row["result"] is not None:
-                number = json.loads(row["result"])
-                newest[number] = max(newest.get(number, 0), row["attempt"])
-        assert {n: left[n].attempt + 1 if n in left else 1 for n in range(JOBS)} == newest
     outcome = Counter(kills=at > 0, acked=not left, failed=bool(life.lines("failure")))
     outcome["claimed"] += any(job.status is JobStatus.IN_PROGRESS for job in left.values())
     return life, outcome
 
 
-def kills(mode: str, folder: Path, *, every: int, first: int = 0, with_results: bool = False) -> Counter[str]:
+def kills(mode: str, folder: Path, *, every: int, first: int = 0) -> Counter[str]:
     """Kill a batch before every nth of its steps, and return the numbers of what was left."""
     warm_up()
     (folder / "whole").mkdir()
-    steps = kill_before(0, mode, folder / "whole", with_results)[0].lines("steps")
+    steps = kill_before(0, mode, folder / "whole")[0].lines("steps")
     numbers = [at for at, name in enumerate(steps, 1) if mode in ("all", "driver") or name.startswith("task")]
     tally: Counter[str] = Counter()
     for at in numbers[first::every]:
         (folder / str(at)).mkdir()
         try:
-            tally += kill_before(at, mode, folder / str(at), with_results)[1]
+            tally += kill_before(at, mode, folder / str(at))[1]
         except AssertionError as error:
             raise AssertionError(f"{mode}, killed before step {at}, {steps[at - 1]}: {error}") from error
     return tally

@@ -1,19 +1,16 @@
 """An imitation of a Spark session for batches: it runs each task in this process, or in a process of its own.
 
-It repeats tasks that fail, runs speculative copies of them, and writes Parquet as Spark does: an attempt of each task
-counts, and the files are moved into the folder once all tasks are done.
+It repeats tasks that fail, and runs speculative copies of them.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 
 class Session:
@@ -25,7 +22,6 @@ class Session:
         copies: number of times that each task is done, of which the last counts.
         forking: True to run each task in a process of its own.
         cores: number of cores; None if it is not known, as with Spark Connect.
-        on_commit: called with the name of each step of the commit of a write.
     """
 
     version = "4.2.0"
@@ -38,10 +34,8 @@ class Session:
         copies: int = 1,
         forking: bool = False,
         cores: int | None = 2,
-        on_commit: Callable[[str], object] = lambda name: None,
     ) -> None:
         self.before, self.tries, self.copies, self.forking, self.cores = before, tries, copies, forking, cores
-        self.on_commit = on_commit
         self.tags: list[str] = []
         self.interrupted: list[str] = []
         self.partitions: list[int] = []
@@ -66,10 +60,6 @@ class Session:
     def createDataFrame(self, table: pa.Table) -> _Frame:
         return _Frame(self, table)
 
-    @property
-    def read(self) -> Any:
-        return SimpleNamespace(schema=lambda ddl: SimpleNamespace(parquet=_Written))
-
 
 class _Frame:
     def __init__(self, session: Session, table: pa.Table) -> None:
@@ -86,22 +76,6 @@ class _Frame:
 
     def collect(self) -> list[Any]:
         return [SimpleNamespace(**row) for answers in self._run() for row in answers]
-
-    @property
-    def write(self) -> Any:
-        return SimpleNamespace(parquet=self._write)
-
-    def _write(self, folder: str) -> None:
-        place, step = Path(folder), self.session.on_commit
-        step("begin")
-        place.mkdir(parents=True)
-        written = self._run()
-        for number, rows in enumerate(written):
-            step("move")
-            if rows:
-                pq.write_table(pa.Table.from_pylist(rows), place / f"part-{number}.parquet")
-        step("succeed")
-        (place / "_SUCCESS").touch()
 
     def _run(self) -> list[list[dict[str, Any]]]:
         """Run all tasks, and return the rows of each."""
@@ -144,26 +118,3 @@ def _in_a_process(task: Any, batches: list[pa.RecordBatch]) -> list[list[dict[st
     finally:
         ours.close()
         process.join()
-
-
-class _Written:
-    """The rows of a folder, as a DataFrame of one column without repeated rows."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = Path(folder)
-
-    def select(self, column: str) -> _Written:
-        self.column = column
-        return self
-
-    def distinct(self) -> _Written:
-        return self
-
-    def collect(self) -> list[Any]:
-        values = {row[self.column] for row in rows_in(self.folder)}
-        return [SimpleNamespace(**{self.column: value}) for value in sorted(values)]
-
-
-def rows_in(folder: Path) -> list[dict[str, Any]]:
-    """The rows that a reader of a folder sees."""
-    return [row for file in sorted(folder.rglob("*.parquet")) for row in pq.ParquetFile(file).read().to_pylist()]

@@ -1,7 +1,6 @@
 """`run_batch`: claims, outcomes, failures and limits, on an imitation of a Spark session."""
 
 import asyncio
-import json
 import os
 import re
 from collections import Counter
@@ -18,9 +17,10 @@ from jqueue.spark import BatchFailedError, run_batch
 from jqueue.spark.batch.run import CLAIM_TIMEOUT
 from jqueue.spark.batch.settling import HOLDERS, BatchClaims
 from jqueue.spark.claims.held import claiming
+from jqueue.spark.stream.query_claims import ClaimsOfQuery, Offset
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, Discard, Rate, Retry, Snooze, Worker
-from tests.spark.imitated_session import Session, rows_in
+from tests.spark.imitated_session import Session
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, left_in, litter_of, version_of
 from tests.virtual_world import in_virtual_time
 
@@ -148,29 +148,6 @@ def test_limits_and_schedules_of_the_worker_are_declared_for_the_entrypoints_of_
     assert (2, 100) == (state.entrypoints["work"].max_running, state.entrypoints["work"].rate)
     assert "other" not in state.entrypoints
     assert ["nightly"] == list(state.schedules)
-
-
-@pytest.mark.parametrize("fill", [enqueue, lambda url, jobs: fill_segments(url, [job.payload for job in jobs])],
-                         ids=["single jobs", "ranges"])  # fmt: skip
-def test_rows_of_results_are_those_of_the_attempts_that_ended_the_jobs(url, tmp_path, fill):
-    """Each task is done twice, and the rows of the second time are written."""
-    fill(url, works(*range(300), b"fail"))
-    session, worker = Session(copies=2), Worker(concurrency=5)
-
-    @worker.handler("work")
-    async def work(payload: bytes) -> int:
-        mark = tmp_path / f"begun-{payload.decode()}"
-        if payload == b"fail" or (payload == b"7" and not mark.exists()):
-            mark.touch()
-            raise ValueError("the first time")
-        return 2 * int(payload)
-
-    report = run(url, worker, session, results=f"{tmp_path}/results/", partitions=2)
-    assert (301, 300, 1) == (report.claimed, report.done, report.retried)
-    rows = [row for row in rows_in(tmp_path / "results") if row["result"] is not None]
-    assert sorted(2 * number for number in range(300)) == sorted(json.loads(row["result"]) for row in rows)
-    assert {("work", 1)} == {(row["entrypoint"], row["attempt"]) for row in rows}
-    assert {b"fail"} == left_in(url).keys()
 
 
 # Failure
@@ -334,6 +311,36 @@ async def test_a_rerun_gets_the_jobs_of_a_dead_driver_when_their_claims_have_las
     assert (again.held.number == 0 and waited < 12) if alive else 20 < waited < 35
     await first.close()
     await again.close()
+
+
+@pytest.mark.parametrize("in_segments", [False, True])
+@in_virtual_time
+async def test_short_runs_get_jobs_whose_claims_are_stale_by_the_clock_of_the_store(in_segments):
+    """Whoever has held them: a batch, and a query that takes only the jobs of now, wait ten seconds for them."""
+    clock = VirtualClock()
+    storage = InMemoryStorage(clock=clock)
+    limits = Limits(batch_size=100, hot_bytes=1) if in_segments else Limits()
+    async with BrokerQueue(storage, clock=clock, limits=limits) as queue:
+        await queue.enqueue_many(works(*range(600)))
+    await DirectQueue(storage, clock=clock).apply(claiming(("work",), 1000, 60.0, "another"))
+    batch = BatchClaims(DirectQueue(storage, clock=clock), make_worker(), ("work",), 5.0, f"{HOLDERS}2")
+    await batch.begin(1000, 2)
+    assert (0, 600) == (batch.held.number, batch.others)
+    await batch.close()
+    await asyncio.sleep(130)
+    began = clock.monotonic()
+    query = ClaimsOfQuery(DirectQueue(storage, clock=clock), ("work",), 60.0, 1.0)
+    await query.freeze()
+    query.begin("source")
+    end = await query.after(Offset("source", 0, ""), 1000)
+    assert 600 == (await query.batch_of(end)).number
+    assert 9 < clock.monotonic() - began < 13
+    await query.stop()
+    await asyncio.sleep(130)
+    batch = BatchClaims(DirectQueue(storage, clock=clock), make_worker(), ("work",), 5.0, f"{HOLDERS}2")
+    await batch.begin(1000, 2)
+    assert 600 == batch.held.number
+    await batch.close()
 
 
 # Segments that cannot be read

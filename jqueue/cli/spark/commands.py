@@ -199,16 +199,15 @@ def run(
                 session, absolute(url), worker, entrypoint=entrypoint, max_jobs=max_jobs, partitions=partitions,
                 claim_timeout=claim_timeout,
             )  # fmt: skip
-            if not report.claimed and reports:
-                break
             reports.append(report)
             if not drain or not any(getattr(report, what) for what in OUTCOMES):
                 break
     names = [field.name for field in fields(reports[0])]
     total = type(reports[0])(**{name: sum(getattr(report, name) for report in reports) for name in names})
     values = {**asdict(total), "seconds": round(total.seconds, 3)}
-    batches = f", in {len(reports)} batches" if len(reports) > 1 else ""
-    tell({"queue": name, "batches": len(reports), **values}, f"{total}{batches}", as_json=spark.as_json)
+    number = max(1, sum(report.claimed > 0 for report in reports))
+    batches = f", in {number} batches" if number > 1 else ""
+    tell({"queue": name, "batches": number, **values}, f"{total}{batches}", as_json=spark.as_json)
 
 
 Mode = Literal["error", "append", "overwrite"]

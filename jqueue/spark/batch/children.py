@@ -9,49 +9,37 @@ the task.
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import signal
-import time
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from functools import partial
 from multiprocessing.process import BaseProcess
 
-import msgspec
-
-from jqueue.domain.job import JobRecord
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock
-from jqueue.spark.batch.child import INTERRUPTED, BatchTask, Message, run_as_child, work
-from jqueue.spark.claims.outcomes import Outcome, OutcomeKind
+from jqueue.spark.batch.child import BatchTask, run_as_child, work
+from jqueue.spark.batch.marks import BEGUN, DONE, ENDED, NEW, STUCK, Marks
+from jqueue.spark.claims.held import ClaimedJobs
+from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, OutcomeKind, Staged
 
 logger: Logger = logger_of("jqueue.spark")
 
 LATE = 10.0
-"""Seconds that a worker may take to stop a handler after its timeout and its grace."""
+"""Seconds that a loop may take to stop a handler after its timeout and its grace."""
 
 END = 30.0
-"""Seconds that a worker may take to end after all jobs that it has begun."""
+"""Seconds that a loop may take to end after all jobs that it has begun."""
 
 EXIT = 5.0
-"""Seconds that a process may take to exit after its last message."""
+"""Seconds that a process may take to exit after its loop."""
 
 CHECK_INTERVAL = 0.5
 """Seconds between two checks of a child."""
-
-PAUSE = 0.002
-"""Seconds between two reads of messages: a child that need not wake its parent at each message is twice as fast."""
-
-CHUNK = 1 << 20
-"""Bytes to read at once."""
-
-MESSAGES = msgspec.json.Decoder(Message)
 
 CAUSES = {
     "SIGKILL": ", perhaps because the system was out of memory",
@@ -60,138 +48,124 @@ CAUSES = {
 """Likely causes of a signal."""
 
 
-@dataclass
-class ChildReport:
-    """Report of a child about its jobs, and how it ended.
+@dataclass(frozen=True)
+class Ended:
+    """The ends of the jobs of a partition.
 
     Attributes:
-        begun: ids of the jobs that it has begun.
-        running: ids of the jobs that have not ended, with the times by which each must have ended.
-        outcomes: what became of jobs, by id. Jobs that it has handed back are not among them.
-        last: the last message.
-        heard: time of the last message.
-        death: how its process ended, if it ended early.
-        is_overdue: True if handlers did not stop in time, so that the process was killed.
+        jobs: the jobs.
+        states: the state of each job: see `Marks`.
+        outcomes: of the others that are not handed back, by the ids of jobs.
+        failure: why some were not done, if the reason is common to all: the worker cannot be made, or fails.
     """
 
-    begun: set[str] = field(default_factory=set)
-    running: dict[str, float] = field(default_factory=dict)
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    last: Message = field(default_factory=Message)
-    heard: float = 0.0
-    death: str | None = None
-    is_overdue: bool = False
+    jobs: ClaimedJobs
+    states: bytes
+    outcomes: Mapping[str, Outcome]
+    failure: str | None = None
 
-    def receive(self, message: Message) -> None:
-        """Take a message."""
-        self.last, self.heard = message, SystemClock().monotonic()
-        self.begun.update(message.begun)
-        for job_id, limit in message.begun.items():
-            self.running[job_id] = math.inf if limit is None else self.heard + limit + LATE
-        for outcome in message.ended:
-            self.running.pop(outcome.job_id, None)
-            if outcome.kind != "handed_back":
-                self.outcomes[outcome.job_id] = outcome
+    def staged(self) -> Staged:
+        """Return the outcomes, to be staged. Jobs without one are handed back."""
+        jobs, states, claim = self.jobs, self.states, self.jobs.claim
+        last = max(states.rfind(DONE), states.rfind(ENDED)) + 1
+        open_places = [place for place in range(last) if states[place] != DONE] if states.count(DONE) < last else []
+        if claim is None:
+            places = [place for place in range(last) if states[place] in (DONE, ENDED)]
+            return Staged(tuple(self._outcome(place) for place in places))
+        others = {place: self._outcome(place) for place in open_places}
+        killed = [jobs.job(place) for place, each in others.items() if each.kind in PROCESS_ENDED]
+        without = tuple(job.evolve(payload=b"", payload_object=None) for job in killed)
+        return Staged(tuple(others.values()), claim.id, last - len(others), len(states) - last, without)
 
-    @property
-    def is_ended(self) -> bool:
-        """True if the worker has ended, or has failed."""
-        return self.last.is_over or self.last.failure is not None
-
-    @property
-    def due(self) -> float:
-        """Time by which something must have happened: the next job has ended; or the worker, if none runs."""
-        return min(self.running.values(), default=self.heard + END if self.begun else math.inf)
+    def _outcome(self, place: int) -> Outcome:
+        job = self.jobs.job(place)
+        kind: OutcomeKind = "done" if self.states[place] == DONE else "handed_back"
+        return self.outcomes.get(job.id) or Outcome(*job.claim, kind)
 
 
-def do_jobs(
-    task: BatchTask, claim: RangeClaim | None, jobs: Sequence[JobRecord]
-) -> tuple[dict[str, Outcome], str | None]:
-    """Do jobs in child processes. Return the outcomes by the ids of jobs; those without one are handed back.
+def do_jobs(task: BatchTask, jobs: ClaimedJobs) -> Ended:
+    """Do jobs in child processes."""
+    with closing(Marks(len(jobs.rows))) as marks:
+        failure = _do_all(task, jobs, marks)
+        outcomes, states = marks.outcomes(), marks.states[: len(jobs.rows)]
+    is_whole = states.count(DONE) + states.count(ENDED) == len(states)
+    return Ended(jobs, states, outcomes, None if is_whole else failure)
 
-    Also return why some were not done, if there is a reason common to all: the worker cannot be made, or fails.
-    """
-    outcomes = dict[str, Outcome]()
-    suspects, rest = list[JobRecord](), list(jobs)
+
+def _do_all(task: BatchTask, jobs: ClaimedJobs, marks: Marks) -> str | None:
+    """Do jobs in one child process after the other. Return why no more are done, if the reason is common to all."""
+    suspects, rest = list[int](), list(range(len(jobs.rows)))
     while suspects or rest:
-        one_by_one, batch = bool(suspects), suspects or rest
-        report = _run(task, claim, batch, one_by_one)
-        outcomes |= report.outcomes
-        begun = [job for job in batch if job.id in report.running]
-        later = [job for job in batch if job.id not in report.begun]
-        why = report.last.failure
-        if report.death is not None and not report.begun:
-            why = f"{report.death} before it began a job"
-        if why is not None and any(job.id not in outcomes for job in batch):
-            return outcomes, why
-        if report.death is None:
-            begun, later = [], later if report.last.is_stuck and report.begun else []
-        elif one_by_one:
-            begun.reverse()  # the job that began last is the first of its next process
-            if begun and len(report.begun) == 1:
-                [job] = begun
-                kind: OutcomeKind = "overdue" if report.is_overdue else "killed"
-                outcomes[job.id] = Outcome(job.id, job.attempt, kind, error=report.death)
-                begun = []
-        elif begun:
-            again = counted(len(begun), "job")
-            logger.warning("%s; %s that it had begun will be done again, one by one", report.death, again)
-        suspects, rest = (begun + later, rest) if one_by_one else (begun, later)
-    return outcomes, None
+        one_by_one, places = bool(suspects), suspects or rest
+        death, is_overdue = _run(task, jobs, places, marks, one_by_one)
+        later = [place for place in places if marks.states[place] == NEW]
+        running = [place for place in places if marks.states[place] == BEGUN]
+        if (failure := marks.failure()) is not None:
+            return failure
+        if death is not None and len(later) == len(places):
+            return f"{death} before it began a job"
+        if death is None:
+            running, later = [], later if marks.end == STUCK and len(later) < len(places) else []
+        elif one_by_one and len(places) - len(later) == 1:
+            for place in running:
+                kind: OutcomeKind = "overdue" if is_overdue else "killed"
+                marks.note(place, Outcome(*jobs.job(place).claim, kind, error=death))
+            running = []
+        elif running and not one_by_one:
+            again = counted(len(running), "job")
+            logger.warning("%s; %s that it had begun will be done again, one by one", death, again)
+        marks.forget(running)
+        suspects, rest = (running + later, rest) if one_by_one else (running, later)
+    return None
 
 
-def _run(task: BatchTask, claim: RangeClaim | None, jobs: Sequence[JobRecord], one_by_one: bool) -> ChildReport:
-    """Have a child do jobs, wait until it has ended with all that it has started, and return its report."""
-    report = ChildReport()
+def _run(
+    task: BatchTask,
+    jobs: ClaimedJobs,
+    places: Sequence[int],
+    marks: Marks,
+    one_by_one: bool,
+) -> tuple[str | None, bool]:
+    """Have a child do jobs, and wait until it has ended with all that it has started.
+
+    Returns:
+        A description of the end of its process if it ended early, and True if it was killed as a handler did not stop.
+    """
+    marks.end = 0
+    work_here = partial(work, task, jobs, places, marks, one_by_one)
     if not hasattr(os, "fork"):
-        work(task, claim, jobs, one_by_one, report.receive)
-        return report
+        work_here()
+        return None, False
     fork = multiprocessing.get_context("fork")
-    reader, writer = fork.Pipe(duplex=False)
-    process = fork.Process(target=run_as_child, args=(writer, task, claim, jobs, one_by_one), name="jqueue-handlers")
+    process = fork.Process(target=run_as_child, args=(work_here,), name="jqueue-handlers")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads: their locks are not used
         process.start()
-    writer.close()
     try:
-        _listen(process, reader, report)
-        process.join(EXIT)
+        is_overdue = _wait(process, places, marks)
     finally:
         _kill(process)
         process.join()
-        reader.close()
-    if not report.is_ended:
-        report.death = report.death or _describe_exit(process.exitcode)
-        if process.exitcode == INTERRUPTED:  # the worker has handed back all jobs, and the one to blame with them
-            report.running |= dict.fromkeys(report.begun - report.outcomes.keys(), math.inf)
-    return report
+    return None if marks.end else _describe_exit(process.exitcode), is_overdue
 
 
-def _listen(process: BaseProcess, reader: Connection, report: ChildReport) -> None:
-    """Read the messages of a child until the last one has come, or the child has ended, by itself or by force."""
-    clock, part = SystemClock(), bytearray()
-    while not report.is_ended:
-        is_gone = process.exitcode is not None  # and will send nothing more; what it has started may hold the pipe
-        if reader.poll(0 if is_gone else CHECK_INTERVAL):
-            first, *lines = (chunk := os.read(reader.fileno(), CHUNK)).split(b"\n")
-            part += first
-            try:
-                for line in lines:
-                    report.receive(MESSAGES.decode(part))
-                    part = bytearray(line)
-            except (msgspec.MsgspecError, UnicodeError):
-                report.death = "the process of the handlers wrote to a pipe of jqueue"
-                return
-            if not chunk:
-                return
-            time.sleep(PAUSE)
-        elif is_gone:
-            return
-        if clock.monotonic() >= report.due and not is_gone:
-            report.is_overdue = bool(report.running)
-            why = "handlers did not stop in time" if report.running else "it still runs although its jobs are done"
+def _wait(process: BaseProcess, places: Sequence[int], marks: Marks) -> bool:
+    """Wait until a child has ended, by itself or by force. Return True if a handler did not stop in time."""
+    clock, idle_since = SystemClock(), None
+    while process.exitcode is None:
+        process.join(CHECK_INTERVAL)
+        now = clock.monotonic()
+        running = marks.places(BEGUN)
+        if running or marks.states[places[0]] == NEW:
+            idle_since, why = None, "handlers did not stop in time"
+            is_late = any(now >= marks.due[place] + LATE for place in running)
+        else:
+            idle_since, why = idle_since or now, "it still runs although its jobs are done"
+            is_late = now >= idle_since + (EXIT if marks.end else END)
+        if is_late and process.exitcode is None:
             logger.warning("a process of handlers is ended: %s", why)
-            _kill(process)
+            return bool(running)
+    return False
 
 
 def _kill(process: BaseProcess) -> None:

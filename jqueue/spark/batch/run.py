@@ -65,6 +65,7 @@ class BatchReport:
         handed_back: given back unharmed, as they were not done.
         lost: no longer ours when the batch ended: another worker has them, or they were removed.
         killed: jobs among `retried` and `dead` whose handler ended its process, or did not stop.
+        held_by_others: jobs in progress elsewhere, if none was ready.
         seconds: from the first call of the queue to the last.
     """
 
@@ -77,17 +78,19 @@ class BatchReport:
     handed_back: int = 0
     lost: int = 0
     killed: int = 0
+    held_by_others: int = 0
     seconds: float = 0.0
 
     def __str__(self) -> str:
+        others = f"; others hold {counted(self.held_by_others, 'job')}" if self.held_by_others else ""
         if not self.claimed:
-            return "no jobs were ready"
+            return f"no jobs were ready{others}"
         names = ("done", "retried", "dead", "snoozed", "cancelled", "handed_back", "lost")
         counts = [f"{getattr(self, name):,} {name.replace('_', ' ')}" for name in names if getattr(self, name)]
         whose = "its" if self.killed == 1 else "their"
         killed = f" ({self.killed:,} ended {whose} process)" if self.killed else ""
         jobs = counted(self.claimed, "job")
-        return f"{jobs} in {self.seconds:,.1f} s: {', '.join(counts)}{killed}"
+        return f"{jobs} in {self.seconds:,.1f} s: {', '.join(counts)}{killed}{others}"
 
 
 class BatchFailedError(JQueueError):
@@ -114,7 +117,6 @@ def run_batch(
     partitions: int | None = None,
     claim_timeout: Duration | None = None,
     timeout: Duration | None = TIMEOUT,
-    results: str | os.PathLike[str] | None = None,
 ) -> BatchReport:
     """Claim jobs that are ready, have the worker's handlers do them on executors, and end them in the queue.
 
@@ -131,10 +133,6 @@ def run_batch(
             no job is ready, and another batch sends no heartbeat for its claims, this batch waits for them so long.
         timeout: time that a handler may take that has no timeout of its own; an hour by default. None for no limit: a
             handler that hangs then hangs the batch.
-        results: path of a folder, as Spark writes it, to which executors add what handlers return, as Parquet: a row
-            with `job_id`, `entrypoint`, `attempt` and `result` (JSON) for each job that is done. The jobs are acked
-            once Spark has committed all rows. If it cannot, these jobs are handed back, and done again in another
-            batch. If a job has several rows, the one with the newest `attempt` counts.
 
     Returns:
         A report of what became of the jobs.
@@ -155,11 +153,10 @@ def run_batch(
     limit = None if timeout is None else to_seconds("timeout", timeout)
     lasts = CLAIM_TIMEOUT if claim_timeout is None else to_seconds("claim_timeout", claim_timeout)
     write_id = f"outcomes-{SystemEntropy().new_id()[:13]}"
-    folder = None if results is None else os.fspath(results).rstrip("/")
-    task = BatchTask(pickled(worker), Staging(url, DEADLINE), write_id, limit, folder is not None)
+    task = BatchTask(pickled(worker), Staging(url, DEADLINE), write_id, limit)
     holder = f"{HOLDERS}{worker.settings.name}@{process_name()} {write_id}"
     claims = BatchClaims(open_queue(url, lasts), worker, names, lasts, holder, limit)
-    return _run(spark, claims, task, max_jobs, partitions, parts, folder)
+    return _run(spark, claims, task, max_jobs, partitions, parts)
 
 
 def _run(
@@ -169,7 +166,6 @@ def _run(
     max_jobs: int,
     partitions: int | None,
     parts: int,
-    folder: str | None,
 ) -> BatchReport:
     """Claim jobs, have them done, and end them in the queue, even after an error in between."""
     clock = SystemClock()
@@ -181,10 +177,10 @@ def _run(
             wait_for(lambda: claims.begin(max_jobs, parts))
             held = claims.held
             if not held.number:
-                return BatchReport(seconds=clock.monotonic() - began)
+                return BatchReport(held_by_others=claims.others, seconds=clock.monotonic() - began)
             wait_for(task.mark)
             number = partitions or max(parts, -(-len(held.jobs) // MOST_IN_ONE))
-            names = do_on_spark(spark, held, number, task, folder)
+            names = do_on_spark(spark, held, number, task)
         except BaseException as error:
             if not claims.held.number:
                 raise

@@ -12,7 +12,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.lookups import LookAtBacklog
+from jqueue.domain.operations.lookups import PATIENCE, LookAtBacklog, LookAtHeld
 from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER, RangeClaim
@@ -29,16 +29,16 @@ from jqueue.spark.claims.held import (
     end_of_job,
     end_of_range,
 )
-from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, OutcomeKind, Staged
+from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, Staged
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
 from jqueue.worker.processes import ProcessDied
 from jqueue.worker.queue_health import QueueHealth
-from jqueue.worker.retries import HandlerTimeout, decide
+from jqueue.worker.retries import Decision, HandlerTimeout, decide, error_text
 
 logger: Logger = logger_of("jqueue.spark")
 
-PATIENCE = 300.0
+TRIED = 300.0
 """Seconds for which the end of a batch is tried, unless the claims last longer."""
 
 HOLDERS = "run_batch/"
@@ -49,8 +49,6 @@ LOOK = 1.0
 
 MOST_ROWS = 100_000
 """Largest number of jobs of a range. They are repeated together if its task fails."""
-
-_KINDS: dict[str, OutcomeKind] = {"failed": "retried", "dead": "dead", "snoozed": "snoozed"}
 
 
 @dataclass
@@ -65,6 +63,7 @@ class BatchClaims:
         holder: kept with the jobs while they are claimed.
         timeout: seconds that a handler was given that has no timeout of its own.
         held: the claims.
+        others: number of jobs that others hold, if there is none to claim.
     """
 
     queue: DirectQueue
@@ -74,6 +73,7 @@ class BatchClaims:
     holder: str
     timeout: float | None = None
     held: Held = field(default_factory=Held)
+    others: int = 0
     _ends: bool = False
 
     def __post_init__(self) -> None:
@@ -83,7 +83,7 @@ class BatchClaims:
         """Set the limits and schedules that the handlers declare, claim jobs, and keep the claims alive from now on.
 
         If no job is ready, but another batch has claims and sends no heartbeat, wait until it does, or its jobs can be
-        claimed: its driver may be dead.
+        claimed: its driver may be dead. So it is with any claims that are stale by the clock of the store.
 
         Args:
             jobs: largest number of jobs.
@@ -98,11 +98,14 @@ class BatchClaims:
         alone = tuple(name for name in names if worker.handlers[name].options.keep_result is not None)
         claim = claiming(names, jobs, self.claim_timeout, self.holder, rows=rows, alone=alone)
         clock = queue.options.clock
-        until, silent = clock.monotonic() + self.claim_timeout + LOOK, None
+        until, before = clock.monotonic() + max(self.claim_timeout + LOOK, PATIENCE), None
         while True:
-            self.held += (await queue.apply(claim))[0]
-            silent = await self._silent_batches(silent)
-            if self.held.number or not silent or clock.monotonic() > until:
+            claimed, held = await queue.apply(claim, LookAtHeld(names))
+            self.held += claimed
+            if self.held.number:
+                break
+            self.others, before = held.jobs, await self._silent_batches(before)
+            if not (before or held.silent) or clock.monotonic() > until:
                 break
             await asyncio.sleep(LOOK)
         await self._beats.keep([self.held])
@@ -116,7 +119,7 @@ class BatchClaims:
             before: the result of the last look; None for the first one.
         """
         claims = set()
-        for each in () if self.held.number else await claims_held_by(self.queue, HOLDERS):
+        for each in await claims_held_by(self.queue, HOLDERS):
             held = each if isinstance(each, Job) else each.held
             if held.entrypoint in self.names and (held.claim_timeout or 0.0) <= self.claim_timeout:
                 claims.add((each.claim, held.heartbeat_at))
@@ -133,21 +136,16 @@ class BatchClaims:
         problem: Exception | None = None
         async with task.staging.opened() as objects:
             try:
-                wanted = names or ()
-                if names is None or task.results:
-                    wanted = [each for each in await objects.of_write(task.write_id) or () if each != task.marker]
-                contents = await objects.read(wanted)
+                if names is None:
+                    names = [each for each in await objects.of_write(task.write_id) or () if each != task.marker]
+                contents = await objects.read(names)
             except JQueueError as error:
-                wanted, contents, problem = (), [], error
-            for name, content in zip(wanted, contents, strict=True):
+                contents, problem = [], error
+            for content in contents:
                 try:
-                    staged = Staged.decode(content)
+                    several.append(Staged.decode(content))
                 except InvalidBlobError as error:
                     problem = error
-                    continue
-                if task.results and name not in (names or ()):
-                    staged = staged.without_done()  # Spark has not written their results
-                several.append(staged)
             counts, _ = await all_at_once(self._settle(several), objects.clean(task.write_id))
         return counts, problem
 
@@ -234,17 +232,18 @@ class BatchClaims:
         if error is None:
             return outcome
         rule, entropy = options.retry or self.worker.settings.retry, self.queue.options.entropy
-        decision = decide(error, job, options.max_attempts, options.backoff, entropy.jitter, rule)
-        kind = "dead" if isinstance(error, InvalidJobError) else _KINDS[decision.kind]
-        delay = None if isinstance(error, InvalidJobError) else decision.delay
-        return Outcome(*job.claim, kind, delay=delay, error=decision.error)
+        if isinstance(error, InvalidJobError):
+            return Outcome.decided(job.claim, Decision("dead", error=error_text(error), dead=True))
+        return Outcome.decided(
+            job.claim, decide(error, job, options.max_attempts, options.backoff, entropy.jitter, rule)
+        )
 
     async def _commit(self, operations: Sequence[Operation]) -> list[Any]:
         """Do operations in one commit, each by itself. It is tried for some minutes."""
         health = QueueHealth("the queue", self.queue.options.entropy)
         health.expect_answer()  # logs the silence of a store
         try:
-            return await self.queue.apply_each(*operations, deadline=max(PATIENCE, self.claim_timeout))
+            return await self.queue.apply_each(*operations, deadline=max(TRIED, self.claim_timeout))
         finally:
             health.close()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -19,16 +19,14 @@ from jqueue.core.blob.lines import encode_job, read_line
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidJobError, JQueueError, SegmentDamagedError, StorageError
 from jqueue.domain.header import SetAside
-from jqueue.domain.job import JobRecord
 from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.segments import RangeClaim, in_progress
+from jqueue.domain.segments import RangeClaim
 from jqueue.ports.log import Logger, logger_of
 from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.batch.children import do_jobs
-from jqueue.spark.claims.held import Held, end_of_range
-from jqueue.spark.claims.outcomes import Outcome, Staged
-from jqueue.spark.rows import json_text
+from jqueue.spark.claims.held import ClaimedJobs, Held, end_of_range
+from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.tags import tagged, task_context
 
 if TYPE_CHECKING:
@@ -45,20 +43,8 @@ A row whose `line` begins as a pickle does is the claim of a range. It is alone 
 PICKLE = b"\x80"
 """First byte of a pickled claim. No line of a job begins with it."""
 
-RESULTS = pa.schema(
-    [
-        ("job_id", pa.string()),
-        ("entrypoint", pa.string()),
-        ("attempt", pa.int64()),
-        ("result", pa.string()),
-        ("staged", pa.string()),
-    ]
-)
-"""Columns of a task's answer. With a place for results, it has a row for each job that is done, and `result` is JSON.
-
-Without, it has one row. `staged` names the object with the outcomes of the same attempt: Spark may try a task several
-times, and those outcomes count whose results it has written.
-"""
+ANSWER = pa.schema([("staged", pa.string())])
+"""Columns of a task's answer: the name of the object with its outcomes. Spark may try a task several times."""
 
 PER_CORE = 2
 """Partitions for each core: with several, a slow partition does not leave all other cores idle."""
@@ -89,35 +75,29 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
     context = task_context()
     number, line = rows[0][1:]
     claim: RangeClaim | None = pickle.loads(line) if line.startswith(PICKLE) else None
-    jobs, unreadable = asyncio.run(_read(task, claim, [line for _, _, line in rows]))
+    jobs = ClaimedJobs([], claim)  # not an answer of `asyncio.run`, which makes a text of each
+    unreadable = asyncio.run(_read(task, jobs, [line for _, _, line in rows]))
+    if claim is not None and unreadable is not None:
+        jobs.rows.clear()
     try:
-        outcomes, failure = do_jobs(task, claim, jobs)
+        ended = do_jobs(task, jobs)
     except OSError as error:
         raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
     name = task.staging.name(task.write_id, number, 0 if context is None else context.taskAttemptId())
-    known = outcomes
-    if task.results:
-        own = {job.id for job in jobs if job.keep_result is not None}
-        known = {job_id: each if job_id in own else each.for_queue() for job_id, each in outcomes.items()}
-    if claim is None:
-        staged = Staged(tuple(known[job.id] for job in jobs if job.id in known))
-    elif unreadable is None:
-        staged = Staged.of_range(claim, jobs, known)
-    else:
+    staged = ended.staged()
+    if claim is not None and unreadable is not None:
         staged = Staged(range_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
-    ended = None
-    if claim is not None and staged.is_final and not task.results and failure is None:
-        ended = end_of_range(claim, staged.outcomes, staged.left)
-    asyncio.run(_stage(task, name, staged.encode(), ended))
-    if failure is not None:
-        raise BatchTaskError(failure)
-    yield _answer(task, name, jobs, outcomes)
+    end = None
+    if claim is not None and staged.is_final and ended.failure is None:
+        end = end_of_range(claim, staged.outcomes, staged.left)
+    asyncio.run(_stage(task, name, staged.encode(), end))
+    if ended.failure is not None:
+        raise BatchTaskError(ended.failure)
+    yield pa.RecordBatch.from_pydict({"staged": [name]}, schema=ANSWER)
 
 
-async def _read(
-    task: BatchTask, claim: RangeClaim | None, lines: Sequence[bytes]
-) -> tuple[list[JobRecord], str | None]:
-    """Return the jobs, or why their segment cannot be read. First of all, check that the batch goes on.
+async def _read(task: BatchTask, jobs: ClaimedJobs, lines: Sequence[bytes]) -> str | None:
+    """Read the jobs of a partition. Return why their segment cannot be read. First, check that the batch goes on.
 
     Raises:
         BatchTaskError: the batch has ended, so that the outcomes would be lost; or this machine cannot tell.
@@ -132,23 +112,22 @@ async def _read(
             "an executor does not see the object that the driver has put beside the queue: the batch has ended,"
             " or the queue is in a file that only the driver's machine has"
         )
-    jobs: list[JobRecord] = []
-    if claim is None:
+    if jobs.claim is None:
         for line in lines:
             job = read_line(line)
             if isinstance(job, SetAside):
                 raise BatchTaskError(f"an executor cannot read a job of another version of jqueue: {job.reason}")
-            jobs.append(job)
-        return jobs, None
+            jobs.rows.append(job)
+        return None
     try:
         async with connect(task.staging.url, DirectQueue) as queue:
-            async for rows in queue.read_packed_range(claim):
-                jobs += [in_progress(job, claim.held) for job in rows]
+            async for rows in queue.read_packed_range(jobs.claim):
+                jobs.rows.extend(rows)
     except SegmentDamagedError as error:
-        return [], error.why
+        return error.why
     except JQueueError as error:
         raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
-    return jobs, None
+    return None
 
 
 async def _stage(task: BatchTask, name: str, content: bytes, ended: Operation | None) -> None:
@@ -160,24 +139,6 @@ async def _stage(task: BatchTask, name: str, content: bytes, ended: Operation | 
                 await queue.apply(ended)
         except JQueueError as error:
             logger.info("the driver will end a range, as a task could not: %s", error)
-
-
-def _answer(task: BatchTask, name: str, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> pa.RecordBatch:
-    """Return the name of the staged object; with results, beside each job that is done."""
-    if not task.results:
-        return pa.RecordBatch.from_pylist([{"staged": name}], schema=RESULTS)
-    rows = [
-        {
-            "job_id": job.id,
-            "entrypoint": job.entrypoint,
-            "attempt": job.attempt,
-            "result": None if each.result is None else json_text(each.result),
-            "staged": name,
-        }
-        for job in jobs
-        if (each := outcomes.get(job.id)) is not None and each.kind == "done"
-    ]
-    return pa.RecordBatch.from_pylist(rows, schema=RESULTS)
 
 
 def parts_of(spark: SparkSession, partitions: int | None) -> int:
@@ -192,11 +153,8 @@ def parts_of(spark: SparkSession, partitions: int | None) -> int:
         ) from None
 
 
-def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask, results: str | None) -> list[str]:
+def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask) -> list[str]:
     """Do jobs on executors, and return the names of the objects with their outcomes.
-
-    With a place for results, executors write them there as Parquet. Spark commits them when all tasks have succeeded,
-    those of one attempt for each partition, and these attempts are returned.
 
     If an error or an interrupt ends the wait for them, Spark is told to stop.
 
@@ -205,19 +163,12 @@ def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask, r
         held: the claims. Each range makes a partition.
         number: number of partitions of the other jobs; the first partition has the first jobs.
         task: does the jobs of a partition.
-        results: path of a folder for results; None for no results.
     """
     singles, number = len(held.jobs), min(number, len(held.jobs))
     numbers = [*(place * number // singles for place in range(singles)), *range(number, number + len(held.ranges))]
     lines = [*(encode_job(record_of(job)) for job in held.jobs), *(pickle.dumps(claim) for claim in held.ranges)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
     with tagged(spark, task.write_id):
-        schema = from_arrow_schema(RESULTS)
         lots = spark.createDataFrame(table).repartitionById(number + len(held.ranges), "partition")
-        answers = lots.mapInArrow(partial(do_partition, task), schema)
-        if results is None:
-            return [row.staged for row in answers.collect()]
-        folder = f"{results}/batch={task.write_id}"
-        answers.write.parquet(folder)
-        written = spark.read.schema(schema).parquet(folder)
-        return [row.staged for row in written.select("staged").distinct().collect()]
+        answers = lots.mapInArrow(partial(do_partition, task), from_arrow_schema(ANSWER))
+        return [row.staged for row in answers.collect()]

@@ -7,6 +7,7 @@ by one, and their rows go through the driver.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from jqueue.connect import connect
@@ -14,7 +15,7 @@ from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import JobNotFoundError, JQueueError
-from jqueue.domain.job import Claim
+from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
@@ -22,7 +23,7 @@ from jqueue.domain.operations.codec import AllOrNothing
 from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.lookups import HeldBy, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
-from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, RangeClaim, RangeFailure
+from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, RangeClaim, RangeFailure, in_progress
 from jqueue.spark.claims.outcomes import Outcome
 
 DEADLINE = 60.0
@@ -93,6 +94,50 @@ async def claims_held_by(queue: DirectQueue, prefix: str) -> list[Job | RangeCla
     return [*jobs, *ranges]
 
 
+@dataclass(frozen=True)
+class ClaimedJobs:
+    """The jobs of a partition of a batch, in order.
+
+    Attributes:
+        rows: the jobs: as they were claimed by themselves, or the rows of a range as they were before its claim.
+        claim: the claim of the range; None if there is none.
+    """
+
+    rows: list[JobRecord]
+    claim: RangeClaim | None = None
+
+    def job(self, place: int) -> JobRecord:
+        """Return a job as it is claimed."""
+        row = self.rows[place]
+        return row if self.claim is None else in_progress(row, self.claim.held)
+
+    @property
+    def failures(self) -> int:
+        """Number of failures that the claim of a range adds to those of its rows."""
+        return 0 if self.claim is None else self.claim.held.failures
+
+    @property
+    def claim_timeout(self) -> float | None:
+        """Seconds that the claims last without a heartbeat."""
+        return self.rows[0].claim_timeout if self.claim is None else self.claim.held.claim_timeout
+
+    async def look(self, queue: DirectQueue) -> tuple[set[str], set[str]]:
+        """Return the ids of the jobs whose claims are lost, and of jobs that were cancelled, by a look at the queue.
+
+        Raises:
+            StorageError: the queue could not be read.
+        """
+        view, claim = await queue.view(), self.claim
+        if claim is not None:
+            held = view.header.ranges.get(claim.id)
+            if held is None or held.claims != claim.attempt:
+                return {row.id for row in self.rows}, set()
+            return set(), set(held.cancelled)
+        now = {job.claim: job for job in view.records.values() if job.status is JobStatus.IN_PROGRESS}
+        lost = {row.id for row in self.rows if row.claim not in now}
+        return lost, {job.id for job in now.values() if job.cancel_requested}
+
+
 class Held(list[Job | RangeClaim]):
     """The claims of one batch: jobs that were claimed one by one, and ranges."""
 
@@ -142,7 +187,7 @@ def end_of_job(job: Job, outcome: Outcome) -> Operation:
     """Return the operation that ends the claim on a single job. Its process has not ended, or a decision was made."""
     if outcome.kind != "done":
         failure = outcome.failure
-        return Nack(job.claim, failure.delay, failure.error, dead=failure.dead, charge=failure.charge)
+        return Nack(job.claim, failure.delay, failure.error, failure.dead, failure.charge, traceback=failure.traceback)
     ack = Ack(job.claim, outcome.result, outcome.keep_result)
     return AllOrNothing((*outcome.enqueues, ack)) if outcome.added else ack
 

@@ -6,7 +6,7 @@ costs that job alone. `Staged` is the one format in which outcomes wait in an ob
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -18,18 +18,17 @@ from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import cut_error
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import decode_operation, encode_operation
-from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.segments import RangeClaim, RangeFailure
-from jqueue.worker.retries import CANCELLED
+from jqueue.domain.segments import RangeFailure
+from jqueue.worker.retries import Decision
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
 """The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
 
 PROCESS_ENDED = ("killed", "overdue")
 
-NOT_KEPT = 0.0
-"""The `keep_result` of an outcome whose result is passed on, and not kept by the queue."""
+_KINDS: Mapping[str, OutcomeKind] = {"failed": "retried"}
+"""The kinds that workers call otherwise."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -43,6 +42,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         keep_result: seconds to keep the result of a job that was enqueued without `keep_result`.
         delay: seconds until the next try.
         error: the error it failed with, cut.
+        traceback: frames of the error's traceback.
         added: the enqueues of the commit of its ack, each encoded.
     """
 
@@ -53,6 +53,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     keep_result: float | None = None
     delay: float | None = None
     error: str | None = None
+    traceback: str | None = None
     added: tuple[msgspec.Raw, ...] = ()
 
     @property
@@ -60,9 +61,12 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         """The claim that it ends."""
         return Claim(self.job_id, self.attempt)
 
-    def for_queue(self) -> Outcome:
-        """Return it without a result that the queue does not keep."""
-        return replace(self, result=None, keep_result=None) if self.keep_result == NOT_KEPT else self
+    @classmethod
+    def decided(cls, claim: Claim, decision: Decision) -> Outcome:
+        """Return the outcome of a job about which a worker's handler, or its options, have decided."""
+        kind: Any = _KINDS.get(decision.kind, decision.kind)
+        error = None if decision.error is None else cut_error(decision.error)
+        return cls(*claim, kind, delay=decision.delay, error=error, traceback=decision.traceback)
 
     @classmethod
     def of_failure(cls, claim: Claim, failure: RangeFailure) -> Outcome:
@@ -71,13 +75,14 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         kind: OutcomeKind = "dead" if failure.dead else "retried"
         if not failure.dead and not failure.charge:
             kind = "handed_back" if delay is None else "snoozed"
-        return cls(*claim, kind, delay=delay, error=None if failure.error is None else cut_error(failure.error))
+        error = None if failure.error is None else cut_error(failure.error)
+        return cls(*claim, kind, delay=delay, error=error, traceback=failure.traceback)
 
     @property
     def failure(self) -> RangeFailure:
         """The failure of a job that is not done."""
         charge = self.kind not in ("snoozed", "handed_back")
-        return RangeFailure(self.error, self.delay, dead=self.kind == "dead", charge=charge)
+        return RangeFailure(self.error, self.delay, self.kind == "dead", charge, self.traceback)
 
     @property
     def enqueues(self) -> list[Operation]:
@@ -85,29 +90,18 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         return [decode_operation(bytes(each)) for each in self.added]
 
 
-def outcome_of(operations: Sequence[Operation]) -> Outcome:
-    """Return the outcome that operations describe: the last one ends the claim of a job, the others enqueue jobs.
-
-    Args:
-        operations: prepared, so that the last one names a claim; the enqueues as they were given.
+def encoded_enqueues(companions: Iterable[Operation]) -> tuple[msgspec.Raw, ...]:
+    """Return the operations of the commit of an ack, each encoded.
 
     Raises:
-        InvalidJobError: they do anything else.
+        InvalidJobError: one of them does not enqueue a job.
     """
-    *others, last = operations
-    if not isinstance(last, Ack | Nack) or not isinstance(last.job, Claim):
-        raise InvalidJobError("the last operation must be the ack or the nack of a job")
     added = []
-    for other in others:
+    for other in companions:
         if not isinstance(other, Enqueue) or not isinstance(other.payload, bytes | bytearray | memoryview):
             raise InvalidJobError("in a batch on Spark, on_ack takes only Enqueue(...), with a payload given as bytes")
         added.append(encoded_enqueue(other))
-    if isinstance(last, Ack):
-        seconds = None if last.keep_result is None else to_seconds("keep_result", last.keep_result)
-        return Outcome(*last.job, "done", result=last.result, keep_result=seconds, added=tuple(added))
-    failure = RangeFailure(last.error, last.delay, dead=last.dead, charge=last.charge)
-    outcome = Outcome.of_failure(last.job, failure)
-    return replace(outcome, kind="cancelled") if last.error == CANCELLED.error and not last.dead else outcome
+    return tuple(added)
 
 
 def encoded_enqueue(enqueue: Enqueue) -> msgspec.Raw:
@@ -138,28 +132,10 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     jobs: tuple[JobRecord, ...] = ()
     unread: dict[str, str] = {}
 
-    @classmethod
-    def of_range(cls, claim: RangeClaim, jobs: Sequence[JobRecord], outcomes: Mapping[str, Outcome]) -> Staged:
-        """Return the outcomes of a range, given its jobs in order. Jobs without an outcome are handed back."""
-        last = len(jobs)
-        while last and jobs[last - 1].id not in outcomes:
-            last -= 1
-        known = [outcomes.get(job.id) or Outcome(*job.claim, "handed_back") for job in jobs[:last]]
-        others = tuple(each for each in known if each.kind != "done" or each.added)
-        ended = {each.job_id for each in others if each.kind in PROCESS_ENDED}
-        open_jobs = tuple(job.evolve(payload=b"", payload_object=None) for job in jobs[:last] if job.id in ended)
-        return cls(others, claim.id, last - len(others), len(jobs) - last, open_jobs)
-
     @property
     def all_done(self) -> int:
         """Number of all done jobs, also of jobs that enqueue others."""
         return self.done + sum(outcome.kind == "done" for outcome in self.outcomes)
-
-    def without_done(self) -> Staged:
-        """Return the outcomes without those of done jobs. Of a range with a done job, none is left."""
-        if self.range_id is not None:
-            return Staged() if self.all_done else self
-        return replace(self, outcomes=tuple(each for each in self.outcomes if each.kind != "done"))
 
     @property
     def is_final(self) -> bool:
