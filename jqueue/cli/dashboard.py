@@ -254,7 +254,7 @@ async def _serve(
         store = QueueHealth(name_of(queue), queue.options.entropy)
         probes = Probes(queue, store, lambda: phase, lambda: {"clients": service.clients}, service.look)
         stack.enter_context(observed(queue, probes))
-        if health is not None and (exporter := await open_probes(stack, health, probes, None)) is not None:
+        if health is not None and (exporter := await open_probes(stack, health, [probes], None)) is not None:
             await stack.enter_async_context(exporter.watch(queue, broker=service))
         try:
             with waiting_for(name):

@@ -1,4 +1,4 @@
-"""`jqueue worker app:worker URL`: runs the worker of a program on a queue, until it is told to stop.
+"""`jqueue worker app:worker URL...`: runs the worker of a program on its queues, until it is told to stop.
 
 Errors of the program are shown without our own frames. The log goes to the standard error: coloured in a terminal,
 plain in a pipe, or JSON.
@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -49,6 +49,7 @@ from jqueue.formats.queue import StoreQueue
 from jqueue.ports.log import Logger, logger_of, printable_lines
 from jqueue.ports.storage import describe
 from jqueue.runtime.system import process_name
+from jqueue.runtime.tasks import all_at_once
 from jqueue.worker import Worker
 from jqueue.worker.handler_options import WorkerSettings
 from jqueue.worker.queue_health import SILENCE_LIMIT, log_silence, name_of, raise_if_final
@@ -223,6 +224,8 @@ def worker(
     context: typer.Context,
     target: Annotated[str, argument("MODULE:WORKER", "Module and name of the worker, such as app:worker.")],
     url: URL,
+    others: Annotated[list[str] | None, argument("URLS", "URLs of further queues for the same worker.")] = None,
+    *,
     concurrency: Annotated[int | None, option("NUMBER", HELP["concurrency"], min=1)] = None,
     grace: Annotated[float | None, option("SECONDS", HELP["grace"], min=0)] = None,
     give_up_after: Annotated[float | None, option("SECONDS", HELP["give_up_after"], min=0)] = None,
@@ -256,12 +259,12 @@ def worker(
         LogFormat, typer.Option(help="Format of the log: text, or json with one object a line.")
     ] = "text",
 ) -> None:
-    """Run the worker of a program on a queue.
+    """Run the worker of a program on a queue, or on several.
 
     SIGTERM, SIGHUP or Ctrl-C stops it: it claims no more jobs, gives running jobs the grace period to finish, hands
     the rest back, and exits with 0. A second signal stops it at once.
 
-    Exits with 1 if jobs died during a run with --drain, and with 2 if the queue cannot be used.
+    Exits with 1 if jobs died during a run with --drain, and with 2 if a queue cannot be used.
     """
     if processes or reload:
         with log_to_stderr(log_level, "", log_format):
@@ -275,8 +278,8 @@ class Program(NamedTuple):
     """A worker, and what its command runs it with."""
 
     worker: Worker
-    queue: Mapping[str, Any]
-    """Arguments of `connect`."""
+    queues: Sequence[Mapping[str, Any]]
+    """Arguments of `connect` for each of its queues."""
     formatter: logging.Formatter
     """Of its log."""
 
@@ -294,8 +297,13 @@ def find_program(options: Mapping[str, Any]) -> Program:
     with log_to_stderr(options["log_level"], options["target"], options["log_format"]) as formatter:
         worker = find_worker(options["target"])
     gc.freeze()  # the modules of the program stay until the end: the garbage collector need not look at them
-    queue = {name: options[name] for name in ("url", "create", "must_exist", "poll_interval")}
-    return Program(worker, {name: value for name, value in queue.items() if value not in (None, False)}, formatter)
+    shared = {name: options[name] for name in ("create", "must_exist", "poll_interval")}
+    shared = {name: value for name, value in shared.items() if value not in (None, False)}
+    return Program(worker, [{"url": url, **shared} for url in _urls_of(options)], formatter)
+
+
+def _urls_of(options: Mapping[str, Any]) -> list[str]:
+    return [options["url"], *(options.get("others") or ())]
 
 
 def supervise(run: Callable[..., int], options: Mapping[str, Any]) -> int:
@@ -312,7 +320,7 @@ def supervise(run: Callable[..., int], options: Mapping[str, Any]) -> int:
     processes, reload = options["processes"], options["reload"]
     if not processes and not reload:
         return run(options)
-    if processes and processes > 1 and options["url"].lower().startswith("memory:"):
+    if processes and processes > 1 and any(url.lower().startswith("memory:") for url in _urls_of(options)):
         raise RefusedError("an in-memory queue is visible only to its own process: --processes needs a file or a store")
     changes = changes_in(Path.cwd()) if reload else None
     final = {0, SOME_DIED} if options["drain"] else {0}
@@ -342,7 +350,7 @@ def run_worker(
         typer.Exit: its module cannot be imported. The error has been printed.
     """
     given = {name: value for name, value in options.items() if value is not None and value is not False}  # 0 is a value
-    worker, arguments, formatter = find(options)
+    worker, several, formatter = find(options)
     try:
         settings = {field.name: given[field.name] for field in fields(WorkerSettings) if field.name in given}
         worker.settings = replace(worker.settings, **settings)
@@ -352,7 +360,7 @@ def run_worker(
                 host, _, port = health.rpartition(":")
                 health = f"{host}:{int(port) + number - 1 if int(port) else 0}"
             worker.settings = replace(worker.settings, name=f"{worker.settings.name}-{number}", health=health)
-        queue = connect(**arguments)
+        queues = [connect(**arguments) for arguments in several]
     except (InvalidURLError, InvalidJobError, ImportError) as error:
         raise RefusedError(str(error)) from None
     is_own, problems = options.get("is_own", True), list[str]()
@@ -363,7 +371,7 @@ def run_worker(
     renew = RENEW if options["processes"] or options["reload"] else 0
     runner = asyncio.Runner()
     try:
-        status = runner.run(serve(worker, queue, fail, usable, drain=options["drain"], renew=renew, is_own=is_own))
+        status = runner.run(serve(worker, queues, fail, usable, drain=options["drain"], renew=renew, is_own=is_own))
     finally:
         if not asyncio.all_tasks(runner.get_loop()):  # it would wait for handlers that do not stop
             runner.close()
@@ -374,7 +382,7 @@ def run_worker(
 
 async def serve(
     worker: Worker,
-    queue: BlobQueue | StoreQueue,
+    queues: Sequence[BlobQueue | StoreQueue],
     fail: Callable[[str], object],
     usable: Callable[[], object] = lambda: None,
     *,
@@ -386,9 +394,9 @@ async def serve(
 
     Args:
         worker: the worker.
-        queue: its queue.
+        queues: its queues.
         fail: prints or logs the error that ends the worker.
-        usable: called after the first look at the queue.
+        usable: called after the first look at the queues.
         drain: True to end when no job is ready.
         renew: added to the status if another worker must take the place of this one.
         is_own: True if the process ends with the worker. Otherwise, the program that has called it goes on.
@@ -396,16 +404,18 @@ async def serve(
     status, stopped = 0, asyncio.Event()
     with handle_signals(stopped.set):
         try:
-            look = asyncio.create_task(_log_queue(queue, worker.handlers))
+            looks = all_at_once(*(_log_queue(queue, worker.handlers) for queue in queues))
+            look = asyncio.create_task(looks)
             await asyncio.wait([look, asyncio.create_task(stopped.wait())], return_when=asyncio.FIRST_COMPLETED)
             if not stopped.is_set():
                 look.result()
                 usable()
-                report = await worker.run(queue, drain=drain)
+                report = await worker.run(*queues, drain=drain)
                 status = (SOME_DIED if drain and report.dead else 0) + (renew if report.worn else 0)
         except (JQueueError, ImportError) as error:
             status, is_final = UNUSABLE, isinstance(error, StorageFatalError)
-            fail(f"{name_of(queue)} cannot be used: {error}" if is_final else str(error))
+            which = name_of(queues[0]) if len(queues) == 1 else "a queue of the worker"
+            fail(f"{which} cannot be used: {error}" if is_final else str(error))
         left = asyncio.all_tasks() - {asyncio.current_task()}
         await end_tasks(left)
         if not all(task.done() for task in left):

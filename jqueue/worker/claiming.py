@@ -4,6 +4,9 @@ At most one claim is under way. While there is work, a claim is sent at the mome
 queue that commits all calls of one moment together then needs one commit for both. A long poll that was begun with few
 free slots is ended and begun anew once twice as many are free. What it has claimed by then is done.
 
+A worker on several queues claims from each by itself. A claim takes its slots before it is sent. A queue that has no
+jobs, or does not answer, keeps no slots: it is waited for by a call that claims nothing.
+
 A worker whose only entrypoint has batches claims one batch at a time, or several small ones: as many jobs as it has
 free slots. A batch fills one slot, whatever its size.
 """
@@ -20,7 +23,7 @@ from jqueue.domain.operations.lookups import PATIENCE, HeldJobs, LookAtHeld
 from jqueue.domain.printable import counted
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.observer import Observer, SupportsObservers
-from jqueue.ports.queue import Wait
+from jqueue.ports.queue import SupportsPeek, Wait
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
 from jqueue.runtime.tasks import to_the_end
@@ -39,6 +42,8 @@ begun anew, as the first, when a call to the store fails; and none is on a queue
 POLL_INTERVAL = 1.0
 """Seconds between two dequeues of a queue that has no long poll."""
 
+SLOW = 5.0
+"""Seconds for which a claim may keep slots from the other queues of a worker while its queue does not answer."""
 
 CALLS = "claiming jobs"
 
@@ -64,46 +69,54 @@ class Claimer(Observer):
 
     async def run(self) -> None:
         """Claim until cancelled, or, to drain, until nothing is left to do. A worn worker ends once it has no jobs."""
-        state = self._state
-        found_all = answered = False  # found_all: the last claim left nothing to claim
+        state, slots = self._state, self._state.slots
+        # found_all: the last claim left nothing to claim. is_slow: a call has failed, and no claim has succeeded since.
+        found_all = answered = is_slow = False
         while True:
-            if state.worn is not None:
-                if state.is_idle:
-                    state.end_run()
+            if slots.worn is not None:
+                if slots.is_idle:
+                    slots.end_run()
                 await state.more.wait()
                 continue
             names = self._names()
-            is_last_try = state.drain and state.is_idle
-            if state.room <= 0 or not names:
+            is_last_try = state.drain and slots.is_idle
+            waits = found_all and not is_last_try
+            if not names or (state.room <= 0 and not (waits and self._is_one_of_several)):
                 if is_last_try:
                     logger.warning("the drain ends: all slots are taken by handlers that ignored the order to stop")
                     return
                 await state.more.wait()
                 found_all = False
                 continue
-            asked = self._room(names)
-            claim = self._wait if found_all and not is_last_try else self._claims.claim
+            asked = 1 if is_slow and self._is_one_of_several else self._room(names)
             found_all = False
             try:
-                jobs = await claim(names, asked)
+                jobs = await (self._wait(names, asked) if waits else self._claim(names, asked, is_slow))
             except NotLoadedError:
                 continue  # the queue answered, and logged why it sets these jobs aside: there may be others
             except RETRIED_ERRORS as error:
                 if not answered:
                     raise_if_final(error)
+                is_slow = True
                 await asyncio.sleep(state.health.failed(CALLS, error))
-                self._poll = LONG_POLL  # one that is longer would show only after a while that the queue answers again
+                found_all = self._is_one_of_several
+                # A longer poll would show only after a while that the queue answers again.
+                self._poll = POLL_INTERVAL if self._is_one_of_several else LONG_POLL
                 continue
             if jobs is None:
                 continue
-            answered = True
+            answered, is_slow = True, is_slow and waits
             state.health.answered(CALLS)
             if jobs:
                 self._patience = PATIENCE
+                slots.turn_of(state)
                 self._begin(jobs, len(jobs) >= asked)
-            elif is_last_try and state.is_idle:
-                if not self._may_get_back and not await self._may_be_revoked(names):
+            elif is_last_try and slots.is_idle:
+                is_over = not self._may_get_back and not await self._may_be_revoked(names)
+                if is_over and slots.is_drained(state):
                     return
+                while state in slots.drained:
+                    await state.more.wait()  # for jobs of another queue, whose handlers may add jobs here
                 self._may_get_back = False  # jobs of a cancelled poll are handed back by now, for another try
             found_all = len(jobs) < asked
 
@@ -124,6 +137,24 @@ class Claimer(Observer):
             logger.info("the drain ends, and other workers hold %s", counted(held.jobs, "job"))
         return False
 
+    @property
+    def _is_one_of_several(self) -> bool:
+        return len(self._state.slots.turns) > 1
+
+    async def _claim(self, names: Sequence[str], asked: int, is_slow: bool) -> list[Job]:
+        """Claim jobs that are ready now. Among several queues, the claim takes its slots first."""
+        if not self._is_one_of_several:
+            return await self._claims.claim(names, asked)
+        state = self._state
+        state.claiming = min(asked, state.room)
+        state.slots.free -= state.claiming
+        try:
+            return await self._claims.claim(names, asked, None if is_slow else SLOW)
+        finally:
+            state.slots.free += state.claiming
+            state.claiming = 0
+            state.slots.wake_others(state)
+
     def _names(self) -> Sequence[str]:
         """Return the entrypoints to claim jobs of: all but those of batches that claim for themselves."""
         return tuple(name for name in self._state.handlers if name not in self._state.filling)
@@ -135,16 +166,21 @@ class Claimer(Observer):
         return min(free if batch is None else max(batch, free // batch * batch), self._claims.limit)
 
     async def _wait(self, names: Sequence[str], asked: int) -> list[Job] | None:
-        """Claim jobs as soon as there are any. None if the wait was ended in vain, as a new claim could have more."""
+        """Claim jobs as soon as there are any. None if the wait was ended in vain, as a new claim could have more.
+
+        Among several queues, this claims nothing, and returns None once jobs are ready.
+        """
         state = self._state
-        if not state.queue.capabilities.wait:
+        looks_only = self._is_one_of_several
+        if not (isinstance(state.queue, SupportsPeek) if looks_only else state.queue.capabilities.wait):
             with suppress(TimeoutError):
                 await asyncio.wait_for(state.more.wait(), POLL_INTERVAL)
             return None
         self._is_blind = False
         with observed(state.queue if self._poll > LONG_POLL else None, self):
             wait = Wait(self._poll)
-            poll = asyncio.create_task(self._claims.wait(names, asked, wait), name="jqueue-worker-poll")
+            call = self._look if looks_only else self._claims.wait
+            poll = asyncio.create_task(call(names, asked, wait), name="jqueue-worker-poll")
             poll.add_done_callback(lambda _: state.more.set())
             try:
                 while not poll.done():
@@ -156,16 +192,22 @@ class Claimer(Observer):
                 with suppress(asyncio.CancelledError):  # another one: the first is raised below
                     await to_the_end(asyncio.wait([poll]))
                 if not poll.cancelled() and poll.exception() is None:  # it was answered at this very moment
-                    self._begin(poll.result(), False)
+                    self._begin(poll.result() or [], False)
                 raise
         if poll.cancelled():
-            self._may_get_back = True
+            self._may_get_back = not looks_only
             return None
         jobs = poll.result()
-        if wait.ended and not jobs:
+        if jobs is None or (wait.ended and not jobs):
             return None
         self._poll = LONG_POLL if jobs else min(self._longest_poll, 2 * self._poll)
         return jobs
+
+    async def _look(self, names: Sequence[str], _: int, wait: Wait) -> list[Job] | None:
+        """Wait until jobs are ready, without claiming them. Return an empty list if there are none."""
+        queue = self._state.queue
+        assert isinstance(queue, SupportsPeek)
+        return None if await queue.until_ready(names, wait=wait) else []
 
     def store_called(self, call: str, seconds: float, error: BaseException | None) -> None:
         """Begin a long poll anew, with a call that shows soon if the queue does not answer."""
@@ -177,6 +219,6 @@ class Claimer(Observer):
         """True if a new long poll could claim twice as many jobs or others, before an end, or if blind."""
         names = self._names()
         state = self._state
-        if self._is_blind or names != polled or (state.drain and state.is_idle) or state.worn is not None:
+        if self._is_blind or names != polled or (state.drain and state.slots.is_idle) or state.slots.worn is not None:
             return True
-        return self._room(names) >= 2 * asked
+        return not self._is_one_of_several and self._room(names) >= 2 * asked

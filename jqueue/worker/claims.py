@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ from jqueue.domain.errors import (
     SegmentDamagedError,
     UnknownOutcomeError,
 )
-from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
+from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.ends import Nack
@@ -29,7 +29,7 @@ from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import CHUNK_ROWS, RangeClaim, RangeFailure
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.queue import JobQueue, SupportsRanges, Wait
+from jqueue.ports.queue import SupportsRanges, Wait
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_name
 from jqueue.worker.executions import HeldJob
@@ -83,7 +83,7 @@ class Claims:
 
     # Claiming
 
-    async def claim(self, names: Sequence[str], count: int) -> list[Job]:
+    async def claim(self, names: Sequence[str], count: int, deadline: float | None = None) -> list[Job]:
         """Claim up to `count` jobs that are ready now. Fewer than that only if no more are ready."""
         jobs: list[Job] = []
         for name in names if self._ranges else ():
@@ -95,7 +95,9 @@ class Claims:
                     self._singles_first[name] = LEAST
                 jobs += self._hand_out(name, count - len(jobs))
             if len(jobs) < count:
-                more = await self._queue.dequeue(names, batch_size=count - len(jobs), **self._options)
+                more = await self._queue.dequeue(
+                    names, batch_size=count - len(jobs), deadline=deadline, **self._options
+                )
                 self._singles_first[name] -= len(more)
                 jobs += more
         except BaseException:  # nobody receives the jobs
@@ -189,13 +191,11 @@ class Claims:
         ranges = {each.claim.id: each for each in self._ranges}
         claims = [job.claim for job in jobs if self._find(job) is None]
         claims += [each.claim.claim for each in ranges.values()]
-        lots: list[tuple[JobQueue, list[Claim]]] = []
-        for queue, several in self._by_queue(claims).items():
-            lots += [(queue, several[start : start + self.limit]) for start in range(0, len(several), self.limit)]
-        calls = [queue.heartbeat_many(lot, deadline=deadline) for queue, lot in lots]
+        lots = [claims[start : start + self.limit] for start in range(0, len(claims), self.limit)]
+        calls = [self._queue.heartbeat_many(lot, deadline=deadline) for lot in lots]
         answers: list[JobNotFoundError] = []
         failed: dict[str, Exception] = {}
-        for (_, lot), answer in zip(lots, await asyncio.gather(*calls, return_exceptions=True), strict=True):
+        for lot, answer in zip(lots, await asyncio.gather(*calls, return_exceptions=True), strict=True):
             if isinstance(answer, RETRIED_ERRORS):
                 failed.update((claim.job_id, answer) for claim in lot)
             elif isinstance(answer, BaseException):
@@ -221,15 +221,6 @@ class Claims:
                 errors += [ClaimLostError(*job.claim) for job in claimed.undecided]
                 self._lose(claimed, "another worker has them, or they were removed")
         return errors, failed
-
-    def _by_queue(self, claims: Iterable[Claim]) -> dict[JobQueue, list[Claim]]:
-        """Return the claims by their queues: a QueueSet has several."""
-        owners_of = getattr(self._queue, "owners_of", lambda claim: [self._queue])
-        lots: dict[JobQueue, list[Claim]] = {}
-        for claim in claims:
-            for queue in owners_of(claim):
-                lots.setdefault(queue, []).append(claim)
-        return lots
 
     def lose(self, job: Job) -> None:
         """Note that the claim on a job is lost. Nothing more is sent for the range that it may be in."""

@@ -198,7 +198,7 @@ class Handler(Generic[P, R_co]):
         """
         queues = {id(queue): queue for queue in self.queues()}
         if len(queues) != 1:
-            why = "its router is in workers with different queues" if queues else "none was given, and none is bound"
+            why = "its worker has several, or its workers have" if queues else "none was given, and none is bound"
             raise TypeError(
                 f"the handler {self.entrypoint!r} needs a queue: {why}. Give it to each call, as in "
                 f"`{self.__name__}.using(queue).enqueue(...)`, or once: `worker.bind(queue)`. {A_QUEUE}"

@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from jqueue.domain.printable import printable
 from jqueue.ports.log import Logger, logger_of
@@ -19,13 +19,13 @@ HELD = 5.0
 """Seconds without a turn of the event loop after which the worker warns, as soon as it has one."""
 
 
-async def watch_loop(executions: Collection[Execution], held: float = HELD) -> None:
+async def watch_loop(executions: Callable[[], Collection[Execution]], held: float = HELD) -> None:
     """Warn after each time for which the event loop stood still, until cancelled.
 
     A thread looks meanwhile where the loop is, as that cannot be told afterwards.
 
     Args:
-        executions: the calls of handlers that run.
+        executions: returns the calls of handlers that run.
         held: seconds without a turn after which it warns.
     """
     loop, thread, turn = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
@@ -45,7 +45,7 @@ async def watch_loop(executions: Collection[Execution], held: float = HELD) -> N
             await asyncio.sleep(tick)
             stood = loop.time() - before - tick
             if stood > held:
-                _warn(executions, stood, found[0])
+                _warn(executions(), stood, found[0])
             found[0] = ""
             turn.set()
     finally:

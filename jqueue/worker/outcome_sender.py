@@ -61,8 +61,8 @@ class OutcomeSender:
             while True:
                 while not state.unsent and not self._claims.due:
                     await state.has_outcomes.wait()
-                    if isinstance(state.failure, QueueClosedError):
-                        raise state.failure
+                    if isinstance(state.slots.failure, QueueClosedError):
+                        raise state.slots.failure
                 plain = self._take()
                 try:
                     again, error = await self._send(plain, min(MAX_BATCH, self._claims.limit))
@@ -109,7 +109,7 @@ class OutcomeSender:
         try:
             answer = await self._commit_once(end)
         except QueueClosedError as error:
-            state.fail(error)
+            state.slots.fail(error)
         except asyncio.CancelledError as error:  # by a program that ends
             end.uncertain = True
             self._refused(end, error)

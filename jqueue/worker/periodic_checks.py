@@ -61,6 +61,6 @@ def _warn_of_stuck(state: RunState) -> None:
         execution.warn(
             ": its handler still runs, %.0f s after it should have stopped; such handlers take %d of %d slots",
             state.loop.time() - since,
-            len(state.stuck),
+            state.slots.stuck,
             state.concurrency,
         )

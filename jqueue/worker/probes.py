@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jqueue.domain.errors import CASConflictError, JQueueError
@@ -98,14 +99,14 @@ class Probes(Observer):
 
 
 async def open_probes(
-    stack: AsyncExitStack, address: str, probes: Probes, exporter: PrometheusMetrics | None
+    stack: AsyncExitStack, address: str, probes: Sequence[Probes], exporter: PrometheusMetrics | None
 ) -> PrometheusMetrics | None:
     """Serve the probes until the stack is closed, with the metrics if their library is there.
 
     Args:
         stack: closes the listener.
         address: such as "127.0.0.1:8080".
-        probes: makes the pages.
+        probes: make the pages, one for each queue. The first page that says no is shown.
         exporter: of the metrics; None for a new one.
 
     Returns:
@@ -119,10 +120,17 @@ async def open_probes(
             from jqueue.telemetry.prometheus import PrometheusMetrics
 
             exporter = PrometheusMetrics(every=None)
-    pages = {"/healthz": PageMaker(probes.healthz), "/readyz": PageMaker(probes.readyz)}
+
+    async def page_of(make: Callable[[Probes], Awaitable[Page]]) -> Page:
+        pages = [await make(each) for each in probes]
+        return next((page for page in pages if page.status != 200), pages[0])
+
+    healthz, readyz = partial(page_of, Probes.healthz), partial(page_of, Probes.readyz)
+    pages = {"/healthz": PageMaker(healthz), "/readyz": PageMaker(readyz)}
     if exporter is not None:
         pages["/metrics"] = exporter.page()
     served = await stack.enter_async_context(listening(address, pages))
     logger.info("probes at http://%s: %s", served, ", ".join(pages))
-    stack.enter_context(observed(probes.queue, probes))
+    for each in probes:
+        stack.enter_context(observed(each.queue, each))
     return exporter

@@ -1,7 +1,9 @@
-"""One run of a worker on a queue: it opens everything, runs the parts side by side, and ends them in order.
+"""One run of a worker on its queues: it opens everything, runs the parts side by side, and ends them in order.
+
+Each queue has parts of its own: claims, outcomes, heartbeats, reports and checks. The slots are shared.
 
 The order of the end: claims stop; running handlers get their grace; the others are cancelled and their jobs are handed
-back; all outcomes reach the queue; the lifespan is closed; the queue is closed if it was opened here.
+back; all outcomes reach their queues; the lifespan is closed; the queues that were opened here are closed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jqueue._version import __version__
@@ -23,6 +27,7 @@ from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.queue import JobQueue, SupportsOffering, SupportsWorkers
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import process_mark, process_name
+from jqueue.runtime.tasks import all_at_once
 from jqueue.telemetry.exporters import observed
 from jqueue.worker.claiming import Claimer
 from jqueue.worker.claims import Claims
@@ -37,7 +42,7 @@ from jqueue.worker.outcome_sender import OutcomeSender
 from jqueue.worker.periodic_checks import check_regularly
 from jqueue.worker.processes import Processes
 from jqueue.worker.queue_health import check_writable, open_queue
-from jqueue.worker.run_state import RunReport, RunState
+from jqueue.worker.run_state import RunReport, RunState, Slots
 from jqueue.worker.signals import handle_signals
 from jqueue.worker.threads import Threads
 
@@ -50,6 +55,27 @@ HURRIED_SETTLE = 5.0
 """Seconds that a worker gets to send its last outcomes when it was told to stop at once."""
 
 
+@dataclass(eq=False)
+class QueueParts:
+    """The parts of a run that serve one queue.
+
+    Attributes:
+        queue: the queue.
+        state: the jobs that the worker has from there.
+        claims: their claims.
+        job_runner: does them.
+        claiming: the task that claims jobs.
+        sending: the task that sends their outcomes.
+    """
+
+    queue: JobQueue
+    state: RunState
+    claims: Claims
+    job_runner: JobRunner
+    claiming: asyncio.Task[None]
+    sending: asyncio.Task[None]
+
+
 class Run:
     """One run of a worker.
 
@@ -57,7 +83,7 @@ class Run:
         settings: the settings of the worker.
         handlers: its handlers, by entrypoint.
         crons: its cron entries.
-        queue: the queue whose jobs it does.
+        queues: the queues whose jobs it does, each once.
         drain: True to end when nothing is left to do.
         signals: True to stop at signals.
     """
@@ -67,27 +93,30 @@ class Run:
         settings: WorkerSettings,
         handlers: Mapping[str, Handler[..., Any]],
         crons: Sequence[Cron],
-        queue: JobQueue,
+        queues: Sequence[JobQueue],
         *,
         drain: bool,
         signals: bool,
     ) -> None:
         self._settings = settings
+        self._handlers = handlers
         self._crons = crons
-        self._queue = queue
+        self._queues = queues
         self._signals = signals
         self._loop = asyncio.get_running_loop()
-        self._state = RunState(settings, handlers, queue, drain=drain)
+        self._slots = Slots(settings)
+        self._states = [RunState(self._slots, handlers, queue, drain=drain) for queue in queues]
         self._stops = 0  # 1: it was told to stop; 2: at once
         self._phase = "opening"  # then "working", "closing"
         self._deaths: Deaths | None = None
         if settings.on_dead is not None:
-            self._deaths = Deaths(settings.on_dead, settings.show_errors, self._state.progress.set)
-        self._id = options_of(queue).entropy.new_id()[:13]
-        self._started = options_of(queue).clock.now().timestamp()
+            self._deaths = Deaths(settings.on_dead, settings.show_errors, self._slots.progress.set)
+        self._id = options_of(queues[0]).entropy.new_id()[:13]
+        self._started = options_of(queues[0]).clock.now().timestamp()
         self._task_of_all: asyncio.Task[RunReport] | None = None
         self._handles_signals = False
         self._interrupt: KeyboardInterrupt | None = None
+        self._parts: list[asyncio.Task[None]] = []
 
     @property
     def is_over(self) -> bool:
@@ -100,14 +129,14 @@ class Run:
         return "stopping" if self._phase == "working" and self._stops else self._phase
 
     @property
-    def queue_here(self) -> JobQueue | None:
-        """The queue of the run, for code on its event loop. Elsewhere, as in the thread of a handler, it is None."""
-        return self._queue if asyncio._get_running_loop() is self._loop else None
+    def queues_here(self) -> Sequence[JobQueue]:
+        """The queues of the run, for code on its event loop. Elsewhere, as in the thread of a handler, none."""
+        return self._queues if asyncio._get_running_loop() is self._loop else ()
 
     def stop(self) -> None:
         """Stop in order. A second call stops at once."""
         self._stops += 1
-        self._state.end_run()
+        self._slots.end_run()
         task = self._task_of_all
         hangs = self._phase == "opening" or (self._phase == "closing" and self._is_hurried)
         if task is not None and hangs and not task.cancelling():
@@ -137,7 +166,7 @@ class Run:
             return False
         self._interrupt = error
         self._stops = 2
-        self._state.end_run()
+        self._slots.end_run()
         return True
 
     async def perform(self) -> RunReport:
@@ -152,7 +181,7 @@ class Run:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 self._stops, cancelled = 2, error
-                self._state.progress.set()
+                self._slots.progress.set()
                 if not task.cancelling():
                     task.cancel()
         if self._interrupt is not None:
@@ -164,12 +193,14 @@ class Run:
         return task.result()
 
     def _report(self) -> RunReport:
-        worn = self._state.worn is not None and not self._stops
-        return RunReport(**self._state.outcomes, stuck=len(self._state.stuck), worn=worn)
+        worn = self._slots.worn is not None and not self._stops
+        outcomes: dict[str, int] = dict(self._slots.outcomes.items())
+        return RunReport(**outcomes, stuck=self._slots.stuck, worn=worn)
 
     async def _perform(self) -> RunReport:
         """Open everything, work, end in order, close everything, and log the report."""
-        self._state.health.expect_answer()
+        for state in self._states:
+            state.health.expect_answer()
         try:
             async with AsyncExitStack() as stack:
                 await self._open(stack)
@@ -182,19 +213,17 @@ class Run:
                 stack.callback(threads.shutdown)
                 if not self._stops:
                     self._phase = "working"
-                    claims = Claims(self._state)
-                    runner = JobRunner(self._state, claims, threads, processes, resources, self.interrupt)
-                    await self._work(claims, runner)
+                    await self._work(partial(self._serve, threads, processes, resources))
                 self._phase = "closing"
         finally:
-            failing = self._state.health.close()
+            failing = "".join([state.health.close() for state in self._states])
         report = self._report()
         logger.log(logging.ERROR if failing else logging.INFO, "%s stopped: %s%s", self._settings.name, report, failing)
         return report
 
     async def _open(self, stack: AsyncExitStack) -> None:
-        """Handle signals, serve the probes, and open and observe the queue."""
-        queue, settings, state = self._queue, self._settings, self._state
+        """Handle signals, serve the probes, and open and observe the queues."""
+        settings, slots = self._settings, self._slots
         if self._signals:
             self._handles_signals = stack.enter_context(handle_signals(self.stop))
         exporter = settings.metrics
@@ -202,69 +231,85 @@ class Run:
             from jqueue.worker.probes import Probes, open_probes  # loads an HTTP server
 
             def facts() -> dict[str, Any]:
-                return {"worker": state.name, "running": state.running, "slots": state.concurrency}
+                return {"worker": settings.name, "running": len(slots.executions), "slots": settings.concurrency}
 
-            probes = Probes(queue, state.health, lambda: self.phase, facts)
+            probes = [Probes(each.queue, each.health, lambda: self.phase, facts) for each in self._states]
             exporter = await open_probes(stack, settings.health, probes, exporter)
-        await open_queue(queue, stack, tuple(state.handlers))
-        await check_writable(queue)
-        if settings.tracing is not None:
-            settings.tracing.instrument(queue)
         if (deaths := self._deaths) is not None:
             stack.callback(deaths.close)
-            state.died = deaths.failed_here
-            for each in getattr(queue, "queues", (queue,)):
-                stack.enter_context(observed(each, deaths))
-        if exporter is not None:
-            await stack.enter_async_context(exporter.watch(queue, state))
+            slots.died = deaths.failed_here
+        for state in self._states:
+            queue = state.queue
+            await open_queue(queue, stack, tuple(self._handlers))
+            await check_writable(queue)
+            if settings.tracing is not None:
+                settings.tracing.instrument(queue)
+            stack.enter_context(observed(queue, deaths))
+            if exporter is not None:
+                await stack.enter_async_context(exporter.watch(queue, state))
 
-    async def _work(self, claims: Claims, job_runner: JobRunner) -> None:
-        """Claim, send outcomes and send heartbeats side by side, until stopped or drained; then end in order."""
-        queue, state = self._queue, self._state
+    async def _work(self, serve: Callable[[RunState, asyncio.TaskGroup], QueueParts]) -> None:
+        """Serve the queues side by side, until stopped or drained; then end in order."""
+        slots = self._slots
+        logger.info(
+            "%s started: up to %s at a time of %s",
+            self._settings.name,
+            counted(self._settings.concurrency, "job"),
+            ", ".join(self._handlers),
+        )
+        failure: Exception | None = None
+        cancelled: asyncio.CancelledError | None = None
+        async with asyncio.TaskGroup() as group:  # no part fails in it: see `_part`
+            self._begin(group, lambda: watch_loop(lambda: slots.executions), "loop-watch")
+            served = [serve(state, group) for state in self._states]
+            try:
+                while True:
+                    try:
+                        await slots.must_end.wait()
+                        failure = failure if cancelled else slots.failure
+                        self._stops = 2 if slots.failure else self._stops
+                        await self._end(group, served)
+                        break
+                    except asyncio.CancelledError as error:  # the end is begun anew, and hurries
+                        self._stops, cancelled = 2, error
+                        slots.end_run()
+            finally:
+                self._phase = "closing"
+                for part in self._parts:
+                    part.cancel()
+                for each in served:
+                    each.job_runner.close()
+        end = failure or cancelled
+        if end is not None:
+            raise end
+
+    def _serve(
+        self, threads: Threads, processes: Processes, resources: Any, state: RunState, group: asyncio.TaskGroup
+    ) -> QueueParts:
+        """Begin to claim jobs of a queue, to send their outcomes, and to send heartbeats."""
+        queue, claims = state.queue, Claims(state)
+        job_runner = JobRunner(state, claims, threads, processes, resources, self.interrupt)
         if isinstance(queue, SupportsWorkers):
             queue.attend(self._id, self._record, self._obey)
         if isinstance(queue, SupportsOffering):
             queue.offer()
-        logger.info(
-            "%s started: up to %s at a time of %s",
-            state.name,
-            counted(state.concurrency, "job"),
-            ", ".join(state.handlers),
-        )
         claimer, sender = Claimer(state, claims, job_runner.begin), OutcomeSender(state, claims, job_runner)
-        failure: Exception | None = None
-        cancelled: asyncio.CancelledError | None = None
-        async with asyncio.TaskGroup() as group:  # no part fails in it: see `_part`
+        claiming = self._begin(group, lambda: self._claim(state, claimer), "claims")
+        sending = self._begin(group, sender.run, "outcomes", is_last=True)
+        self._begin(group, lambda: check_regularly(state), "checks")
+        if queue.capabilities.heartbeat:
+            self._begin(group, lambda: send_heartbeats(state, claims, job_runner), "heartbeats")
+        if queue.capabilities.steps:
+            self._begin(group, lambda: state.reports.send(queue, claims.limit), "reports")
+        return QueueParts(queue, state, claims, job_runner, claiming, sending)
 
-            def begin(work: Callable[[], Awaitable[None]], name: str, *, is_last: bool = False) -> asyncio.Task[None]:
-                return group.create_task(self._part(work, is_last), name=f"jqueue-worker-{name}")
-
-            claiming = begin(lambda: self._claim(claimer), "claims")
-            parts = [begin(sender.run, "outcomes", is_last=True), begin(lambda: check_regularly(state), "checks")]
-            parts.append(begin(lambda: watch_loop(state.executions), "loop-watch"))
-            if queue.capabilities.heartbeat:
-                parts.append(begin(lambda: send_heartbeats(state, claims, job_runner), "heartbeats"))
-            if queue.capabilities.steps:
-                parts.append(begin(lambda: state.reports.send(queue, claims.limit), "reports"))
-            try:
-                while True:
-                    try:
-                        await state.must_end.wait()
-                        failure = failure if cancelled else state.failure
-                        self._stops = 2 if state.failure else self._stops
-                        await self._end(group, claiming, parts[0], claims, job_runner)
-                        break
-                    except asyncio.CancelledError as error:  # the end is begun anew, and hurries
-                        self._stops, cancelled = 2, error
-                        state.end_run()
-            finally:
-                self._phase = "closing"
-                for part in parts:
-                    part.cancel()
-                job_runner.close()
-        end = failure or cancelled
-        if end is not None:
-            raise end
+    def _begin(
+        self, group: asyncio.TaskGroup, work: Callable[[], Awaitable[None]], name: str, *, is_last: bool = False
+    ) -> asyncio.Task[None]:
+        """Begin a part of the run in a task of its own."""
+        part = group.create_task(self._part(work, is_last), name=f"jqueue-worker-{name}")
+        self._parts.append(part)
+        return part
 
     async def _part(self, work: Callable[[], Awaitable[None]], is_last: bool) -> None:
         """Do a part of the run until it is cancelled. If it returns or fails, the run must end.
@@ -282,14 +327,14 @@ class Run:
                     continue
                 raise
             except Exception as error:
-                self._state.fail(error)
-            self._state.end_run()
+                self._slots.fail(error)
+            self._slots.end_run()
             return
 
-    async def _claim(self, claimer: Claimer) -> None:
+    async def _claim(self, state: RunState, claimer: Claimer) -> None:
         """Set the limits and schedules that the handlers declare, then claim."""
-        await declare(self._queue, self._state.handlers.values(), self._crons, self._state.health)
-        await warn_of_unhandled_crons(self._queue, self._state.handlers)
+        await declare(state.queue, self._handlers.values(), self._crons, state.health)
+        await warn_of_unhandled_crons(state.queue, self._handlers)
         await claimer.run()
 
     def _record(self, at: float) -> WorkerRecord:
@@ -302,89 +347,96 @@ class Run:
             started=round(self._started, 3),
             at=round(at, 3),
             slots=self._settings.concurrency,
-            entrypoints=tuple(map(exact, self._state.handlers))[:ENTRYPOINTS_SHOWN],
+            entrypoints=tuple(map(exact, self._handlers))[:ENTRYPOINTS_SHOWN],
             version=__version__,
             mark=process_mark(int(pid)),
         )
 
     # The end
 
-    async def _end(
-        self,
-        group: asyncio.TaskGroup,
-        claiming: asyncio.Task[None],
-        sending: asyncio.Task[None],
-        claims: Claims,
-        job_runner: JobRunner,
-    ) -> None:
+    async def _end(self, group: asyncio.TaskGroup, served: Sequence[QueueParts]) -> None:
         """End the work in order. Only the claims are over before the handlers, and heartbeats go on until the end."""
-        queue, state, grace = self._queue, self._state, to_seconds("grace", self._settings.grace)
+        slots, grace = self._slots, to_seconds("grace", self._settings.grace)
         grace_ends = self._loop.time() + grace
-        claiming.cancel()
-        await asyncio.wait([claiming])
-        for execution in list(state.filling.values()):  # it waits for more jobs, and its handler has not begun
-            job_runner.stop(execution, "stop")
-        claims.close()
-        settling = group.create_task(self._settle(claiming), name="jqueue-worker-last-claim")
-        await self._end_handlers(job_runner, grace)
-        if isinstance(queue, SupportsWorkers):
-            queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
-        await self._wait_until(lambda: state.is_idle or sending.done() or self._is_hurried, SETTLE)
+        for each in served:
+            each.claiming.cancel()
+        await asyncio.wait([each.claiming for each in served])
+        for each in served:
+            for execution in list(each.state.filling.values()):  # it waits for more jobs; its handler has not begun
+                each.job_runner.stop(execution, "stop")
+            each.claims.close()
+        settling = [group.create_task(self._settle(each), name="jqueue-worker-last-claim") for each in served]
+        await self._end_handlers(served, grace)
+        for each in served:
+            if isinstance(each.queue, SupportsWorkers):
+                each.queue.leave(self._id)  # if the last outcomes need a commit, it removes the record
+
+        def is_over() -> bool:
+            return all(each.state.is_idle or each.sending.done() for each in served)
+
+        await self._wait_until(lambda: is_over() or self._is_hurried, SETTLE)
         if self._is_hurried:
-            await self._wait_until(lambda: state.is_idle or sending.done(), HURRIED_SETTLE)
-        if not state.is_idle:
+            await self._wait_until(is_over, HURRIED_SETTLE)
+        if not slots.is_idle:
             logger.error(
                 "%s ends, and the queue has not confirmed the outcomes of %s: unless they arrived, the claims become"
                 " stale and run again",
-                state.name,
-                counted(len(state.held), "job"),
+                self._settings.name,
+                counted(len(slots.held), "job"),
             )
-        if isinstance(queue, SupportsWorkers) and not self._is_hurried and not state.health.trouble:
-            with suppress(JQueueError):  # without an answer, the worker is shown as lost for an hour
-                await queue.remove_left(HURRIED_SETTLE)
+        await all_at_once(*(self._remove_record(each) for each in served))
         if (deaths := self._deaths) is not None:
             left = max(HURRIED_SETTLE, grace_ends - self._loop.time())
             await self._wait_until(lambda: not deaths.calls or self._is_hurried, left)
-        await asyncio.wait([settling])
+        await asyncio.wait(settling)
 
-    async def _settle(self, claiming: asyncio.Task[None]) -> None:
+    async def _remove_record(self, served: QueueParts) -> None:
+        """Remove the record of this worker, unless the queue is in trouble."""
+        if isinstance(served.queue, SupportsWorkers) and not self._is_hurried and not served.state.health.trouble:
+            with suppress(JQueueError):  # without an answer, the worker is shown as lost for an hour
+                await served.queue.remove_left(HURRIED_SETTLE)
+
+    async def _settle(self, served: QueueParts) -> None:
         """Wait until the jobs that a cancelled call may have claimed are handed back.
 
         A queue hands them back behind the calls that it has when the cancelled call ends. The first call here waits for
         that end, and the second one for the jobs.
         """
-        if not claiming.cancelled():
+        if not served.claiming.cancelled():
             return
-        names, seconds = tuple(self._state.handlers), HURRIED_SETTLE
+        seconds = HURRIED_SETTLE
         try:
             async with asyncio.timeout(seconds):
                 for _ in range(2):
-                    await self._queue.dequeue(names, batch_size=0, deadline=seconds)
+                    await served.queue.dequeue(tuple(self._handlers), batch_size=0, deadline=seconds)
         except Exception as error:
             logger.debug("the queue has not confirmed the end of a claim: %s", type(error).__name__)
 
-    async def _end_handlers(self, job_runner: JobRunner, grace: float) -> None:
+    async def _end_handlers(self, served: Sequence[QueueParts], grace: float) -> None:
         """Let handlers finish within the grace period, then cancel the others, and give back jobs that still run.
 
         Stuck handlers are not waited for: they have had their time.
         """
-        state = self._state
-        if state.executions and not self._is_hurried:
-            jobs = counted(sum(len(execution.jobs) for execution in state.executions), "job")
+        slots = self._slots
+        if slots.executions and not self._is_hurried:
+            jobs = counted(sum(len(execution.jobs) for execution in slots.executions), "job")
             logger.info("%s is stopping: waiting for %s, up to %g s", self._settings.name, jobs, grace)
-        await self._wait_until(lambda: not state.executions or self._is_hurried, grace)
-        if not state.executions and not state.stuck:
+        await self._wait_until(lambda: not slots.executions or self._is_hurried, grace)
+        if not slots.executions and not slots.stuck:
             return
-        for execution in list(state.executions):
-            job_runner.stop(execution, "stop")
-        await self._wait_until(lambda: not state.executions or self._is_hurried, state.cancel_grace)
+        for each in served:
+            for execution in list(each.state.executions):
+                each.job_runner.stop(execution, "stop")
+        cancel_grace = to_seconds("cancel_grace", self._settings.cancel_grace)
+        await self._wait_until(lambda: not slots.executions or self._is_hurried, cancel_grace)
         for _ in range(3):
             await asyncio.sleep(0)  # lets cancelled handlers end
-        for execution in {held.execution for held in state.held}:
-            job_runner.abandon(execution)
+        for each in served:
+            for execution in {held.execution for held in each.state.held}:
+                each.job_runner.abandon(execution)
 
     async def _wait_until(self, condition: Callable[[], bool], seconds: float) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not condition():
-                    await self._state.progress.wait()
+                    await self._slots.progress.wait()

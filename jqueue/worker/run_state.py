@@ -1,4 +1,4 @@
-"""The jobs that a worker holds, the slots that they take, and the number of outcomes: the state of a run."""
+"""The slots of a worker, and for each of its queues the jobs that it holds and the number of outcomes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,132 @@ class Signal(asyncio.Event):
         return True
 
 
+class Slots:
+    """The slots of a worker, which the queues of its run use in turn, and what ends the run of them all.
+
+    Args:
+        settings: the settings of the worker.
+
+    Attributes:
+        free: number of slots to claim jobs for. A claim takes slots while it is under way. A job or a batch takes a
+            slot from its claim until its handler has ended and its outcomes are sent. Below zero while outcomes that
+            were sent must be sent again.
+        turns: the states of the queues. The first is the next to get slots: it got jobs the longest time ago.
+        drained: the states of queues that had no jobs left when no handler ran any more.
+        worn: why the worker claims no more jobs and ends when those that it has are done; None if it goes on.
+        must_end: set when the run must end: it was told to stop, is drained, or has failed.
+        failure: the first error by which the run ends; None if there is none.
+        died: called with each job whose last attempt has certainly failed here.
+        progress: set when a handler has ended or outcomes have arrived.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.free: int = settings.concurrency
+        self.turns: list[RunState] = []
+        self.drained: set[RunState] = set()
+        self.worn: str | None = None
+        self._measured_at = 0.0
+        self.must_end: asyncio.Event = asyncio.Event()
+        self.failure: Exception | None = None
+        self.died: Callable[[HeldJob], None] = lambda held: None
+        self.progress: Signal = Signal()
+
+    @property
+    def outcomes(self) -> Counter[OutcomeKind]:
+        """Number of jobs so far, by outcome, of all queues."""
+        return sum((state.counts for state in self.turns), Counter[OutcomeKind]())
+
+    @property
+    def executions(self) -> set[Execution]:
+        """The calls of handlers that run, of all queues."""
+        return {execution for state in self.turns for execution in state.executions}
+
+    @property
+    def stuck(self) -> int:
+        """Number of handlers that go on although they were told to stop."""
+        return sum(len(state.stuck) for state in self.turns)
+
+    @property
+    def held(self) -> list[HeldJob]:
+        """The jobs whose claims are kept alive, of all queues."""
+        return [held for state in self.turns for held in state.held]
+
+    @property
+    def room(self) -> int:
+        """Number of slots to claim jobs for, within `max_jobs`."""
+        most = self.settings.max_jobs
+        if most is None:
+            return self.free
+        return min(self.free, most - self.outcomes.total() - len(self.held) - sum(each.claiming for each in self.turns))
+
+    @property
+    def is_idle(self) -> bool:
+        """True if all outcomes are in the queues and no handler runs, stuck ones aside."""
+        return all(state.is_idle for state in self.turns)
+
+    def wake(self) -> None:
+        """Wake the claims of all queues, in turn: more slots are free, or nothing is left to do."""
+        for state in self.turns:
+            state.more.set()
+
+    def wake_others(self, state: RunState) -> None:
+        """Wake the claims of the other queues: a claim has given slots back."""
+        for other in self.turns:
+            if other is not state:
+                other.more.set()
+
+    def turn_of(self, state: RunState) -> None:
+        """Note that a queue got jobs. The others come before it."""
+        self.drained.clear()
+        self.turns.remove(state)
+        self.turns.append(state)
+
+    def is_drained(self, state: RunState) -> bool:
+        """Note that a queue has no jobs left, unless a handler runs that may add some. Return True if none has."""
+        if self.is_idle:
+            self.drained.add(state)
+        return len(self.drained) == len(self.turns)
+
+    def fail(self, error: Exception) -> None:
+        """End the run by an error."""
+        self.failure = self.failure or error
+        self.end_run()
+        for state in self.turns:
+            state.has_outcomes.set()
+
+    def end_run(self) -> None:
+        """End the run in order, or go on with its end: what it waits for may have changed."""
+        self.must_end.set()
+        self.progress.set()
+
+    def check_wear(self) -> None:
+        """Claim no more jobs if another worker must take the place of this one."""
+        if self.worn is None and not self.must_end.is_set() and (worn := self._wear()) is not None:
+            self.worn = worn
+            logger.info("%s %s: it finishes the jobs that it has, and ends", self.settings.name, worn)
+            self.wake()
+
+    def _wear(self) -> str | None:
+        """Return the reason for which another worker must take the place of this one."""
+        most, memory = self.settings.max_jobs, self.settings.max_memory
+        if most is not None and self.outcomes.total() >= most:
+            return f"has done {counted(most, 'job')}"
+        now = asyncio.get_running_loop().time()
+        if memory is None or now < self._measured_at + MEASURE_EVERY:
+            return None
+        self._measured_at = now
+        size = memory_in_use() / MIB
+        return f"takes {size:.0f} MiB of memory, more than {memory}" if size > memory else None
+
+
 class RunState:
-    """State shared by the parts of one run. Each part changes it in one go, with no await in between.
+    """State shared by the parts of one run on one queue. Each part changes it in one go, with no await in between.
 
     Exporters of metrics read its `name`, `running` and `outcomes`.
 
     Args:
-        settings: the settings of the worker.
+        slots: the slots of the worker, which its queues share.
         handlers: its handlers, by entrypoint.
         queue: the queue whose jobs it does.
         drain: True to end when nothing is left to do.
@@ -58,8 +177,7 @@ class RunState:
         claim_timeout: seconds that a claim lasts without a heartbeat; None for the queue's default.
         loop: the event loop of the run.
         health: the state of the calls to the queue.
-        free: number of slots to claim jobs for. A job or a batch takes a slot from its claim until its handler has
-            ended and its outcomes are sent. Below zero while outcomes that were sent must be sent again.
+        claiming: number of slots that a claim has taken that is under way.
         held: jobs whose claims are kept alive, until their outcome is in the queue.
         executions: calls of handlers, until they end or are stuck.
         alone: the call that has the process for itself, or waits until no other job is held; None if there is none.
@@ -71,33 +189,29 @@ class RunState:
         unsent: jobs whose outcomes are not on their way yet.
         sending: number of outcomes on their way.
         has_outcomes: set when there are outcomes to send.
-        worn: why the worker claims no more jobs and ends when those that it has are done; None if it goes on.
-        must_end: set when the run must end: it was told to stop, is drained, or has failed.
-        failure: the first error by which the run ends; None if there is none.
         reports: the progress of jobs, on its way to the queue.
         claimed: set when jobs were claimed.
         stuck: calls whose handlers go on although they were told to stop, each with the time at which `cancel_grace`
             was over, on the loop's clock. Their slots and claims are kept.
-        died: called with each job whose last attempt has certainly failed here.
-        progress: set when a handler has ended or outcomes have arrived.
         more: set when more slots are free, or nothing is left to do.
     """
 
     def __init__(
-        self, settings: WorkerSettings, handlers: Mapping[str, Handler[..., Any]], queue: JobQueue, *, drain: bool
+        self, slots: Slots, handlers: Mapping[str, Handler[..., Any]], queue: JobQueue, *, drain: bool
     ) -> None:
-        self.settings = settings
+        self.slots = slots
+        self.settings = settings = slots.settings
         self.handlers = handlers
         self.queue = queue
         self.drain = drain
         self.name: str = settings.name
         self.concurrency: int = settings.concurrency
-        self.free: int = settings.concurrency
         self.cancel_grace: float = to_seconds("cancel_grace", settings.cancel_grace)
         self.claim_timeout: float | None = seconds_of("claim_timeout", settings.claim_timeout)
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         give_up_after = seconds_of("give_up_after", settings.give_up_after)
-        self.health: QueueHealth = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, self.fail)
+        self.health: QueueHealth = QueueHealth(name_of(queue), options_of(queue).entropy, give_up_after, slots.fail)
+        self.claiming = 0
         self.held: set[HeldJob] = set()
         self.executions: set[Execution] = set()
         self.alone: Execution | None = None
@@ -110,15 +224,10 @@ class RunState:
         self.sending: int = 0
         self.stuck: dict[Execution, float] = {}
         self.has_outcomes: Signal = Signal()
-        self.worn: str | None = None
-        self._measured_at = 0.0
-        self.must_end: asyncio.Event = asyncio.Event()
-        self.failure: Exception | None = None
-        self.died: Callable[[HeldJob], None] = lambda held: None
         self.reports: Reports = Reports()
         self.claimed: Signal = Signal()
-        self.progress: Signal = Signal()
         self.more: Signal = Signal()
+        slots.turns.append(self)
 
     @property
     def running(self) -> int:
@@ -132,46 +241,37 @@ class RunState:
 
     @property
     def room(self) -> int:
-        """Number of slots to claim jobs for, within `max_jobs`; none while a job runs alone, or waits for that."""
-        most = self.settings.max_jobs
-        room = self.free if most is None else min(self.free, most - sum(self.counts.values()) - len(self.held))
+        """Number of slots to claim jobs for, those of a claim under way included.
+
+        There are none while a job runs alone, or waits for that.
+        """
+        room = self.slots.room + self.claiming
         return 0 if self.alone is not None else min(room, 1) if self.is_wary else room
 
     @property
     def is_idle(self) -> bool:
-        """True if all outcomes are in the queue and no handler runs, stuck ones aside."""
-        return not self.executions and not self.unsent and not self.sending and not self.open_claims
+        """True if all outcomes are in the queue, no handler runs, stuck ones aside, and no claim has taken slots."""
+        return not (self.executions or self.unsent or self.sending or self.open_claims or self.claiming)
 
     def add_outcome(self, held: HeldJob) -> None:
         """Add a job whose outcome must be sent to the queue."""
         self.unsent.append(held)
         self.has_outcomes.set()
         if not self.executions:
-            self.progress.set()
-
-    def fail(self, error: Exception) -> None:
-        """End the run by an error."""
-        self.failure = self.failure or error
-        self.end_run()
-        self.has_outcomes.set()
-
-    def end_run(self) -> None:
-        """End the run in order, or go on with its end: what it waits for may have changed."""
-        self.must_end.set()
-        self.progress.set()
+            self.slots.progress.set()
 
     def occupy(self, execution: Execution) -> None:
         """Add a reason for which a slot is taken."""
         execution.occupants += 1
         if execution.occupants == 1:
-            self.free -= 1
+            self.slots.free -= 1
 
     def vacate(self, execution: Execution) -> None:
         """Remove a reason for which a slot is taken. After the last one, the slot is free."""
         execution.occupants -= 1
         if not execution.occupants:
-            self.free += 1
-            self.more.set()
+            self.slots.free += 1
+            self.slots.wake()
 
     def take_outcomes(self) -> list[HeldJob]:
         """Take all outcomes to send them now. They end claims, so the slots of handlers that have ended are free."""
@@ -194,22 +294,8 @@ class RunState:
         self.released.set()
         self.counts[held.outcome] += 1
         if is_certain and held.outcome == "dead":
-            self.died(held)
-        if self.worn is None and not self.must_end.is_set() and (worn := self._wear()) is not None:
-            self.worn = worn
-            logger.info("%s %s: it finishes the jobs that it has, and ends", self.name, worn)
-            self.more.set()
-
-    def _wear(self) -> str | None:
-        """Return the reason for which another worker must take the place of this one."""
-        most, memory = self.settings.max_jobs, self.settings.max_memory
-        if most is not None and sum(self.counts.values()) >= most:
-            return f"has done {counted(most, 'job')}"
-        if memory is None or self.loop.time() < self._measured_at + MEASURE_EVERY:
-            return None
-        self._measured_at = self.loop.time()
-        size = memory_in_use() / MIB
-        return f"takes {size:.0f} MiB of memory, more than {memory}" if size > memory else None
+            self.slots.died(held)
+        self.slots.check_wear()
 
     def filled(self, execution: Execution) -> None:
         """Note that a batch claims no more jobs for itself."""
@@ -222,7 +308,7 @@ class RunState:
         execution.phase = Phase.STUCK
         self._leave(execution)
         self.stuck[execution] = self.loop.time()
-        if len(self.stuck) >= self.concurrency:
+        if self.slots.stuck >= self.concurrency:
             text = (
                 f"all {self.concurrency} slots of the worker are taken by handlers that still run although they were"
                 " told to stop: set timeouts on the calls that they make"
@@ -238,9 +324,10 @@ class RunState:
             self.filled(execution)
         if was_stuck:
             del self.stuck[execution]
-            self.health.unblock(SLOTS)
+            for state in self.slots.turns:
+                state.health.unblock(SLOTS)
         if not self.executions:
-            self.progress.set()
+            self.slots.progress.set()
         return was_stuck
 
     def _leave(self, execution: Execution) -> None:
@@ -257,9 +344,9 @@ class RunState:
 
     def wake_waiting(self) -> None:
         """Wake the tasks that wait for the end: a handler has ended, or outcomes have arrived."""
-        self.progress.set()
+        self.slots.progress.set()
         if self.is_idle:
-            self.more.set()
+            self.slots.wake()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,8 +31,8 @@ class AnyRun(Protocol[Report]):
         """True if the run will never end by itself."""
 
     @property
-    def queue_here(self) -> JobQueue | None:
-        """The queue of the run, for code on its event loop. Elsewhere it is None."""
+    def queues_here(self) -> Sequence[JobQueue]:
+        """The queues of the run, for code on its event loop. Elsewhere there are none."""
 
     def stop_from_anywhere(self) -> None:
         """Stop in order, from any thread. A second call stops at once."""
@@ -148,20 +148,19 @@ class Worker(Router):
 
     def queues(self) -> Sequence[Any]:
         """See `Router.queues`."""
-        queue = self._queue
-        if queue is None and self._run is not None:
-            queue = self._run.queue_here
-        return () if queue is None else (queue,)
+        if self._queue is not None:
+            return (self._queue,)
+        return () if self._run is None else self._run.queues_here
 
-    async def run(self, queue: JobQueue | None = None, *, drain: bool = False, signals: bool = True) -> RunReport:
-        """Do the jobs of a queue until stopped by `stop`, SIGTERM, SIGHUP or SIGINT.
+    async def run(self, *queues: JobQueue, drain: bool = False, signals: bool = True) -> RunReport:
+        """Do the jobs of one or several queues until stopped by `stop`, SIGTERM, SIGHUP or SIGINT.
 
         A stopped worker claims no more jobs. Running jobs get `grace` to finish; the rest are handed back unharmed. A
         second signal hands back at once.
 
         Args:
-            queue: any queue; by default, the one to which the worker is bound. A queue that needs opening and is not
-                open is opened here, and closed in the end.
+            queues: any queues; by default, the one to which the worker is bound. They use the slots of the worker in
+                turn. A queue that needs opening and is not open is opened here, and closed in the end.
             drain: True to end when nothing is ready and nothing runs. Jobs that are scheduled for later do not count.
             signals: True to stop at these signals, which works only in the main thread.
 
@@ -171,10 +170,10 @@ class Worker(Router):
         Raises:
             RuntimeError: the worker runs already, or has no handlers.
             TypeError: there is no queue, or it is not one.
-            InvalidJobError: the queue does not support what a handler declares.
-            StorageFatalError: the queue cannot be used, and could not since the start, or for `give_up_after`.
+            InvalidJobError: a queue is given twice, or does not support what a handler declares.
+            StorageFatalError: a queue cannot be used, and could not since the start, or for `give_up_after`.
             JQueueError: handlers that do not stop have taken all slots for `give_up_after`.
-            QueueClosedError: the queue was closed meanwhile.
+            QueueClosedError: a queue was closed meanwhile.
             KeyboardInterrupt: a handler raised it, with `signals=False` and the event loop in the main thread. The run
                 ends as after a second signal: all jobs are handed back first.
         """
@@ -182,11 +181,15 @@ class Worker(Router):
             raise RuntimeError("this worker is already running: stop it first, or make another one")
         if not self.handlers:
             raise RuntimeError("this worker has no handlers: register one with @worker.handler, or include a Router")
-        queue = self._queue if queue is None else queue
-        if queue is None:
+        several = [each for each in queues or (self._queue,) if each is not None]
+        if not several:
             raise TypeError("this worker has no queue: write `worker.run(queue)`, or `worker.bind(queue)` before")
+        if len({id(queue) for queue in several}) < len(several):
+            raise InvalidJobError("a queue is given to this worker twice: give each queue once")
         handlers = {name: self.wrap(handler) for name, handler in self.handlers.items()}
-        return await self.perform(Run(self.settings, handlers, tuple(self.crons), queue, drain=drain, signals=signals))
+        return await self.perform(
+            Run(self.settings, handlers, tuple(self.crons), several, drain=drain, signals=signals)
+        )
 
     async def perform(self, run: AnyRun[Report]) -> Report:
         """Do a run, which `stop` ends."""

@@ -192,6 +192,16 @@ def busy(queue, start, count, *arguments, **options):
     return parent, pids
 
 
+def test_a_worker_takes_several_urls(tmp_path, queue, start):
+    other = Blocking(tmp_path / "other.json")
+    queue.enqueue("note", b"here")
+    other.enqueue("note", b"there")
+    log = start("other.json", "--drain").end()
+    assert ["here", "there"] == sorted((tmp_path / "notes").read_text().split())
+    assert "2 succeeded" in log
+    assert "other.json has 1 ready job" in log
+
+
 def test_a_draining_worker_does_all_ready_jobs_and_exits_with_1_if_a_job_died(tmp_path, queue, start):
     for number in range(20):
         queue.enqueue("note", b"%d" % number)

@@ -2,10 +2,12 @@
 
 import pytest
 
+from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.vsqs.store import VsqsFolder
+from jqueue.testing.virtual_time import VirtualClock
 from tests.contract.places import InMemory, OnAFile, OnAServer, OnTwoMethods, on, without_waiting
 from tests.contract.worker_contract import HeartbeatsContract, WorkerContract
 
@@ -21,6 +23,15 @@ class TestDirectQueueInMemory(InVirtualTime):
 
 class TestBrokerQueueInMemory(InVirtualTime):
     kind = BrokerQueue
+
+
+class TestAWorkerOnThreeQueues(InVirtualTime):
+    kind = BrokerQueue
+
+    def others(self):
+        return [
+            kind(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) for kind in (DirectQueue, BrokerQueue)
+        ]
 
 
 @pytest.mark.wide

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -75,14 +75,18 @@ def message_of(job: Job) -> str:
 class WorkerContractBase(QueueContractBase):
     """Helpers that run workers."""
 
+    def others(self) -> Sequence[JobQueue]:
+        """Return further queues, without jobs, on which each worker runs."""
+        return ()
+
     async def drain(self, worker: Worker, queue: JobQueue) -> RunReport:
         """Run a worker until nothing is ready, and return its report."""
-        return await worker.run(queue, drain=True, signals=False)
+        return await worker.run(queue, *self.others(), drain=True, signals=False)
 
     @asynccontextmanager
     async def working(self, worker: Worker, queue: JobQueue) -> AsyncIterator[asyncio.Task[RunReport]]:
         """Run a worker during the block, and stop it afterwards."""
-        task = asyncio.create_task(worker.run(queue, signals=False))
+        task = asyncio.create_task(worker.run(queue, *self.others(), signals=False))
         try:
             yield task
             worker.stop()
@@ -319,7 +323,7 @@ class WorkerContract(WorkerContractBase):
         async with self.queues(make_queue, 2, needs={"fencing"}) as [queue, other]:
             for name, gate in gates.items():
                 job = await queue.enqueue(name, b"")
-                running = asyncio.create_task(worker.run(queue, signals=False))
+                running = asyncio.create_task(worker.run(queue, *self.others(), signals=False))
                 await gate.until_entered()
                 assert await other.requeue_stale(0) == 1
                 [claimed] = await other.dequeue(name)

@@ -91,9 +91,9 @@ class FailingQueue(BrokerQueue):
 
 
 @asynccontextmanager
-async def working(worker, queue, **options):
+async def working(worker, *queues, **options):
     """Run a worker during the block, and stop it afterwards. Yields the task, whose result is the report."""
-    task = asyncio.create_task(worker.run(queue, signals=False, **options))
+    task = asyncio.create_task(worker.run(*queues, signals=False, **options))
     try:
         yield task
     finally:
@@ -109,9 +109,9 @@ def cancel_tasks(before):
             task.cancel()
 
 
-async def drained(worker, queue):
+async def drained(worker, *queues):
     """Run a worker until nothing is ready, and return its report."""
-    return await worker.run(queue, drain=True, signals=False)
+    return await worker.run(*queues, drain=True, signals=False)
 
 
 async def only_job(queue):

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, QueueSet
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
@@ -152,14 +152,10 @@ async def without_a_store(storage, stack):
     return await of_a_loop(BrokerOnly(storage), stack)
 
 
-async def in_a_set(storage, stack):
-    rest = InMemoryStorage(clock=VirtualClock())
-    return await stack.enter_async_context(QueueSet(await at_a_broker(storage, stack), direct(rest)))
-
-
-@pytest.mark.parametrize("place", [in_the_store, of_a_loop, at_a_broker, without_a_store, in_a_set])
+@pytest.mark.parametrize("place", [in_the_store, of_a_loop, at_a_broker, without_a_store])
+@pytest.mark.parametrize("others", [0, 1])
 @in_virtual_time
-async def test_each_job_is_claimed_once_however_the_number_of_free_slots_changes(place):
+async def test_each_job_is_claimed_once_however_the_number_of_free_slots_changes(place, others):
     worker, attempts, draw = Worker(concurrency=8), [], Random(1)
 
     @worker.handler("work")
@@ -170,7 +166,7 @@ async def test_each_job_is_claimed_once_however_the_number_of_free_slots_changes
     storage = SlowMemory(clock=VirtualClock())
     async with AsyncExitStack() as stack:
         queue, producer = await place(storage, stack), direct(storage)
-        async with working(worker, queue):
+        async with working(worker, queue, *(direct() for _ in range(others))):
             for _ in range(300):
                 await work.using(producer).enqueue(draw.uniform(0, 1))
                 await asyncio.sleep(draw.uniform(0, 0.2))
@@ -233,24 +229,24 @@ async def test_a_worker_that_finds_no_job_and_ends_writes_nothing():
 
 
 @in_virtual_time
-async def test_a_worker_is_named_in_its_claims_and_has_one_record_however_many_queues_it_has():
+async def test_a_worker_is_named_in_its_claims_and_has_a_record_in_each_of_its_queues():
     queues, seen, worker = [direct(), direct()], [], Worker(concurrency=4, name="mailer")
 
     @worker.handler("mail")
     async def mail() -> None:
         await asyncio.sleep(1)
-        seen.append(await several.stats())
+        seen.append([await queue.stats() for queue in queues])
         await asyncio.sleep(1)
 
     for queue in queues:
         await queue.enqueue("mail", b"")
-    async with QueueSet(*queues) as several:
-        await drained(worker, several)
-        [record] = seen[-1].workers
+    await drained(worker, *queues)
+    for during, queue in zip(seen[-1], queues, strict=True):
+        [record] = during.workers
         assert (record.name, record.pid, record.slots, record.entrypoints) == ("mailer", os.getpid(), 4, ("mail",))
-        assert {f"mailer@{record.host}:{record.pid}": 2} == seen[-1].holders
-        assert timedelta(seconds=1) == seen[-1].oldest_claim_age
-        after = await several.stats()
+        assert {f"mailer@{record.host}:{record.pid}": 1} == during.holders
+        assert timedelta(seconds=1) == during.oldest_claim_age
+        after = await queue.stats()
         assert ((), {}) == (after.workers, after.holders)
 
 

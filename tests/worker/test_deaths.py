@@ -13,7 +13,6 @@ from jqueue import (
     InvalidJobError,
     Job,
     Limits,
-    QueueSet,
     UnknownOutcomeError,
 )
 from jqueue.operations import Enqueue
@@ -153,11 +152,11 @@ async def test_a_dead_job_of_a_range_is_told_of_alone_even_if_the_answer_to_its_
 
 
 @in_virtual_time
-async def test_every_queue_of_a_set_is_looked_after():
+async def test_every_queue_of_a_worker_is_looked_after():
     worker, told = mourner()
     queues = direct(), direct()
     await die_with(queues[1])
-    async with QueueSet(*queues) as several, working(worker, several):
+    async with working(worker, *queues):
         await asyncio.sleep(300)
     assert [STALE] == [job.error for job in told]
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Limits, QueueSet
+from jqueue import BrokerQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.operator import Attend
 from jqueue.errors import WorkerNotFoundError
@@ -453,7 +453,7 @@ async def test_a_worker_on_several_queues_stops_when_it_is_told_to_in_one_of_the
 
     for queue in queues:
         await queue.configure(dead_retention=60)
-    async with QueueSet(*queues) as several, working(worker, several) as task:
+    async with working(worker, *queues) as task:
         await asyncio.sleep(10)
         assert ["mailer"] == [told.name for told in await queues[1].stop_worker("mailer")]
         assert RunReport() == await task

@@ -15,7 +15,6 @@ from jqueue import (
     JQueueError,
     Limits,
     QueueFullError,
-    QueueSet,
     StorageError,
     UnknownOutcomeError,
 )
@@ -106,7 +105,7 @@ async def test_a_store_that_fails_costs_only_its_own_jobs_their_claims():
     async with broker(storage) as ill, broker() as healthy:
         for queue, number in ((ill, 1), (healthy, 2)):
             await queue.enqueue_many([work.call(number)])
-        async with working(worker, QueueSet(ill, healthy, clock=VirtualClock())) as task:
+        async with working(worker, ill, healthy) as task:
             await asyncio.sleep(1)
             storage.down = True
             await asyncio.sleep(9)
@@ -390,7 +389,7 @@ async def test_code_that_holds_the_event_loop_is_named_once_it_is_free(log):
 
     @worker.handler("holds")
     async def holds() -> None:
-        watch = asyncio.create_task(watch_loop((), 0.1))
+        watch = asyncio.create_task(watch_loop(set, 0.1))
         await asyncio.sleep(0)
         time.sleep(1)
         while not log("WARNING"):

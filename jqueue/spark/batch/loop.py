@@ -157,9 +157,9 @@ class PartitionLoop:
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def queue_here(self) -> DirectQueue | None:
-        """The queue, for code on the event loop. Elsewhere it is None."""
-        return self._queue if asyncio._get_running_loop() is self._loop else None
+    def queues_here(self) -> Sequence[DirectQueue]:
+        """The queue, for code on the event loop. Elsewhere there is none."""
+        return (self._queue,) if asyncio._get_running_loop() is self._loop else ()
 
     def stop_from_anywhere(self) -> None:
         """Begin no more calls, and let those that run end. A second call stops them."""

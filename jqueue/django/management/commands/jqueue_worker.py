@@ -135,7 +135,7 @@ def _find(options: Mapping[str, Any]) -> Program:
         raise RefusedError("no app has tasks: a worker finds those in the module `tasks` of an app")
     if options["is_own"]:
         connections.close_all()  # of this thread, which runs no tasks
-    return Program(worker, backend.queue_options, formatter)
+    return Program(worker, [backend.queue_options], formatter)
 
 
 def _backend_of(alias: str) -> JQueueBackend:
