@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits, LocalFileSystemStorage, QueueSet
+from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits, LocalFileSystemStorage, connect
 from jqueue.core.group_commit import GroupCommitLoop
 from jqueue.domain.errors import (
     ClaimLostError,
@@ -150,11 +150,11 @@ def test_a_large_payload_is_read_in_pieces(tmp_path):
 # Errors
 
 
-def test_what_the_async_queue_lacks_is_refused():
-    with SyncQueue(QueueSet(DirectQueue(InMemoryStorage()))) as several:
+def test_what_the_async_queue_lacks_is_refused(tmp_path):
+    with SyncQueue(connect(f"vsqs://{tmp_path}")) as queue:
         for verb in ("history", "staging_time"):
-            with pytest.raises(InvalidJobError, match=f"QueueSet has no {verb}: use a queue on one object"):
-                getattr(several, verb)()
+            with pytest.raises(InvalidJobError, match=f"StoreQueue has no {verb}: use a queue on one object"):
+                getattr(queue, verb)()
 
 
 def test_errors_are_those_of_the_async_queue(queue):

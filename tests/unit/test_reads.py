@@ -113,13 +113,6 @@ async def test_a_look_at_a_queue_that_does_not_exist_names_the_place_and_creates
             with pytest.raises(QueueMissingError, match=r"no queue at .*mistyped\.json.*: check the URL"):
                 await look(queue)
         assert ([], []) == (await queue.dequeue("work"), list(tmp_path.glob("*.json")))
-        there = connect(tmp_path / "there.json", BrokerQueue)
-        async with QueueSet(there, queue) as queues:
-            with pytest.raises(QueueMissingError):
-                await queues.stats()
-            await there.enqueue("work", job_id="an-id")
-            assert "mistyped.json" in (await queues.stats()).warnings[0]
-            assert ["an-id"] == [job.id for job in await queues.dequeue("work")]
     for url in ("vsqs://{}/q", "dirq://{}/q?kind=simple", "textq://{}/q.tq"):
         async with connect(url.format(tmp_path)) as queue:
             with pytest.raises(QueueMissingError):
