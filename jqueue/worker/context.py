@@ -350,6 +350,11 @@ class Context(Surroundings[R_co]):
         """
         if self.in_batch:
             raise RuntimeError("a handler with batch=... has no steps: enqueue a job with steps for each of its jobs")
+        if self._queue is None:
+            raise RuntimeError(
+                "a handler with process=True has no steps, as it runs in another process: take the steps in a handler "
+                "without it, which enqueues a job for the work that needs a process"
+            )
         if self._steps is None:
             self._steps = Steps(self.job, self.queue, self._lost, self._reports)
         call, loop, steps = partial(function, *args, **kwargs), self.loop, self._steps

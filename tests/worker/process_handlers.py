@@ -177,6 +177,11 @@ def raise_in_process(which: str) -> None:
     fail(which)
 
 
+@worker.handler("steps", process=True, max_attempts=1)
+def steps(ctx: Context) -> None:
+    ctx.step("one", int)
+
+
 @worker.handler("resources", process=True, max_attempts=1)
 def resources(ctx: Context) -> None:
     print(ctx.resources["database"])

@@ -101,6 +101,7 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
             await process_handlers.raise_in_process.using(queue).enqueue(which)
         await process_handlers.hidden.using(queue).enqueue()
         await process_handlers.resources.using(queue).enqueue()
+        await process_handlers.steps.using(queue).enqueue()
         await processed(queue)
         jobs = (await queue.read_state()).jobs
         thread = {json.loads(job.payload)["which"]: fate(job) for job in jobs if job.entrypoint == "raise_in_thread"}
@@ -115,6 +116,7 @@ async def test_an_error_in_a_process_leaves_the_same_job_as_one_in_a_thread(capl
     assert "raise ERRORS[which]()" in caplog.text
     assert errors["hidden"].startswith("LookupError: awaited")
     assert "a handler with process=True has no resources: the lifespan is opened in" in errors["resources"]
+    assert "a handler with process=True has no steps, as it runs in another process" in errors["steps"]
 
 
 MAIN = """
