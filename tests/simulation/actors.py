@@ -334,7 +334,11 @@ class Consumer(Actor):
         return {"error": f"nack {self.world.tag()}", "charge": charge, "dead": dead and charge, "delay": delay}
 
     async def _nack(self, job: Job) -> None:
-        await self.call("nack", self.queue.nack(job, **self._nacking()), claims=(job.claim,), expected=LOST)
+        details = self._nacking()
+        await self.call("nack", self.queue.nack(job, **details), claims=(job.claim,), expected=LOST)
+        if self.world.corrects and details["dead"]:
+            work = self.queue.redrive(job.id, payload=b"corrected")
+            await self.call("redrive", work, job_ids=(job.id,), expected=(*LOST, JobStateError, DuplicateJobError))
 
     async def _nack_many(self, jobs: list[Job]) -> None:
         claims, work = tuple(job.claim for job in jobs), self.queue.nack_many(jobs, **self._nacking())

@@ -328,6 +328,14 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "heap.push(passed)", "pass", first=3
         ),
     },
+    # Dead jobs are redriven with another payload in every seed.
+    WITHOUT_GROUPS(rate=0.2, modern=1.0, large=1.0, corrects=1.0, segments=0.0): {
+        "A redrive with a new payload keeps the old one": Bug(
+            "domain/operations/operator.py",
+            "payload=job.payload if self.payload is None else self.payload",
+            "payload=job.payload",
+        ),
+    },
     # The history is kept in every seed.
     WITHOUT_GROUPS(modern=1.0, staged=0.5, overseen=0.7, history=1.0, segments=0.0): {
         "Events are dropped from the blob when their object is sent, before the store answers": Bug(

@@ -79,6 +79,7 @@ class Settings:
         shared: share of all seeds in which some processes commit the calls of others.
         snapshots: share of all seeds in which copies of processes run on beside them, with the same memory.
         fair: share of the modern seeds with whole segments in which jobs have fair keys.
+        corrects: share of all seeds in which dead jobs are redriven with another payload.
         attended: share of all seeds in which workers show themselves in the queue, and some are told to stop.
         groups: share of all seeds with groups of jobs.
         families: share of all seeds in which jobs wait for other jobs.
@@ -107,6 +108,7 @@ class Settings:
     shared: float = 0.25
     snapshots: float = 0.1
     fair: float = 0.3
+    corrects: float = 0.0
     attended: float = 0.15
     groups: float = 0.3
     families: float = 0.3
@@ -258,6 +260,7 @@ class Simulation:
         keys = self.schedule.dice("fair keys")
         if self.world.modern and self.world.damage is None and keys.random() < settings.fair:
             self.world.fair = keys.choice([0.3, 0.9])
+        self.world.corrects = self.schedule.dice("corrections").random() < settings.corrects
         self.world.attended = self.schedule.dice("workers").random() < settings.attended
         self.world.grouped = self.schedule.dice("groups").random() < settings.groups
         self.world.families = self.schedule.dice("families").random() < settings.families

@@ -171,6 +171,7 @@ class World:
         keyed: share of jobs with a concurrency key, if `modern`.
         fair: share of jobs with a fair key.
         staged: True if jobs are enqueued in transactions, and claimed under a name.
+        corrects: True if dead jobs are redriven with another payload.
         large: True if some payloads are kept in objects beside the queue.
         stepped: True if the results of steps are recorded.
         overseen: True if operators act on what they have seen.
@@ -214,6 +215,7 @@ class World:
     keyed: float = 0.0
     fair: float = 0.0
     staged: bool = False
+    corrects: bool = False
     large: bool = False
     stepped: bool = False
     overseen: bool = False
