@@ -180,6 +180,7 @@ class ShownEvent(msgspec.Struct):
     error: str | None
     jobs: int
     asked_by: str | None
+    group: str | None
 
 
 def event_values(event: HistoryEvent) -> dict[str, Any]:

@@ -75,6 +75,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         jobs: number of jobs; more than 1 only for a bulk enqueue and for ranges.
         rows: of a bulk enqueue and of ranges, the rows of the jobs. Not shown by `repr`.
         asked_by: person or program that ordered it, such as a token's name or `user@host`; None if it is not known.
+        group: id of the group that the job belongs to, or that all of the jobs belong to; None if there is none.
     """
 
     number: int
@@ -94,6 +95,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
     jobs: int = msgspec.field(default_factory=lambda: 1)  # so that a sum is right
     rows: tuple[SegmentSpans, ...] = ()
     asked_by: str | None = None
+    group: str | None = None
 
     def __repr__(self) -> str:
         shown = (name for name in self.__struct_fields__ if name not in ("payload", "rows"))
@@ -109,6 +111,7 @@ class Kind(NamedTuple):
     after: JobStatus | None = None
     holder: str | None = None
     asked_by: str | None = None
+    group: str | None = None
 
 
 class EventRow(NamedTuple):
@@ -190,12 +193,12 @@ def events_in(text: Raw) -> list[HistoryEvent]:
     at, kinds, events = batch.at, batch.kinds, list[HistoryEvent]()
     for number, row in enumerate(batch.events, batch.first):
         kind, job_id, attempt, seconds, age, error, payload, jobs, rows = row
-        entrypoint, verb, before, after, holder, asked_by = kinds[kind]
+        entrypoint, verb, before, after, holder, asked_by, group = kinds[kind]
         waited, ran = (seconds, None) if verb == Verb.CLAIM else (None, seconds)
         created_at = None if age is None else at - timedelta(seconds=age)
         shared = number, at, verb, job_id, entrypoint, before, after, attempt, holder
         named = tuple(SegmentSpans(*each) for each in rows) if rows else ()
-        events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, named, asked_by))
+        events.append(HistoryEvent(*shared, waited, ran, created_at, error, payload, jobs, named, asked_by, group))
     return events
 
 
@@ -236,8 +239,8 @@ def _bulk_batch(bulk: Iterable[BulkMove], number: int, now: datetime) -> Raw:
     rows = []
     for move in bulk:
         after = None if move.after is JobStatus.COMPLETED else move.after
-        asked = (move.asked_by,) if move.asked_by else ()
-        kind = kinds.setdefault((move.entrypoint, move.verb, move.before, after, move.holder, *asked), len(kinds))
+        shared = move.entrypoint, move.verb, move.before, after, move.holder, *_end_of(move.asked_by, move.group)
+        kind = kinds.setdefault(shared, len(kinds))
         seconds = round(sum(each * jobs for each, jobs in move.seconds) / move.jobs, 3) if move.seconds else None
         age = None if move.created_at is None else _seconds(move.created_at, now, 6)
         are_named = sum(len(spans) for _, spans in move.rows) <= MOST_SPANS
@@ -260,9 +263,14 @@ def _rows(moves: Iterable[Move], kinds: Kinds, now: datetime, *, payloads: bool)
             old, holder, rest = before.status, job.holder, (_seconds(ready_since(before), now),)
         else:
             old, holder, rest = before.status, before.holder, _rest(verb, before, after, now)
-        asked = (asked_by,) if asked_by else ()
-        kind = kinds.setdefault((job.entrypoint, verb, old, new, holder, *asked), len(kinds))
+        end = _end_of(asked_by, job.group) if asked_by or job.group else ()
+        kind = kinds.setdefault((job.entrypoint, verb, old, new, holder, *end), len(kinds))
         yield kind, job.id, job.attempt, *rest
+
+
+def _end_of(asked_by: str | None, group: str | None) -> tuple[str | None, ...]:
+    """Return the last fields of a kind. Those at the end without a value are left out."""
+    return (asked_by, group) if group else (asked_by,) if asked_by else ()
 
 
 def _rest(verb: Verb, before: JobRecord, after: JobRecord | None, now: datetime) -> tuple[Any, ...]:

@@ -29,7 +29,8 @@ __all__ = [
 HISTORY_SCHEMA = (
     "number BIGINT, at TIMESTAMP, verb STRING, job_id STRING, entrypoint STRING, before STRING, after STRING, "
     "attempt BIGINT, holder STRING, wait_seconds DOUBLE, run_seconds DOUBLE, created_at TIMESTAMP, error STRING, "
-    "payload BINARY, jobs BIGINT, rows ARRAY<STRUCT<segment: STRING, spans: ARRAY<ARRAY<BIGINT>>>>, asked_by STRING"
+    "payload BINARY, jobs BIGINT, rows ARRAY<STRUCT<segment: STRING, spans: ARRAY<ARRAY<BIGINT>>>>, asked_by STRING, "
+    "`group` STRING"
 )
 """The columns of the JSON lines in the folder `<queue>.history`: the fields of a `HistoryEvent`."""
 

@@ -19,6 +19,7 @@ from jqueue.domain.operations.codec import AllOrNothing, Guarded
 from jqueue.operations import Cancel, Enqueue, Nack, Purge, Reschedule
 from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
+from tests.tiny_segments import in_segments
 from tests.virtual_world import in_virtual_time
 
 FULL = EVENTS_PER_OBJECT + 1
@@ -366,3 +367,21 @@ async def test_events_name_who_asked_for_them_and_the_others_of_the_commit_do_no
     assert len(cut.encode()) <= ASKED_BYTES
     purged = {(each, "purge"): "eve" for each in "cefg"}
     assert {("b", "cancel"): "eve", ("c", "reschedule"): "bob", **purged} == asked
+
+
+@in_virtual_time
+async def test_events_name_the_group_of_their_jobs_also_of_many_at_once():
+    queue = in_segments(DirectQueue(faulty(), clock=VirtualClock()), bulk_jobs=0, fewest_rows=3)
+    await queue.configure(history=3600)
+    async with queue.group("album") as group:
+        await queue.enqueue_many([Enqueue("t", b"", group="album")] * 20)
+        await group.enqueue("t", b"", job_id="one")
+    await queue.enqueue("t", b"", job_id="other")
+    await queue.apply(Cancel("one", asked_by="eve"))
+    await queue.cancel("other")
+    events = [event async for event in queue.history()][::-1]
+    assert [START, "enqueue", "enqueue", "enqueue", "cancel", "cancel"] == [event.verb for event in events]
+    assert [None, "album", "album", None, "album", None] == [event.group for event in events]
+    assert (20, "eve") == (events[1].jobs, events[4].asked_by)
+    await queue.configure(history=None)  # as lines of JSON
+    assert events == [event async for event in queue.history()][::-1]
