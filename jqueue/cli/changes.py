@@ -23,7 +23,16 @@ from jqueue.cli.columns import in_chunks
 from jqueue.cli.help import RefusedError
 from jqueue.cli.jobs import one_job
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, on_queue
-from jqueue.cli.options import FILTERS, STDIN, duration, expanding, seconds_apart, selection_of, time
+from jqueue.cli.options import (
+    FILTERS,
+    STDIN,
+    duration,
+    expanding,
+    seconds_apart,
+    selection_of,
+    time,
+    unreadable_payload,
+)
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import UNUSABLE, instant, jobs, moment, note, show, show_json, tell
 from jqueue.cli.progress import jobs_counted, reading
@@ -121,7 +130,7 @@ class JobChange:
         phases: phases of the jobs that can be changed.
         answer: returns the outcome for one job, as values for JSON and as the end of a sentence, given the job as it
             was found and the result of the operation.
-        question: a question to ask before jobs are destroyed, with a place for their number; empty if none are.
+        question: a question to ask before several jobs are changed, with a place for their number.
         others: a sentence about chosen jobs that cannot be changed, with a place for their number; empty for none.
         refused: reasons why one job is refused, by its status.
         stops: True if it only tells the workers of jobs in progress to stop.
@@ -131,7 +140,7 @@ class JobChange:
     operation: Callable[[Job, int], Operation]
     phases: frozenset[Phase]
     answer: Callable[[Job, Any], tuple[Mapping[str, Any], str]]
-    question: str = ""
+    question: str
     others: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
     stops: bool = False
@@ -209,7 +218,7 @@ def _change_counted(choice: Choice, change: JobChange, tally: Tally, work: Calla
         if tally.damage is not None:
             raise typer.Exit(UNUSABLE) if choice.as_json else RefusedError(str(tally.damage))
         return
-    if change.question and not choice.yes:
+    if not choice.yes:
         ask(tally.matched, change.question)
     work()
     _show(tally, change, choice)
@@ -221,7 +230,14 @@ def _change_one(url: str, job_id: str, choice: Choice, change: JobChange) -> Non
     """Change the job with an id, or with the beginning of one, and print the outcome."""
 
     async def do(opened: OpenedQueue) -> tuple[Job, Any]:
-        job = await one_job(opened.view, opened.now(), job_id)
+        try:
+            job = await one_job(opened.view, opened.now(), job_id)
+        except JobNotFoundError:
+            if job_id not in ((await opened.stats()).entrypoints or {}):
+                raise
+            raise RefusedError(
+                "no job has this id, but an entrypoint has this name: --entrypoint NAME chooses its jobs"
+            ) from None
         if choice.dry_run:
             if phase_of(job, opened.now()) not in change.phases:
                 raise RefusedError(change.refused.get(job.status, f"the job would not be {change.done}"))
@@ -304,7 +320,7 @@ def _so_far(tally: Tally, change: JobChange) -> str:
 
 
 def ask(matched: Counter[str], question: str) -> None:
-    """Ask before jobs are destroyed.
+    """Ask before several jobs are changed.
 
     Args:
         matched: the number of jobs of each entrypoint.
@@ -421,7 +437,7 @@ def _content_of(file: str) -> bytes:
     try:
         return sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
     except OSError as error:
-        raise RefusedError(f"the file of the payload cannot be read: {error.strerror}") from None
+        raise unreadable_payload(file, error) from None
 
 
 @choosing("dead", "status", "holder", "payload")
@@ -443,6 +459,10 @@ def redrive(
             "Instead revoke all claims whose workers gave no sign for this time: 10m, 2h. No filter goes with it.",
         ),
     ] = None,
+    worker: Annotated[
+        str | None,
+        option("NAME", "With --stale: only claims of this worker, its name or name@host:pid. By default all."),
+    ] = None,
     delay: Annotated[
         str | None, option("DURATION", "Time from now until the first is ready: 90s, 10m. By default 0.")
     ] = None,
@@ -452,6 +472,8 @@ def redrive(
     fresh: Annotated[bool, typer.Option("--fresh", help="Do their finished steps again, too.")] = False,
 ) -> None:
     """Queue dead jobs again: by ID, filters or --all; with --stale, the jobs of dead workers.
+
+    Several are counted first, and a question is asked on a terminal; elsewhere, --yes is needed.
 
     A job whose payload does not fit its handler can get another one: ID --payload FILE. It keeps its encoding.
 
@@ -475,7 +497,9 @@ def redrive(
     if stale is not None:
         if delay is not None or rate is not None or fresh:
             raise RefusedError("--stale revokes claims at once: give it without --delay, --rate and --fresh")
-        return _requeue_stale(url, choice, duration("--stale", stale))
+        return _requeue_stale(url, choice, RequeueStale(duration("--stale", stale), worker=worker))
+    if worker is not None:
+        raise RefusedError("--worker goes with --stale AGE: `--stale 0` takes back every claim of the worker")
     first = 0.0 if delay is None else duration("--delay", delay)
     apart = 0.0 if rate is None else seconds_apart("--rate", rate)
     change = JobChange(
@@ -483,22 +507,22 @@ def redrive(
         operation=lambda job, before: Redrive(job.id, delay=first + apart * before, fresh=fresh, payload=content),
         phases=frozenset({Phase.DEAD}),
         answer=lambda *_: ({"redriven": 1}, "is queued again"),
+        question="Queue {jobs} again?",
         refused=_refused("only a dead job can be queued again"),
     )
     change_jobs(url, choice, change)
 
 
-def _requeue_stale(url: str, choice: Choice, seconds: float) -> None:
-    """Revoke the claims without a heartbeat for some seconds, and print their number."""
+def _requeue_stale(url: str, choice: Choice, order: RequeueStale) -> None:
+    """Revoke the claims without a heartbeat for some time, and print their number."""
     if choice.ways:
         raise RefusedError("--stale is for all jobs without a heartbeat: give it without an ID, filters and --all")
 
     async def requeue(opened: OpenedQueue) -> int:
         if not choice.dry_run:
-            return int(await opened.apply(RequeueStale(seconds)))
+            return int(await opened.apply(order))
         now, running = opened.now(), Selection(frozenset({Phase.IN_PROGRESS}))
-        beats = [job.heartbeat_at async for job in opened.view.jobs(now, running)]
-        return sum(beat is None or (now - beat).total_seconds() >= seconds for beat in beats)
+        return len([job async for job in opened.view.jobs(now, running) if order.holds(job, now)])
 
     number = on_queue(url, requeue)
     told: dict[str, Any] = (
@@ -513,30 +537,33 @@ def update(
     url: URL,
     choice: Choice,
     delay: Annotated[str | None, option("DURATION", "Time from now: 60, 90s, 15m, 12h; 0 for at once.")] = None,
-    at: Annotated[str | None, option("TIME", "A time such as 2026-11-23T08:00, in UTC.", "--at")] = None,
+    run_at: Annotated[str | None, option("TIME", "A time such as 2026-11-23T08:00, in UTC.")] = None,
     priority: Annotated[int | None, option("NUMBER", "Lower is served first.", "--priority", "-p")] = None,
 ) -> None:
     """Give waiting jobs another time or priority: one by its ID, several by filters, or --all.
 
-    Give one of --delay, --at and --priority. --delay 0 makes scheduled jobs ready. No worker claims a job before its
-    time. Among the jobs of a priority, a job keeps the place that it has by its age.
+    Give one of --delay, --run-at and --priority. --delay 0 makes scheduled jobs ready. No worker claims a job before
+    its time. Among the jobs of a priority, a job keeps the place that it has by its age.
+
+    Several jobs are counted first, and a question is asked on a terminal; elsewhere, --yes is needed.
 
     Exits with 1 if some of the jobs had changed meanwhile.
     """
-    if sum(each is not None for each in (delay, at, priority)) != 1:
-        raise RefusedError("give one of --delay DURATION, --at TIME and --priority NUMBER")
+    if sum(each is not None for each in (delay, run_at, priority)) != 1:
+        raise RefusedError("give one of --delay DURATION, --run-at TIME and --priority NUMBER")
     seconds = None if delay is None else duration("--delay", delay)
-    run_at = None if at is None else time("--at", at)
+    at = None if run_at is None else time("--run-at", run_at)
 
     def operation(job: Job, _: int) -> Operation:
-        return Reschedule(job.id, delay=seconds, run_at=run_at) if priority is None else Reprioritise(job.id, priority)
+        return Reschedule(job.id, delay=seconds, run_at=at) if priority is None else Reprioritise(job.id, priority)
 
     def answer(_: Job, after: Job) -> tuple[Mapping[str, Any], str]:
         what = f"is scheduled for {moment(after.run_at)} UTC" if after.run_at is not None else "is ready"
         values = {"run_at": instant(after.run_at), "priority": after.priority}
         return values, what if priority is None else f"has priority {priority}"
 
-    change_jobs(url, choice, JobChange("updated", operation, QUEUED, answer, refused=_refused("it no longer waits")))
+    refused = _refused("it no longer waits")
+    change_jobs(url, choice, JobChange("updated", operation, QUEUED, answer, "Update {jobs}?", refused=refused))
 
 
 @choosing("dead", "holder")

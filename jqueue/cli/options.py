@@ -270,13 +270,21 @@ async def payload_of(text: str | None, file: str | None, limits: Limits, capabil
         stream: BinaryIO = await in_a_thread(lambda: Path(str(file)).open("rb")) if named else stdin  # noqa: SIM115
         start = await in_a_thread(lambda: stream.read(whole))
     except OSError as error:
-        raise RefusedError(f"the file of the payload cannot be read: {error.strerror}") from None
+        raise unreadable_payload(str(file), error) from None
     is_large = capabilities.objects and len(start) == whole
     if is_large and (stream is stdin or not stream.seekable()):
         return _pieces(start, stream)  # a pipe cannot be read twice
     if stream is not stdin:
         stream.close()
     return Path(str(file)) if is_large else start
+
+
+def unreadable_payload(file: str, error: OSError) -> RefusedError:
+    """Return the error about the file of a payload."""
+    return RefusedError(
+        f"the file {file!r} of the payload cannot be read: {error.strerror}. To give the payload itself, write it "
+        "to a file, or to the standard input, whose name is -"
+    )
 
 
 async def _pieces(start: bytes, stream: BinaryIO) -> AsyncIterator[bytes]:

@@ -39,8 +39,8 @@ BY_FILTERS = {
     "purge --all --yes": ("purged", "dead"),
     "purge --entrypoint mail --yes": ("purged", "dead"),
     "purge --status queued --entrypoint mail --yes": ("purged", "m1 m2 m3"),
-    "update --entrypoint mail --delay 1h": ("updated", "m1 m2 m3"),
-    "update --id r --priority 5": ("updated", "r1"),
+    "update --entrypoint mail --delay 1h --yes": ("updated", "m1 m2 m3"),
+    "update --id r --priority 5 --yes": ("updated", "r1"),
 }
 """Commands, the participle of the verb, and the jobs that change."""
 
@@ -71,7 +71,7 @@ def test_the_jobs_that_match_are_counted_by_a_dry_run_and_then_changed_and_no_ot
         ("cancel running --running", "will be told to stop"),
         ("cancel --all --running --yes", "1 of them is still in progress: their workers are told to stop"),
         ("purge dead", "the job (mail) was removed"),
-        ("update r1 --at 2031-01-02T03:04", "the job (report) is scheduled for 2031-01-02 03:04:00 UTC"),
+        ("update r1 --run-at 2031-01-02T03:04", "the job (report) is scheduled for 2031-01-02 03:04:00 UTC"),
         ("update r1 --delay 0", "the job (report) is ready"),
         ("update r1 -p -3", "the job (report) has priority -3"),
         ("pause mail", "paused until `jqueue resume`: 3 jobs wait, 1 job in progress continues"),
@@ -98,6 +98,10 @@ def test_a_change_is_confirmed_in_a_sentence(path, jobs, arguments, answer):
         ("purge --all --status queued --yes", "--status queued with no filter but --entrypoint"),
         ("cancel", "choose the jobs: one ID, filters such as --entrypoint NAME, or --all"),
         ("cancel --all", "there is no terminal to ask at: add --yes to go ahead, or --dry-run to only count"),
+        ("redrive --all", "1 job matches, and there is no terminal to ask at: add --yes"),
+        ("update --all -p 1", "4 jobs match, and there is no terminal to ask at: add --yes"),
+        ("cancel mail", "no job has this id, but an entrypoint has this name: --entrypoint NAME chooses its jobs"),
+        ("redrive --all --worker w", "--worker goes with --stale AGE"),
     ],
 )
 def test_what_cannot_be_done_is_refused_and_changes_nothing(path, jobs, arguments, reason):
@@ -112,11 +116,13 @@ def test_a_dead_job_is_queued_again_with_a_corrected_payload(path, queue, tmp_pa
         job = queue.enqueue("mail", payload)
         queue.nack(queue.dequeue("mail")[0], dead=True)
     file = tmp_path / "payload"
-    assert "cannot be read" in refused("redrive", path, job.id, "--payload", file)
+    error = refused("redrive", path, job.id, "--payload", file)
+    assert f"the file {str(file)!r} of the payload cannot be read: No such file or directory" in error
+    assert "the standard input, whose name is -" in error
     file.write_bytes(b"right")
     assert {"id": job.id, "entrypoint": "mail", "redriven": 1} == values("redrive", path, job.id, "--payload", file)
     assert [b"right"] == [each.payload for each in queue.dequeue("mail", batch_size=9)]
-    assert 1 == values("redrive", path, "--payload", "worng")["redriven"]  # without an ID, it is a filter
+    assert 1 == values("redrive", path, "--payload", "worng", "--yes")["redriven"]  # without an ID, it is a filter
 
 
 def test_a_dead_job_whose_key_is_taken_stays_dead_and_is_named(path, queue):
@@ -124,8 +130,9 @@ def test_a_dead_job_whose_key_is_taken_stays_dead_and_is_named(path, queue):
     queue.nack(queue.dequeue("mail")[0], dead=True)
     holder = queue.enqueue("mail", b"", unique_key="k")
     counts = {"matched": 1, "redriven": 0, "changed_meanwhile": 0, "refused": 1, "taken": {job.id: holder.id}}
-    assert counts == values("redrive", path, "--all", status=1)
-    assert "not redriven: 1 job: another job has taken the unique key" in text("redrive", path, "--all", status=1)
+    assert counts == values("redrive", path, "--all", "--yes", status=1)
+    told = text("redrive", path, "--all", "--yes", status=1)
+    assert "not redriven: 1 job: another job has taken the unique key" in told
     assert "Unique key 'k' is taken" in refused("redrive", path, job.id)
 
 
@@ -138,6 +145,19 @@ def test_the_claims_of_silent_workers_are_revoked_on_request(path, jobs):
     assert "queued" == jobs.find("running").status
     for also in (["--all"], ["--entrypoint", "mail"], ["running"]):
         assert "without an ID, filters and --all" in refused("redrive", path, "--stale", "0", *also)
+
+
+def test_the_claims_of_one_worker_are_taken_back_and_the_error_says_that_it_was_an_order(path, queue):
+    for holder in ("mailer@web:1", "mailer@web:2", "mail@er@web:1"):
+        queue.enqueue("mail", b"", job_id=holder)
+        queue.dequeue("mail", holder=holder)
+    order = ["redrive", path, "--stale", "0", "--worker"]
+    assert {"matched": 2, "requeued": 0, "dry_run": True} == values(*order, "mailer", "--dry-run")
+    assert {"requeued": 1} == values(*order, "mailer@web:2")
+    assert {"requeued": 1} == values(*order, "mail@er")
+    assert ["queued", "in_progress", "queued"] == [queue.find(each).status for each in sorted(queue.jobs())][::-1]
+    errors = {queue.find(each).error for each in ("mailer@web:2", "mail@er@web:1")}
+    assert {"stale: the claim was taken back by an operator's order"} == errors
 
 
 def test_a_worker_is_stopped_by_its_name_and_writers_bear_the_names_of_workers(path, queue):
@@ -218,7 +238,7 @@ def test_a_job_that_no_longer_fits_the_filters_is_left_alone(path, queue, url_of
         await other(path).reschedule("later", delay=0)
 
     queue.enqueue("mail", b"", job_id="later", delay=3600)
-    counts = values("update", url_of(Meanwhile(path, happen)), "--status", "scheduled", "-p", "5", status=1)
+    counts = values("update", url_of(Meanwhile(path, happen)), "--status", "scheduled", "-p", "5", "-y", status=1)
     assert {"matched": 1, "updated": 0, "changed_meanwhile": 1, "refused": 0} == counts
     assert 0 == queue.find("later").priority
 
@@ -421,7 +441,7 @@ def test_all_entrypoints_are_paused_in_one_commit(path, jobs):
 def test_redriven_jobs_become_ready_at_a_rate(path, queue):
     for number in range(3):
         queue.kill(f"dead{number}")
-    assert 3 == values("redrive", path, "--all", "--delay", "1h", "--rate", "10/min")["redriven"]
+    assert 3 == values("redrive", path, "--all", "--delay", "1h", "--rate", "10/min", "--yes")["redriven"]
     times = [
         job.run_at - job.queued_at for job in sorted(queue.read_state().queued_jobs(), key=lambda job: job.sequence)
     ]

@@ -105,7 +105,7 @@ def test_a_list_has_all_jobs_that_can_be_read_and_then_names_the_damaged_segment
 
 
 def test_jobs_of_segments_are_changed_and_a_damaged_segment_is_named_at_the_end(path, segments):
-    assert 6 == values("update", path, "--entrypoint", "mail", "-p", "3")["updated"]
+    assert 6 == values("update", path, "--entrypoint", "mail", "-p", "3", "--yes")["updated"]
     segments["report"].unlink()
     counts = values("cancel", path, "--all", "--dry-run", status=2)
     assert (6, 0, True) == (counts["matched"], counts["cancelled"], counts["dry_run"])

@@ -38,7 +38,7 @@ CHANGING = {
     "limit": ["mail", "--running", "2"],
     "pause": ["mail"],
     "purge": ["--all", "--yes"],
-    "redrive": ["--all"],
+    "redrive": ["--all", "--yes"],
     "resume": ["mail"],
     "schedule": ["nightly", "--cron", "0 2 * * *", "--entrypoint", "mail"],
     "update": ["later", "--delay", "0"],
@@ -108,7 +108,7 @@ def test_errors_about_wrong_arguments_contain_no_secrets(arguments):
 WRONG = {
     "ls --status=hunter2": "--status takes ready, scheduled, waiting, queued (all three), running",
     "ls --watch": "the output is not a terminal: use `jqueue ls`",
-    "update --all": "give one of --delay DURATION, --at TIME and --priority NUMBER",
+    "update --all": "give one of --delay DURATION, --run-at TIME and --priority NUMBER",
     "schedule n": 'give --cron "30 2 * * *" and --entrypoint NAME; or --remove, or --run-now',
     "schedule n --remove --run-now": "--reset and --remove, and no other option",
     "schedule n --remove --cron @daily": "--reset and --remove, and no other option",
@@ -121,7 +121,7 @@ WRONG = {
     "configure --blob-bytes 5TB": "--blob-bytes takes a number of bytes, or one with a unit",
     "enqueue mail --delay tomorrow": "--delay takes seconds, or a number with a unit: 60, 90s, 15m",
     "enqueue mail --header no-text": "--header takes NAME=TEXT, and may be repeated",
-    "enqueue mail --file absent": "the file of the payload cannot be read: No such file or directory",
+    "enqueue mail --file absent": "the file 'absent' of the payload cannot be read: No such file or directory",
 }
 """Commands with a wrong argument, without their URL, and the reasons."""
 
@@ -245,7 +245,7 @@ def test_the_help_of_each_option_with_a_value_tells_its_default():
         if parameter.param_type_name == "option" and not parameter.is_flag and not parameter.show_default
         if not re.search("^Only |[Bb]y default|A new queue", parameter.help) and parameter.opts[0] not in NEEDLESS
     }
-    assert {(("update",), name) for name in ("--delay", "--at", "--priority")} == silent
+    assert {(("update",), name) for name in ("--delay", "--run-at", "--priority")} == silent
 
 
 def test_every_command_and_option_named_in_a_text_exists():
@@ -350,7 +350,7 @@ def test_a_queue_of_an_older_program_is_looked_at_and_changed_and_what_it_lacks_
         for command, missing in LACKING.items():
             verb, *more = shlex.split(command)
             assert f"the format of this queue has no {missing}" in refused(verb, url, *more)
-    assert 1 == values("redrive", url, "--error", "address")["redriven"]
+    assert 1 == values("redrive", url, "--error", "address", "--yes")["redriven"]
     assert 2 == values("cancel", url, "--all", "--yes")["cancelled"]
     assert "no jobs" in run("stats", url).stdout, "an empty queue exists"
     doctor = run("doctor", url)

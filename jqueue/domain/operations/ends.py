@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -604,6 +605,7 @@ def hand_back_calls(draft: Draft, calls: Collection[str], now: datetime) -> None
 
 
 STALE_ERROR = "stale: no heartbeat within the claim's timeout"
+ORDERED_ERROR = "stale: the claim was taken back by an operator's order"
 DIED_ERROR = "the process of its worker died"
 
 
@@ -616,8 +618,8 @@ def may_kill(job: JobRecord | Job) -> bool:
     return last[-1:] == [DIED_ERROR] or last == [STALE_ERROR] * 2
 
 
-def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
-    """Revoke the claim on a range. Return the number of its jobs.
+def revoke_range(draft: Draft, range_id: str, now: datetime, error: str = STALE_ERROR) -> int:
+    """Revoke the claim on a range, with an error for jobs that are out of attempts. Return the number of its jobs.
 
     Raises:
         RowsMissingError: jobs of it must be looked at one by one, and not all that this needs is loaded.
@@ -634,7 +636,7 @@ def revoke_range(draft: Draft, range_id: str, now: datetime) -> int:
         draft.set_range(range_id, None)
         for job in jobs:
             draft.admit(job)
-        revoke(draft, jobs, now)
+        revoke(draft, jobs, now, error)
     return held.rows
 
 
@@ -655,10 +657,21 @@ class RequeueStale(Operation, frozen=True):
     Attributes:
         timeout: time since the last heartbeat; see `requeue_stale` for its smallest safe value.
         asked_by: person or program that asks, for the history; cut at 100 bytes.
+        worker: only claims of this worker: its name, or `name@host:pid`; None: of all.
     """
+
+    optional_names: ClassVar[tuple[str, ...]] = ("worker",)
 
     timeout: Duration
     asked_by: str | None = None
+    worker: str | None = None
+
+    def holds(self, claim: JobRecord | Job | Range, now: datetime) -> bool:
+        """Return True if a claim is to be revoked."""
+        age = math.inf if claim.heartbeat_at is None else (now - claim.heartbeat_at).total_seconds()
+        holder = claim.holder or ""
+        is_meant = self.worker in (None, holder, holder.rpartition("@")[0])
+        return is_meant and max(0.0, age) >= to_seconds("timeout", self.timeout)
 
     def prepared(self, preparation: Preparation) -> RequeueStale:
         """Return the operation with the timeout in seconds."""
@@ -666,14 +679,12 @@ class RequeueStale(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead. It ignores the timeouts of the claims: fencing keeps that safe."""
-        cutoff = now - timedelta(seconds=to_seconds("timeout", self.timeout))
         jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
-        stale = [job for job in jobs if job.heartbeat_at is None or min(job.heartbeat_at, now) <= cutoff]
-        old = [name for name, each in draft.header.ranges.items() if min(each.heartbeat_at, now) <= cutoff]
-        revoked = revoke(draft, stale, now)
+        old = [name for name, each in draft.header.ranges.items() if self.holds(each, now)]
+        revoked = revoke(draft, [job for job in jobs if self.holds(job, now)], now, ORDERED_ERROR)
         for name in old:
             with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
-                revoked += revoke_range(draft, name, now)
+                revoked += revoke_range(draft, name, now, ORDERED_ERROR)
         return revoked
 
 
