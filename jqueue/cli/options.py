@@ -126,16 +126,21 @@ def selection_of(given: Mapping[str, Any]) -> Selection:
     return Selection(
         phases=frozenset(phases),
         entrypoints=frozenset(given.get("entrypoint") or ()),
-        older_than=_age("--older-than", given.get("older_than")),
-        newer_than=_age("--newer-than", given.get("newer_than")),
+        older_than=None if given.get("older_than") is None else with_unit("--older-than", given["older_than"]),
+        newer_than=None if given.get("newer_than") is None else with_unit("--newer-than", given["newer_than"]),
         id_prefix=given.get("id"),
         **{name: given.get(name) for name in ("holder", "key", "error", "payload", "group")},
     )
 
 
-def _age(option: str, text: str | None) -> float | None:
-    seconds = None if text is None else parse_duration(text)
-    if text is not None and seconds is None:
+def with_unit(option: str, text: str) -> float:
+    """Return a duration in seconds: a number with a unit.
+
+    Raises:
+        RefusedError: the text is not such a number.
+    """
+    seconds = parse_duration(text)
+    if seconds is None:
         raise RefusedError(f"{option} takes a number with a unit: 90s, 15m, 12h, 30d or 2w")
     return seconds
 

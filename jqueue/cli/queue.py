@@ -14,12 +14,11 @@ from jqueue.cli.columns import Cell, Column, Layout, Terminal, write_lines
 from jqueue.cli.help import RefusedError
 from jqueue.cli.live import Interval, live
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue
-from jqueue.cli.options import duration, expanding, past
+from jqueue.cli.options import duration, expanding, past, with_unit
 from jqueue.cli.options import size as size_of
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import (
     age,
-    brief,
     instant,
     length,
     moment,
@@ -31,7 +30,7 @@ from jqueue.cli.printing import (
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import stats_values
 from jqueue.domain.counters import EventCounters, Totals
-from jqueue.domain.errors import ChangedMeanwhileError, HistoryDamagedError, InvalidJobError
+from jqueue.domain.errors import ChangedMeanwhileError, HistoryDamagedError, InvalidJobError, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.operations.codec import Guarded
 from jqueue.domain.operations.operator import CreateQueue
@@ -47,6 +46,7 @@ WRITERS = 5
 """Largest number of writers that are listed for people."""
 
 COUNTS = ("ready", "scheduled", "waiting", "in_progress", "dead", "completed")
+RATES = ("rate", "per", "key_rate", "key_per")
 RATED = ("enqueued", "claimed", "done", "failed")
 ORDERS = (*COUNTS, *RATED)
 WINDOWS = {"last minute": 60, "last hour": 3600, "last day": 86400}
@@ -285,7 +285,7 @@ def _rates(values: Figures) -> Iterator[Row]:
 def _times(figures: Figures) -> Row:
     times = [figures[kind][share] for kind in ("wait_seconds", "run_seconds") for share in ("median", "p95")]
     totals = figures["totals"]
-    return [totals["claimed"], _red(totals["failed"]), *("" if each is None else brief(each) for each in times)]
+    return [totals["claimed"], _red(totals["failed"]), *("" if each is None else length(each) for each in times)]
 
 
 def _workers(workers: Sequence[Figures], now: datetime) -> Iterator[Row]:
@@ -308,7 +308,7 @@ def _writers(writers: Sequence[Figures], now: datetime) -> Iterator[Row]:
     for each in writers[:WRITERS] if any(each["name"] for each in writers) else ():
         at = each["last_commit_at"]
         last = "" if at is None else f"{age(now - datetime.fromisoformat(at))} ago"
-        yield [each["name"] or Cell(each["writer"], "dim"), each["commits"], last, brief(each["cycle_seconds"])]
+        yield [each["name"] or Cell(each["writer"], "dim"), each["commits"], last, length(each["cycle_seconds"])]
 
 
 def _limits(entrypoints: Mapping[str, Figures]) -> Iterator[Row]:
@@ -375,10 +375,23 @@ def pause(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, a
 
 
 def resume(url: URL, entrypoint: Chosen = None, every: EveryEntrypoint = False, as_json: AsJSON = False) -> None:
-    """End the pause of an entrypoint, or of --all: workers claim its jobs again."""
+    """End the pause of an entrypoint, or of --all: workers claim its jobs again.
+
+    --all ends every pause, those of single entrypoints too.
+    """
     figures = _set_paused(url, entrypoint, every, Resume)
     ready = counted(sum(each.ready for each in figures.values()), "job is", "jobs are")
     _tell_paused(figures, f"resumed: {ready} ready", "this entrypoint was not paused", every, as_json, paused=False)
+
+
+async def _known(opened: OpenedQueue, entrypoint: str | None) -> set[str]:
+    """Return the entrypoints that have jobs, limits, cron entries or workers. A note says if a named one has none."""
+    stats, header = await opened.stats(), opened.view.header
+    known = {*(stats.entrypoints or {}), *header.entrypoints, *(each.entrypoint for each in header.schedules.values())}
+    known = known.union(*(worker.entrypoints for worker in stats.workers))
+    if entrypoint and entrypoint not in known:
+        note("no job, worker or cron entry has this entrypoint yet: check its name")
+    return known
 
 
 def _set_paused(
@@ -394,15 +407,10 @@ def _set_paused(
 
     async def change(opened: OpenedQueue) -> dict[str, EntrypointStats]:
         opened.queue.capabilities.require("limits")
-        stats, header = await opened.stats(), opened.view.header
-        figures = stats.entrypoints or {}
-        known = {*figures, *header.entrypoints, *(each.entrypoint for each in header.schedules.values())}
-        known = known.union(*(worker.entrypoints for worker in stats.workers))
+        figures, known = (await opened.stats()).entrypoints or {}, await _known(opened, entrypoint)
         names = sorted(known) if entrypoint is None else [entrypoint]
         if names:
             await certain(opened.queue.apply(*map(order, names)))
-        if entrypoint is not None and entrypoint not in known:
-            note("no job, worker or cron entry has this entrypoint yet: check its name")
         return {name: figures.get(name, EntrypointStats()) for name in names}
 
     return on_queue(url, change)
@@ -433,7 +441,15 @@ def stop(
     broker on another machine commits its calls. Until it has left, `jqueue stats` shows it as stopping. A
     service manager that restarts it after SIGTERM restarts it after this order, too.
     """
-    records: list[WorkerRecord] = on_queue(url, lambda opened: certain(opened.queue.stop_worker(worker)))
+
+    async def order(opened: OpenedQueue) -> list[WorkerRecord]:
+        try:
+            return await certain(opened.queue.stop_worker(worker))
+        except WorkerNotFoundError as error:
+            there = ", ".join(printable(each.holder) for each in (await opened.stats()).workers[:LISTED])
+            raise RefusedError(f"{error}. Its workers: {there or 'none'}") from None
+
+    records = on_queue(url, order)
     words = [f"{printable(each.holder)} stops within {length(each.beat)}, or is lost" for each in records]
     tell({"stopping": [each.holder for each in records]}, *words, as_json=as_json)
 
@@ -472,6 +488,7 @@ def limit(
 
     async def change(opened: OpenedQueue) -> tuple[EntrypointRules, bool]:
         opened.queue.capabilities.require("limits")
+        await _known(opened, entrypoint)
         was_set = reset and await opened.apply(Reset(entrypoint))
         while True:
             before = (await opened.queue.view()).header.entrypoints.get(entrypoint, EntrypointRules())
@@ -484,7 +501,7 @@ def limit(
                 key_per=None if no_key_rate else before.key_per if key_seconds is None else key_seconds,
                 by="operator",
             )
-            rates = {name: getattr(after, name) for name in ("rate", "per", "key_rate", "key_per")}
+            rates = {name: getattr(after, name) for name in RATES}
             rules, asked = before.evolve(max_running=after.running, **rates), (running, rate, key_rate)
             if rules == before and (before.declared is not None or not any((*asked, no_running, no_rate, no_key_rate))):
                 return before, was_set
@@ -499,8 +516,7 @@ def limit(
 
     rules, changed = on_queue(url, change)
     by_operator = rules.declared is not None
-    told = {"running": rules.max_running}
-    told |= {name: getattr(rules, name) for name in ("rate", "per", "key_rate", "key_per", "paused")}
+    told = {"running": rules.max_running, "paused": rules.paused} | {name: getattr(rules, name) for name in RATES}
     most = "no limit" if rules.max_running is None else f"at most {rules.max_running}"
     claims = "no limit" if rules.rate is None or rules.per is None else f"at most {rules.rate} in {length(rules.per)}"
     if rules.key_rate is not None and rules.key_per is not None:
@@ -526,7 +542,7 @@ class Setting(NamedTuple):
     none: str
 
 
-DURATION, SIZE = ("DURATION", duration, length), ("SIZE", size_of, size)
+DURATION, SIZE = ("DURATION", with_unit, length), ("SIZE", size_of, size)
 """Kinds of values. Each has a name in the help, a function that reads an option, and a function that shows a value."""
 
 VALUES = {
@@ -590,7 +606,7 @@ OPTIONS: dict[str, Any] = {
 def configure(url: URL, changes: dict[str, Any], as_json: AsJSON = False) -> None:
     """Change the settings of a queue; without options, show them.
 
-    A setting that is not named stays as it is. A DURATION is in seconds, or has a unit: 60, 90s, 15m, 12h, 30d.
+    A setting that is not named stays as it is. A DURATION has a unit: 90s, 15m, 12h, 30d.
 
     Once a history was kept, versions of jqueue that know no history refuse the queue.
     """

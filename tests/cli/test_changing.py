@@ -176,7 +176,9 @@ def test_a_worker_is_stopped_by_its_name_and_writers_bear_the_names_of_workers(p
     assert ("mailer@web:1, mailer@web:2", 1) == (named["name"], named["commits"])
     assert [None] == list({each["name"] for each in others})
     assert "mailer@web:1, mailer@web:2 1 0 s ago" in " ".join(run("stats", path).stdout.split())
-    assert "No worker 'nobody' in the queue" in refused("stop", path, "nobody")
+    error = refused("stop", path, "4711")
+    assert "No worker '4711' in the queue" in error
+    assert "Its workers: mailer@web:1, mailer@web:2" in error
     assert {"stopping": ["mailer@web:2"]} == values("stop", path, "mailer@web:2")
     assert [False, True] == [each["stopping"] for each in values("stats", path)["workers_seen"]]
     assert "mailer@web:1 stops within 60 s, or is lost mailer@web:2 stops" in text("stop", path, "mailer")
@@ -342,7 +344,10 @@ def test_the_first_enqueue_creates_the_queue_and_says_so_and_a_folder_only_on_re
 
 
 def test_each_limit_is_set_for_itself(path, queue):
-    assert "in progress: no limit; claims: no limit" == text("limit", path, "mail")
+    unknown = run("limit", path, "mail", "--running", "9")
+    assert (0, True) == (unknown.exit_code, "has this entrypoint yet: check its name" in unknown.stderr)
+    queue.enqueue("mail")
+    assert "in progress: no limit; claims: no limit" == text("limit", path, "mail", "--reset")
     said = text("limit", path, "mail", "--running", "2")
     assert "in progress: at most 2; claims: no limit; set by an operator" == said
     answer = values("limit", path, "mail", "--rate", "100", "--per", "1m")
@@ -390,6 +395,7 @@ def test_every_setting_of_a_queue_can_be_configured(path, queue):
     configured = values("configure", path)
     assert settings.keys() <= configured.keys() == before.keys()
     assert "history 7 d" in text("configure", path)
+    assert "--history takes a number with a unit" in refused("configure", path, "--history", "30")
     for name in settings:
         values("configure", path, f"--no-{name.replace('_', '-')}")
     assert before == values("configure", path)

@@ -34,7 +34,7 @@ LOOKING = {
 
 CHANGING = {
     "cancel": ["later"],
-    "configure": ["--dead-retention", "60"],
+    "configure": ["--dead-retention", "60s"],
     "limit": ["mail", "--running", "2"],
     "pause": ["mail"],
     "purge": ["--all", "--yes"],
@@ -317,7 +317,7 @@ LACKING = {
     "pause mail": "limits",
     "schedule n --cron @daily --entrypoint x": "schedules",
     "enqueue mail --unique-key k": "unique_keys",
-    "configure --dead-retention 60": "retention",
+    "configure --dead-retention 60s": "retention",
     "history": "",
 }
 """Commands, and the capability that an older format lacks for them."""
