@@ -24,7 +24,7 @@ from jqueue.cli.on_queue import URL, AsJSON
 from jqueue.cli.printing import UNUSABLE, show_json
 from jqueue.cli.probes import NotTriedError, ProbeContext, Result, noted
 from jqueue.cli.progress import jobs_counted
-from jqueue.cli.repair import queue_object, segments
+from jqueue.cli.repair import ABSENT, queue_object, segments
 from jqueue.connect import open_storage
 from jqueue.domain.errors import StorageError, StorageFatalError
 from jqueue.domain.printable import counted, printable
@@ -35,6 +35,7 @@ SAFE = (
     "Safe. If several writers compete, exactly one wins and the others are told so. No acknowledged write is lost. A "
     "queue needs nothing else from a store."
 )
+NO_QUEUE = "There is no queue here."
 UNSAFE = "Not safe. Do not keep a queue here: it would"
 DAMAGED = "The store is safe, but the queue is damaged: workers would"
 DEAF = "This store seems to ignore the conditions of writes."
@@ -118,6 +119,8 @@ class Report:
         self.harm = _once(result.harm for result in failed.values())
         self.advice = _once(text for result in (failed or results).values() for text in result.advice)
         self.verdict = UNSAFE if failed else SAFE
+        if not failed and results.get(queue_object) is ABSENT:
+            self.verdict = f"{NO_QUEUE} {SAFE}"
         if not failed:
             self.advice = (*self.advice, *(text for kind, text in PLACES.items() if isinstance(storage, kind)))
         elif failed.keys() <= {queue_object, segments}:

@@ -12,6 +12,8 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
+import msgspec
+
 from jqueue.cli.changes import DryRun, Yes, ask, confirm
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, AsJSON, OpenedQueue, certain, on_queue, place_of
@@ -29,7 +31,7 @@ from jqueue.domain.header import Header
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.segments import FOLDER, Range, Segment, Span, common, joined, size_of, without
-from jqueue.domain.stats import about_lines
+from jqueue.domain.stats import about_lines, unreadable_lines
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import Listed, SupportsObjects, SupportsRelease
 
@@ -46,6 +48,12 @@ REPORT = (
     "Its bytes are as they were written, so a backup has the same fault. Please report it. `jqueue export` reads its "
     "jobs, and `jqueue import` adds them to another queue."
 )
+ABSENT = noted(
+    "there is no queue here",
+    "If there should be a queue at this URL, check it: the name may be misspelt. The first enqueue creates a queue.",
+)
+"""The result for a store without a queue."""
+
 COLLECT = "Objects that nothing names are removed while workers run, or by queue.collect()."
 
 
@@ -154,10 +162,10 @@ async def read_rows(
 
 
 async def queue_object(context: ProbeContext) -> Result | None:
-    """Check that the queue's object is a queue. Return None if there is none yet."""
+    """Check that the queue's object is a queue."""
     data, etag = await with_retries(context.storage.read, context.entropy)
     if etag is None:
-        return None
+        return ABSENT
     blob = Blob()
     try:
         blob.adopt(parse_blob(data), len(data))
@@ -165,7 +173,8 @@ async def queue_object(context: ProbeContext) -> Result | None:
         mend = "Restore the object from a backup. If there is none, `jqueue repair URL` keeps what can be read."
         return failed(str(error), "fail: none of its jobs can be reached.", mend)
     if asides := blob.draft.set_aside:
-        return failed(about_lines(asides), "not run the jobs of lines that cannot be read.")
+        mend = "`jqueue repair URL` takes these lines out of the queue, and saves the object as it was."
+        return failed(about_lines(asides), "not run the jobs of lines that cannot be read.", mend)
     return passed(f"{counted(len(blob.draft.jobs), 'job')} in {size(len(data))}")
 
 
@@ -254,7 +263,8 @@ def repair(
 ) -> None:
     """Bring back the jobs of a damaged queue that can be read. The others are given up.
 
-    An object that is cut off keeps its whole lines, each a job. Its bytes are saved in the working folder before.
+    An object that is cut off keeps its header and its whole lines, each a job; lines that are no jobs leave it. Its
+    bytes are saved in the working folder before.
 
     First try to restore a damaged segment from a backup: it never changes, so any copy is right. Each segment is read,
     and the rows whose checksums do not match are counted. A question is asked on a terminal; elsewhere, --yes is
@@ -316,8 +326,33 @@ def repair(
         show(_later(claimed))
 
 
+def _mended(data: bytes) -> tuple[bytes, dict[str, Any], str] | None:
+    """Return a queue's object without what cannot be read, the numbers of it, and what is wrong.
+
+    None: it is whole, or has another fault.
+    """
+    try:
+        parsed = parse_blob(data)
+    except InvalidBlobError:
+        if (found := salvaged(data)) is None:
+            return None
+        content, lines = found
+        words = f"the queue's object is cut off: its limits, settings and cron entries and {jobs(lines)} can be read"
+        return content, {"jobs": lines, "bytes_lost": max(0, len(data) - len(content))}, words
+    blob = Blob()
+    blob.adopt(parsed, len(data))
+    if not (asides := blob.draft.set_aside) or parsed.legacy:
+        return None
+    blob.draft.set_lines_aside(())
+    last = blob.draft.jobs.last_sequence
+    header = msgspec.structs.replace(parsed.header, version=parsed.header.version + 1, last_sequence=last)
+    kept = len(blob.lines)
+    words = f"{unreadable_lines(asides)}; {jobs(kept)} can be read"
+    return blob.encode(header), {"jobs": kept, "lines": len(asides)}, words
+
+
 def _salvage(url: str, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
-    """Mend a queue's object that is cut off. Return False if it is whole, or has another fault."""
+    """Mend a queue's object that is cut off, or has lines that are no jobs. Return False if it needs no mending."""
     try:
         storage = open_storage(url)
     except (ValueError, ImportError, JQueueError):
@@ -341,17 +376,9 @@ def _salvage(url: str, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
         data, etag = asyncio.run(read())
     except JQueueError:
         return False
-    if etag is None or not data:
+    if etag is None or not data or (found := _mended(data)) is None:
         return False
-    try:
-        parse_blob(data)
-        return False
-    except InvalidBlobError:
-        if (found := salvaged(data)) is None:
-            return False
-    content, lines = found
-    told: dict[str, Any] = {"jobs": lines, "bytes_lost": max(0, len(data) - len(content))}
-    words = f"the queue's object is cut off: {jobs(lines)} of it can be read"
+    content, told, words = found
     if dry_run:
         tell(told | {"dry_run": True}, words, as_json=as_json)
         return True
@@ -364,7 +391,9 @@ def _salvage(url: str, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
         asyncio.run(write(content, etag))
     except JQueueError as error:
         raise RefusedError(f"nothing was mended: {error}") from None
-    tell(told | {"saved": saved}, f"mended: {jobs(lines)} kept; the damaged object is in {saved}", as_json=as_json)
+    tell(
+        told | {"saved": saved}, f"mended: {jobs(told['jobs'])} kept; the damaged object is in {saved}", as_json=as_json
+    )
     return True
 
 

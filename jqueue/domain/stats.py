@@ -388,11 +388,16 @@ def crowd_warning(header: Header) -> str | None:
 
 
 def about_lines(set_aside: Sequence[SetAside]) -> str:
-    """Return what is to be said of the lines that cannot be read as jobs, of which there is one at least."""
+    """Return what is to be said of the lines that cannot be read as jobs, with advice."""
+    return f"{unreadable_lines(set_aside)}. Mend or remove it in the queue's object"
+
+
+def unreadable_lines(set_aside: Sequence[SetAside]) -> str:
+    """Return the number of lines that cannot be read as jobs, of which there is one at least, and what is wrong."""
     lines = counted(len(set_aside), "line cannot be read as a job", "lines cannot be read as jobs")
     first = "" if len(set_aside) == 1 else "the first: "
     name = f"that of {printable(set_aside[0].key)}: " if set_aside[0].key else ""
-    return f"{lines}: {first}{name}{set_aside[0].reason}. Mend or remove it in the queue's object"
+    return f"{lines}: {first}{name}{set_aside[0].reason}"
 
 
 def _warnings(set_aside: Sequence[SetAside], taken: int, most: int, results: int, errors: int) -> list[str]:

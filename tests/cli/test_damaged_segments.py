@@ -65,14 +65,25 @@ def test_a_repair_gives_up_what_cannot_be_read_of_a_damaged_segment_and_brings_b
     assert ["mail"] * 2 + ["report"] * 2 == sorted(job["entrypoint"] for job in rows("ls", path))
 
 
-def test_a_repair_with_nothing_to_do_names_the_lines_that_it_does_not_mend_as_the_figures_do(path, queue):
+def test_a_repair_takes_out_lines_that_are_no_jobs_and_keeps_the_others(path, queue, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     assert "every job of the queue can be read: nothing was dropped" == refused("repair", path)
     queue.enqueue("mail", b"", job_id="broken")
-    path.write_text(path.read_text().replace('"entrypoint":"mail"', '"entrypoint":7'))
+    queue.enqueue("report", b"", job_id="kept")
+    queue.limit("report", running=3)
+    path.write_text(broken := path.read_text().replace('"entrypoint":"mail"', '"entrypoint":7'))
     [warning] = values("stats", path)["warnings"]
     assert "1 line cannot be read as a job: " in warning
-    said = refused("repair", path)
-    assert f"every job of the queue's segments can be read: nothing was dropped. But {warning}" == said
+    advice = values("doctor", path, status=1)["advice"]
+    assert ["`jqueue repair URL` takes these lines out of the queue, and saves the object as it was."] == advice
+    assert "that of broken: entrypoint" in text("repair", path, "--dry-run")
+    assert path.read_text() == broken
+    report = values("repair", path, "--yes")
+    assert (1, 1, broken) == (report["lines"], report["jobs"], (tmp_path / report["saved"]).read_text())
+    assert ["kept"] == [job.id for job in queue.read_state().jobs]
+    assert 3 == queue.read_state().entrypoints["report"].max_running
+    assert 0 == values("doctor", path)["status"]
+    queue.enqueue("mail", b"", job_id="broken")
 
 
 def test_a_segment_that_the_store_refuses_to_read_is_named_and_never_given_up(path, segments, url_of):
@@ -128,6 +139,7 @@ def test_what_can_be_read_of_an_object_that_is_cut_off_is_brought_back(path, que
     )
     assert "add --yes to go ahead" in refused("repair", path)
     assert {"jobs": 3, "bytes_lost": 28, "dry_run": True} == values("repair", path, "--dry-run")
+    assert "its limits, settings and cron entries and 3 jobs can be read" in text("repair", path, "--dry-run")
     assert cut == path.read_bytes()
     saved = values("repair", path, "--yes")["saved"]
     assert (cut, 0o600) == (Path(saved).read_bytes(), Path(saved).stat().st_mode & 0o777)
@@ -141,5 +153,4 @@ def test_lines_that_cannot_be_read_are_named_and_no_doctor_calls_them_safe(path,
         queue.enqueue("mail", b"", job_id=f"j{number}")
     path.write_bytes(path.read_bytes().replace(b'"entrypoint":"mail"', b'"entrypoint":5', 1))
     assert "1 line cannot be read as a job: that of j0: entrypoint" in values("stats", path)["warnings"][0]
-    assert "that of j0" in refused("repair", path)
     assert 1 == values("doctor", path, status=1)["status"]

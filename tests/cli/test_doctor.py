@@ -164,6 +164,13 @@ def test_a_file_is_safe_and_nothing_is_left_beside_it(path):
     assert ([path], stores.USERS) == ([*path.parent.iterdir()], path.read_bytes())
 
 
+def test_a_path_without_a_queue_is_told(path):
+    said = text("doctor", path)
+    assert "There is no queue here. Safe. " in said
+    assert "the name may be misspelt" in said
+    assert not path.exists()
+
+
 def test_an_unreachable_store_cannot_be_used():
     url = "s3://key:hunter2@bucket/queue.json?endpoint_url=http://127.0.0.1:1&region_name=us-east-1"
     result = run("doctor", url)
