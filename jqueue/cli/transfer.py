@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -61,9 +62,9 @@ def export(
     be served, and `jqueue import` adds them to a queue in that order. The lines hold all payloads, headers and results:
     keep them as secret as these are.
 
-    Limits, settings, cron entries, groups and the history are not in it, and `jqueue import` refuses jobs that have
-    parents. A whole backup is a copy: first of the queue's object, and then of the folders beside it, whose names begin
-    with that of the object. Restored, it is the queue again.
+    Limits, settings, cron entries, groups and the history are not in it, and `jqueue import` refuses a job if one of
+    its parents is done, as the result of that stays behind. A whole backup is a copy: first of the queue's object, and
+    then of the folders beside it, whose names begin with that of the object. Restored, it is the queue again.
 
     With --output, --json prints the number of jobs as an object.
     """
@@ -145,7 +146,7 @@ def import_(
 
     A job keeps its id, payload, attempts and times, and goes behind the jobs of its priority. A job that was running is
     ready again. A job whose id is in the queue, or has finished there lately, is left alone, so an interrupted import
-    can be repeated. Completed jobs are left out.
+    can be repeated. Completed jobs are left out. A job with parents comes after them.
 
     Exits with 1 if a line was refused.
     """
@@ -159,7 +160,7 @@ def import_(
                 lines = sys.stdin.buffer if str(file) == "-" else closing.enter_context(_file(file, "rb", "read"))
                 progress = closing.enter_context(jobs_counted("checking" if dry_run else "importing"))
                 done = 0
-                for batch in _batches(lines, counts, wrong):
+                for batch in _batches(_numbered(lines, counts, wrong)):
                     done += len(batch)
                     looks = [Find(job.id) for _, job in batch]
                     new = _unknown(await opened.queue.apply_each(*looks), batch, counts, wrong)
@@ -195,9 +196,12 @@ Numbered = tuple[int, Job]
 """A job, with the number of its line."""
 
 
-def _batches(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[int, str]]) -> Iterator[list[Numbered]]:
-    """Yield the jobs of the lines that have not completed, in batches. The others are counted, or noted as wrong."""
-    batch, size = list[Numbered](), 0
+def _numbered(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[int, str]]) -> Iterator[Numbered]:
+    """Yield the jobs of the lines that have not completed. The others are counted, or noted as wrong.
+
+    Jobs that have parents come last, each after its parents.
+    """
+    children = dict[str, Numbered]()
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
@@ -208,7 +212,21 @@ def _batches(lines: Iterable[bytes], counts: Counter[str], wrong: list[tuple[int
             continue
         if job.status is JobStatus.COMPLETED:
             counts["completed"] += 1
-            continue
+        elif not job.after:
+            yield number, job
+        elif children.setdefault(job.id, (number, job))[0] != number:
+            wrong.append((number, "another line has its id"))
+    parents = {job.id: [each for each in job.after if each in children] for _, job in children.values()}
+    try:
+        yield from [children[each] for each in TopologicalSorter(parents).static_order()]
+    except CycleError:
+        wrong += [(number, "it waits for a job that waits for it") for number, _ in children.values()]
+
+
+def _batches(several: Iterable[Numbered]) -> Iterator[list[Numbered]]:
+    """Yield jobs in batches."""
+    batch, size = list[Numbered](), 0
+    for number, job in several:
         batch.append((number, job))
         size += len(job.payload)
         if len(batch) == BATCH or size > BATCH_BYTES:

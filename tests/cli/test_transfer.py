@@ -120,6 +120,29 @@ def test_an_export_has_the_order_of_the_queue_and_an_import_keeps_it(path, lines
     assert set(ids[:-3]) == {job.id for job in queue.dequeue(batch_size=100)}
 
 
+def test_an_import_adds_jobs_after_their_parents_and_refuses_those_whose_parents_are_not_there(path, lines, copy):
+    queue = Blocking(path)
+    run("init", path)
+    done = queue.enqueue("work", b"", job_id="done", keep_result=60)
+    queue.ack(queue.dequeue("work")[0])
+    first = queue.enqueue("work", b"", job_id="first")
+    second = queue.enqueue("work", b"", job_id="second", priority=-1, after=[first])
+    queue.enqueue("work", b"", job_id="third", priority=-2, after=[first, second], on_dead="run")
+    queue.enqueue("work", b"", job_id="late", after=[done])
+    run("export", path, "--output", lines)
+    result = run("import", copy, lines, "--create")
+    assert (1, "3 jobs added") == (result.exit_code, result.stdout.splitlines()[0])
+    assert "after names job 'done', which the queue does not know" in result.stderr
+    other = Blocking(copy)
+    for name in ("first", "second", "third"):
+        [job] = other.dequeue("work", batch_size=9)
+        assert name == job.id
+        other.ack(job)
+    loops = [json.loads(line) for line in lines.read_text().splitlines() if '"second"' in line]
+    again = [json.dumps({**job, "id": name, "after": [other]}) for job in loops[:1] for name, other in ("ab", "ba")]
+    assert "it waits for a job that waits for it" in run("import", copy, "-", stdin="\n".join(again)).stderr
+
+
 # `jqueue migrate`
 
 

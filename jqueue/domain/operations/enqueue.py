@@ -421,8 +421,6 @@ class Arrive(Operation, frozen=True):
             raise InvalidJobError(f"a job that is {job.status} cannot arrive")
         check_integer("attempt", job.attempt, 0, LARGEST // 2)  # as its queue keeps it for all ids that are used again
         stored = None if self.name_before is None else job.payload_object
-        if job.after:
-            raise InvalidJobError("a job that has parents cannot arrive: their results stay in its queue")
         if self.payload is None and job.payload_apart and stored is None:
             raise InvalidJobError(f"the payload of job {job.id!r} is in an object of another queue: load it first")
         given = job.payload if self.payload is None else self.payload
@@ -483,8 +481,9 @@ class Arrive(Operation, frozen=True):
         check_named_in_time(self.name_before, now)
         raised = max(0, draft.header.attempt_floor - job.attempt)
         attempts = {"attempt": job.attempt + raised, "attempts_before": job.attempts_before + raised}
+        waits_for = missing_parents(draft, job) if job.after else ()
         place = next_sequence(draft, job, now)
-        job = job.evolve(sequence=place, **attempts, **NO_CLAIM)
+        job = job.evolve(sequence=place, waits_for=waits_for, **attempts, **NO_CLAIM)
         return add(draft, job, Verb.ARRIVE)
 
     def _is_same(self, there: JobRecord) -> bool:
