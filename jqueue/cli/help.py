@@ -66,7 +66,13 @@ class Command(TyperCommand):
         finally:
             self.params = params
         self.left_out = next((each for each in arguments if _is_left_out(each, arguments, words)), None)
-        return super().parse_args(ctx, args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # typer has no public name for its own
+            named = [each for each in arguments if each.envvar and each is not self.left_out]
+            if named and getattr(error, "param", None) in arguments and not getattr(error, "message", ""):
+                error.message = f"The first argument is the URL of the queue, unless {named[0].envvar} names it"  # type: ignore[attr-defined]
+            raise
 
 
 def _is_left_out(argument: Any, arguments: list[Any], words: list[str]) -> bool:

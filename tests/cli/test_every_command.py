@@ -105,6 +105,13 @@ def test_errors_about_wrong_arguments_contain_no_secrets(arguments):
     assert 2 == run(*arguments).exit_code  # and `run` looks for the secret
 
 
+def test_a_missing_argument_is_told_with_the_place_of_the_url():
+    for arguments in (["show"], ["show", "one"], ["limit", "mail"]):
+        result = run(*arguments)
+        assert 2 == result.exit_code
+        assert "The first argument is the URL of the queue, unless JQUEUE_URL names it" in result.stderr
+
+
 WRONG = {
     "ls --status=hunter2": "--status takes ready, scheduled, waiting, queued (all three), running",
     "ls --watch": "the output is not a terminal: use `jqueue ls`",
