@@ -13,7 +13,7 @@ from jqueue.cli.columns import Cell, Column, Layout, Terminal, in_chunks, write_
 from jqueue.cli.help import RefusedError
 from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
-from jqueue.cli.printing import brief, moment, note
+from jqueue.cli.printing import length, moment, note
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.shown import event_values
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
@@ -40,9 +40,9 @@ def outcome(event: HistoryEvent) -> str:
     if event.asked_by:
         parts.append(f"asked for by {event.asked_by}")
     if event.wait_seconds is not None:
-        parts.append(f"waited {brief(event.wait_seconds)}")
+        parts.append(f"waited {length(event.wait_seconds)}")
     if event.run_seconds is not None:
-        parts.append(f"ran {brief(event.run_seconds)}")
+        parts.append(f"ran {length(event.run_seconds)}")
     return ", ".join(filter(None, parts))
 
 

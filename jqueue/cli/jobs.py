@@ -452,7 +452,9 @@ def _story(job: Job, events: list[HistoryEvent]) -> dict[str, str | None]:
         if each.text != job.error
     ]
     steps = [f"{moment(at)}  {name}{f', {occurrence}' * (occurrence > 1)}" for name, occurrence, at, *_ in job.steps]
-    happened = [f"{moment(each.at)}  {each.verb} {each.attempt or ''}".ljust(31) + outcome(each) for each in events]
+    verbs = [f"{each.verb} {each.attempt or ''}" for each in events]
+    width = max(map(len, verbs), default=0)
+    happened = [f"{moment(each.at)}  {verb:{width}}  {outcome(each)}" for verb, each in zip(verbs, events, strict=True)]
     return {
         "steps (UTC)": "\n".join(map(printable, steps)),
         "earlier errors (UTC)": "\n".join(map(printable, earlier)),

@@ -15,9 +15,8 @@ import typer
 from jqueue.cli import UNUSABLE as UNUSABLE
 from jqueue.cli.columns import write_lines
 from jqueue.core.shown import instant as instant
+from jqueue.domain.durations import in_words
 from jqueue.domain.printable import counted, printable
-
-UNITS = (("d", 86400), ("h", 3600), ("min", 60))
 
 
 def refusal(message: str, *, as_json: bool = False) -> typer.Exit:
@@ -61,23 +60,14 @@ def jobs(number: int) -> str:
 
 
 def length(duration: timedelta | float) -> str:
-    """Return a rounded duration, in the largest unit of which it has at least two."""
-    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
-    for name, unit in UNITS:
-        if seconds >= 2 * unit:
-            return f"{int(seconds // unit)} {name}"
-    return f"{seconds:.3g} s" if 0 < seconds < 1 else f"{int(seconds)} s"
+    """Return a rounded duration: see `in_words`."""
+    return in_words(duration.total_seconds() if isinstance(duration, timedelta) else duration)
 
 
 def age(duration: timedelta | float) -> str:
     """Return a duration in whole seconds at least; one below 0 counts as 0, because clocks may disagree."""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
     return length(int(max(0.0, seconds)))
-
-
-def brief(seconds: float) -> str:
-    """Return a rounded duration, in milliseconds if it is below one second."""
-    return length(seconds) if seconds >= 1 else f"{seconds * 1000:.3g} ms"
 
 
 def ago(time: datetime, now: datetime) -> str:

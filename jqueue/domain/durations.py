@@ -30,6 +30,16 @@ def parse_duration(text: str) -> float | None:
     return seconds if seconds <= LONGEST else None
 
 
+def in_words(seconds: float) -> str:
+    """Return a rounded duration, in the largest unit of which it has at least two; in milliseconds below a second."""
+    for name, unit in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * unit:
+            return f"{int(seconds // unit)} {name}"
+    if not 0 < seconds < 1:
+        return f"{int(seconds)} s"
+    return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.2g} ms"
+
+
 def to_seconds(what: str, value: object) -> float:
     """Return a duration in seconds.
 

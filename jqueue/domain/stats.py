@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from jqueue.domain.counters import OTHERS, Totals, totals_of
+from jqueue.domain.durations import in_words
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
 from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_share, held_bytes
@@ -19,6 +20,7 @@ from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import EntrypointRules, key_opens_at, opens_at
 from jqueue.domain.segments import SEGMENTS_KEPT
+from jqueue.domain.selection import Phase, phase_of
 
 WARN_SHARE = 0.5
 """Share of enqueue's limit above which the statistics carry a warning."""
@@ -288,9 +290,10 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
         return []
     figures = (stats.entrypoints or {}).get(job.entrypoint, EntrypointStats())
     reasons = list(_reasons(job.entrypoint, figures, header, stats, now))
-    reasons[:0] = [f"waits for {each}" for each in parents_named(job, {each.id: each.status for each in jobs})]
+    phases = {each.id: phase_of(each, now) for each in jobs}
+    reasons[:0] = [f"waits for {each}" for each in parents_named(job, phases)]
     if job.run_at is not None and job.run_at > now:
-        reasons.insert(0, f"scheduled: ready in {(job.run_at - now).total_seconds():.0f} s")
+        reasons.insert(0, f"scheduled: ready in {in_words((job.run_at - now).total_seconds())}")
     key, most = job.concurrency_key, job.concurrency_limit or 1
     if key is not None:
         holders = [
@@ -306,8 +309,9 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
     if rules.key_rate is not None and key is not None:
         opens = key_opens_at(header.recent_keys, header.entrypoints, (job.entrypoint, key), now.timestamp())
         if opens is not None:
-            claims, wait = counted(rules.key_rate, "claim"), max(0.0, opens - now.timestamp())
-            reasons.append(f"its key is at its limit: {claims} within {rules.key_per:g} s, the next in {wait:.0f} s")
+            claims, wait = counted(rules.key_rate, "claim"), in_words(max(0.0, opens - now.timestamp()))
+            per = in_words(rules.key_per or 0.0)
+            reasons.append(f"its key is at its limit: {claims} within {per}, the next in {wait}")
     workers = [
         each
         for each in stats.workers
@@ -327,7 +331,8 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
     )
     if before:
         least = " at least" if header.segments else ""
-        reasons.append(f"{counted(before, 'ready job')}{least} of this entrypoint come before it")
+        comes = "comes" if before == 1 else "come"
+        reasons.append(f"{counted(before, 'ready job')}{least} of this entrypoint {comes} before it")
     return reasons or ["nothing holds it back: it is next"]
 
 
@@ -335,10 +340,11 @@ PARENTS_NAMED = 5
 """Largest number of parents to name."""
 
 
-def parents_named(job: Job, statuses: Mapping[str, str]) -> list[str]:
-    """Return the parents that a job waits for, the dead ones first: each with its status if that is known."""
-    found = sorted(job.waits_for, key=lambda each: statuses.get(each) != JobStatus.DEAD)
-    named = [f"job {printable(each)}, which is {statuses.get(each, 'in a segment')}" for each in found[:PARENTS_NAMED]]
+def parents_named(job: Job, phases: Mapping[str, Phase]) -> list[str]:
+    """Return the parents that a job waits for, the dead ones first: each with its phase if that is known."""
+    found = sorted(job.waits_for, key=lambda each: phases.get(each) is not Phase.DEAD)
+    words = {each: phases[each].replace("_", " ") if each in phases else "in a segment" for each in found}
+    named = [f"job {printable(each)}, which is {words[each]}" for each in found[:PARENTS_NAMED]]
     more = len(found) - len(named)
     return [*named, f"{more} more"] if more else named
 
@@ -353,8 +359,8 @@ def _reasons(name: str, figures: EntrypointStats, header: Header, stats: QueueSt
     if rules.rate is not None and rules.per is not None:
         at = opens_at(header.recent.get(name, ()), now.timestamp(), rules.rate, rules.per)
         if at is not None:
-            wait = max(0.0, at - now.timestamp())
-            yield f"at its limit: {counted(rules.rate, 'claim')} within {rules.per:g} s, the next in {wait:.0f} s"
+            claims, wait = counted(rules.rate, "claim"), in_words(max(0.0, at - now.timestamp()))
+            yield f"at its limit: {claims} within {in_words(rules.per)}, the next in {wait}"
     if figures.totals is None or figures.in_progress or figures.totals.last_minute.claimed:
         return  # the format keeps no records of workers, or a program takes these jobs
     if figures.oldest_ready_age is not None and figures.oldest_ready_age < UNCLAIMED:

@@ -181,7 +181,7 @@ async def test_the_reason_why_jobs_wait_is_a_pause_a_limit_or_a_missing_worker()
     await queue.limit("idle", running=1)
     state, stats = (await queue.view()).header, await queue.stats()
     reasons = {
-        "fast": "at its limit: 1 claim within 3600 s, the next in 3600 s",
+        "fast": "at its limit: 1 claim within 60 min, the next in 60 min",
         "full": "at its limit: 3 of 2 in progress",
         "open": "no worker that has the handler",
         "paused": "paused",

@@ -26,7 +26,7 @@ async def test_people_see_for_whom_a_job_waits_and_the_dead_ones_first():
         reasons = await view.why_waits(child, now)
         assert reasons[0] == "waits for job parent-6, which is dead"
         assert reasons[1:6] == [
-            *(f"waits for job parent-{number}, which is in_progress" for number in range(4)),
+            *(f"waits for job parent-{number}, which is in progress" for number in range(4)),
             "waits for 2 more",
         ]
         assert view.children_of(parents[0]) == [child.id]

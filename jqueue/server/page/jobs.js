@@ -8,13 +8,9 @@ const ORDERS = [
   ["served", "next to be served"], ["newest", "newest first"], ["oldest", "oldest first"], ["attempts", "most attempts"],
   ["id", "by id"],
 ];
-function badge(job) {
-  return h("span", { class: `badge ${job.status}` }, words(job.status), job.cancel_requested && ", told to stop");
-}
 
-function attempts(job) {
-  return count(job.attempts) + (job.failures ? `, ${count(job.failures)} failed` : "");
-}
+const badge = (job) => h("span", { class: `badge ${job.status}` }, words(job.status), job.cancel_requested && ", told to stop");
+const attempts = (job) => count(job.attempts) + (job.failures ? `, ${count(job.failures)} failed` : "");
 
 function progress(job) {
   const { done, total, text } = job.progress ?? {};
@@ -23,9 +19,7 @@ function progress(job) {
     ` ${count(done)}${absent(total) ? "" : ` of ${count(total)}`}`, text && [", ", foreign(text)]);
 }
 
-function targetOf(job) {
-  return { name: job.id, of: job.entrypoint, body: { id: job.id, seen: job.seen }, values: job };
-}
+const targetOf = (job) => ({ name: job.id, of: job.entrypoint, body: { id: job.id, seen: job.seen }, values: job });
 
 const OTHERS = ["state", "order", "start", "all"]; // of a query: all else stands in the line of filters
 const TERM = /(?:(entrypoint|group|key|error|holder|older|payload|pattern|args\.[^\s:"]+):)?(?:"((?:[^"\\]|\\.)*)"|(\S+))/g;
@@ -76,10 +70,7 @@ function filters(query, state, page, reveal) {
     if (location.hash !== hash) location.hash = hash;
   };
   const change = (event) => go(event.target.form);
-  const submit = (event) => {
-    event.preventDefault();
-    go(event.target);
-  };
+  const submit = (event) => [event.preventDefault(), go(event.target)];
   const suggest = ({ target }) => patch(target.list, suggestions(target.value, state, page, reveal));
   const typed = document.activeElement?.name === "line" ? document.activeElement.value : line;
   const hint = `Find: ${reveal ? "args.to:bob " : ""}entrypoint:mail key:bob error:"no server", or a part of an id, a key, a holder or an error`;
@@ -149,10 +140,7 @@ function selection({ page, query, view, actions, redraw }, said) {
     view.every = false;
     redraw();
   };
-  const more = (event) => {
-    view.every = event.target.checked;
-    redraw();
-  };
+  const more = (event) => [view.every = event.target.checked, redraw()];
   const names = chosen.length ? actions.of("job", every ? states : chosen.map((job) => job.status)) : [];
   return h("div", { class: "selection", role: "group", "aria-label": "Selection" },
     h("label", { class: "chip" }, h("input", { type: "checkbox", checked: whole, onchange: all }),
@@ -233,13 +221,20 @@ function facts(job) {
     row("Payload", bytes(job.payload_bytes)));
 }
 
-function life(events) {
+// The events of a job, the newest first. A queued job waits for its parents until the last of them has ended.
+function phased(events, job) {
+  const last = events.events.findIndex(({ event }) => event === "parent ended");
+  const from = job?.status === "waiting" ? 0 : last < 0 ? Infinity : last + 1;
+  return events.events.map((event, number) => (number >= from && event.after === "queued" ? { ...event, after: "waiting" } : event));
+}
+
+function life(job, events) {
   if (!events) return pending();
   if (!events.events.length) {
     return h("p", { class: "empty" }, foreign(events.missing ?? "The history has no events of this job. Is it switched on?"));
   }
   const columns = ["Time", "Event", "State after", figure("Attempt"), figure("Took"), "Holder or error"];
-  const rows = events.events.map((event, number) => ({ key: `${events.events.length - number}`, cells: [
+  const rows = phased(events, job).map((event, number) => ({ key: `${events.events.length - number}`, cells: [
     clock(event.at), foreign(event.event), event.after ? foreign(words(event.after)) : "left the queue",
     String(event.attempt),
     event.wait_seconds !== null ? `waited ${duration(event.wait_seconds)}`
@@ -250,17 +245,18 @@ function life(events) {
     events.missing && h("p", { class: "warning" }, foreign(events.missing))];
 }
 
-const DID = { scheduled: ["was held back for", "is held back for"], queued: ["waited", "waits for"], in_progress: ["ran", "runs for"],
+const DID = { scheduled: ["was held back for", "is held back for"], queued: ["waited", "waits for"],
+  waiting: ["waited for its parents", "waits for its parents for"], in_progress: ["ran", "runs for"],
   tried: ["waited and ran"] };
 const ENDED = { ack: "done", nack: "failed", stale: "lost by its worker" };
 
 // The parts of a job's life: from its events, or from what the job itself knows if there is no history.
 function parts(job, events) {
-  const told = [...events.events].reverse().map((event) => ({ ...event, at: secondsOf(event.at) }));
+  const told = phased(events, job).reverse().map((event) => ({ ...event, at: secondsOf(event.at) }));
   const tried = job?.errors ?? [], end = job?.finished_at ?? job?.dead_at, open = DID[{ ready: "queued" }[job?.status] ?? job?.status];
-  const known = told.length && !events.more ? told : job ? [
-    { at: job.created_at, after: tried.length ? "tried" : "queued" },
-    ...tried.map(({ at, error }, number) => ({ at, error, event: "nack", after: number < tried.length - 1 ? "tried" : "queued" })),
+  const idle = job?.status === "waiting" ? "waiting" : "queued", known = told.length && !events.more ? told : job ? [
+    { at: job.created_at, after: tried.length ? "tried" : idle },
+    ...tried.map(({ at, error }, number) => ({ at, error, event: "nack", after: number < tried.length - 1 ? "tried" : idle })),
     ...(job.claimed_at ? [{ at: job.claimed_at, after: "in_progress" }] : []),
     ...(end && !tried.some(({ at }) => at === end) ? [{ at: end, event: job.finished_at ? "ack" : "dead" }] : []),
   ].map((event) => ({ ...event, at: secondsOf(event.at) })) : [];
@@ -326,7 +322,7 @@ export function payloadText(found) {
 export function one({ query, job, missing, wrong, events, payload, editable, result, actions, reveal }) {
   const back = h("p", {}, h("a", { href: "#/jobs" }, "← All jobs"));
   const title = h("h1", { tabindex: "-1" }, "Job ", foreign(query.get("id") ?? "", { class: "id" }));
-  if (missing) return [back, title, h("p", { class: "empty", role: "status" }, missing), timeline(null, events), life(events)];
+  if (missing) return [back, title, h("p", { class: "empty", role: "status" }, missing), timeline(null, events), life(null, events)];
   if (!job) return [back, heading("Job"), pending(wrong)];
   return [
     back,
@@ -339,6 +335,6 @@ export function one({ query, job, missing, wrong, events, payload, editable, res
     errors(job),
     reveal && secret("Payload", payload, () => reveal("payload")),
     reveal && job.has_result && secret("Result", result, () => reveal("result")),
-    h("h2", {}, "Events"), life(events),
+    h("h2", {}, "Events"), life(job, events),
   ];
 }
