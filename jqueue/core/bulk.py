@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -96,12 +96,13 @@ class SegmentCommit:
 
     async def _first(self, operation: EnqueueSegments) -> EnqueueSegments:
         """Return an operation for its first try: see `ready`."""
-        doubled = await in_turns(doubled_rows(operation.segments, [job for _, job in operation.few]))
-        operation = msgspec.structs.replace(operation, doubled=doubled)
-        await self.ready(operation, doubled)
-        return operation
+        few = [job for _, job in operation.few]
+        doubled = await in_turns(doubled_rows(operation.segments, few))
+        if len(doubled) > MOST_CONFLICTS:
+            return await self._without(operation, await in_turns(doubled_rows(operation.segments, few, later=True)))
+        return await self.ready(msgspec.structs.replace(operation, doubled=doubled), doubled)
 
-    async def ready(self, operation: EnqueueSegments, rows: Collection[Row]) -> None:
+    async def ready(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
         """Make an operation ready for a try: read jobs, and compare hashes with those of segments, in turns.
 
         The commit compares them with those of segments that are new by then, or whose index could not be read here.
@@ -110,15 +111,15 @@ class SegmentCommit:
             operation: the operation.
             rows: the rows of the jobs to read, as they may have to be added one by one.
 
+        Returns:
+            The operation for the try.
+
         Raises:
             InvalidJobError: they are too many.
             StorageError: the store failed.
         """
         if len(operation.read) + len(rows) > MOST_CONFLICTS:
-            raise InvalidJobError(
-                f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key of another one, in the queue or "
-                "in the call: split the call into smaller ones, or leave these jobs out"
-            )
+            return await self._without(operation, rows)
         for each in operation.segments if rows else ():
             wanted = {row for name, row in rows if name == each.name}
             async for rows_read in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
@@ -128,15 +129,25 @@ class SegmentCommit:
                     if row in wanted
                 )
         if all(each.index is None for each in operation.segments):
-            return
+            return operation
         there = self._engine.draft.jobs.rows
         for name, segment in list(there.segments.items()):
+            if not operation.may_share(segment):
+                continue
             if (index := there.indexes.get(name)) is None:
                 with suppress(*DAMAGED):
                     index = await self._index_of(name, segment)
                     self._engine.draft.jobs.rows.load_index(name, index)
             if index is not None:
                 await in_turns(operation.comparing(name, index))
+        return operation
+
+    async def _without(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
+        """Return an operation without rows whose unique key is taken, and that are too many to be read."""
+        raise InvalidJobError(
+            f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key of another one, in the queue or "
+            "in the call: split the call into smaller ones, or leave these jobs out"
+        )
 
     def _single(
         self, job: JobRecord, given: bool, behind: int = 0, turn: tuple[int, str] | None = None
@@ -174,8 +185,16 @@ class SegmentCommit:
         read = partial(self._segments.reader.index, name, segment)
         return await self._objects.retried(read, self.seconds_left, reads=True)
 
-    async def _joined(self, new: Sequence[NewSegment]) -> list[NewSegment]:
-        """Write the rows of several segments of a group again, as few large segments."""
+    async def _joined(
+        self, new: Sequence[NewSegment], without: Mapping[str, Collection[int]] | None = None
+    ) -> list[NewSegment]:
+        """Write the rows of several segments of a group again, as few large segments.
+
+        Args:
+            new: the segments.
+            without: rows to leave out, by the name of their segment.
+        """
+        without = without or {}
         of_group: dict[Group, list[NewSegment]] = {}
         for each in new:
             entry = each.segment
@@ -184,12 +203,14 @@ class SegmentCommit:
         joined: list[NewSegment] = []
         jobs = JobGroups(SegmentBuilder, STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
         for group, several in of_group.items():
-            if len(several) == 1:
+            if len(several) == 1 and several[0].name not in without:
                 joined += several
                 continue
             for each in several:
+                out = without.get(each.name, ())
                 async for rows in self._jobs_of(each):
-                    jobs.extend(group, [job.evolve(sequence=each.behind + job.sequence) for _, job in rows])
+                    if kept := [job.evolve(sequence=each.behind + job.sequence) for row, job in rows if row not in out]:
+                        jobs.extend(group, kept)
                     joined += [await self._written(*full) for full in jobs.full()]
             joined += [await self._written(*rest) for rest in jobs.rest()]
         return joined
@@ -375,6 +396,7 @@ class StagedCommit(SegmentCommit):
         self._staged = staged
         self._transaction = transaction
         self._there: set[str] = set()
+        self._left_out = 0
 
     async def operation(self) -> EnqueueSegments:
         """Return the operation that adds all jobs.
@@ -405,7 +427,20 @@ class StagedCommit(SegmentCommit):
         """Return the receipt of a commit that added the jobs, or had nothing to add."""
         if isinstance(outcome, StagedReceipt):
             return outcome
-        return StagedReceipt(self.jobs - outcome.existing, outcome.existing, version=outcome.version)
+        taken = self._left_out + outcome.existing
+        return StagedReceipt(self.jobs - taken, taken, version=outcome.version)
+
+    async def _without(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
+        if self._on_conflict != "return":
+            return await super()._without(operation, rows)
+        out: dict[str, set[int]] = {}
+        for name, row in rows:
+            out.setdefault(name, set()).add(row)
+        self._left_out += len(rows)
+        kept = [each for each in operation.segments if each.name not in out]
+        some = [each for each in operation.segments if 0 < len(out.get(each.name, ())) < each.segment.rows]
+        new = [*kept, *await self._joined(some, out)]
+        return await self._first(msgspec.structs.replace(operation, segments=new, doubled=(), read={}, common={}))
 
     async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, Enqueue]]:
         """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""

@@ -514,7 +514,7 @@ class BlobBase(QueueBase, SupportsWorkers):
             if not isinstance(found, BulkConflicts):
                 return operation, commit.answer(found)
             self._writer.check_open()
-            await self._writer.storing.do(commit.ready(operation, found.rows), closed)
+            operation = await self._writer.storing.do(commit.ready(operation, found.rows), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
         """Return the results of a request, with the payloads of the jobs that it claimed.

@@ -16,6 +16,7 @@ from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.job import JobRecord
 from jqueue.domain.segments import (
     FOLDER,
+    KeyTable,
     Range,
     Segment,
     SegmentIndex,
@@ -390,7 +391,7 @@ class SegmentRows:
             SegmentDamagedError: a segment that may hold it cannot be read.
         """
         wanted, damaged = list[Wanted](), None
-        hashed = hash_of(text)
+        hashed = KeyTable.hash_of(text) if keys else hash_of(text)
         for name, segment in self.segments.items():
             if keys and not segment.keys:
                 continue

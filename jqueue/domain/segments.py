@@ -17,7 +17,7 @@ import re
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -418,48 +418,55 @@ class Chunk(NamedTuple):
     """The priority and the sequence number of the row that comes first once all are due."""
 
 
-def hash_of(text: str) -> int:
-    """Return the 64-bit hash of an id or a key: the first eight bytes of its SHA-256 digest, as a big-endian number."""
-    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:8])
-
-
-def hashes_of(texts: Iterable[bytes]) -> bytes:
-    """Return the hashes of texts in UTF-8, 8 bytes each."""
-    return b"".join([hashlib.sha256(text).digest()[:8] for text in texts])
+def hashes_of(texts: Iterable[bytes], size: int = 8) -> bytes:
+    """Return the hashes of texts in UTF-8, of some bytes each."""
+    return b"".join([hashlib.sha256(text).digest()[:size] for text in texts])
 
 
 class HashTable:
     """Rows by the hash of a text.
 
     Args:
-        data: the table as bytes: all hashes in order, 8 bytes each, and the row of each, 4 bytes, all little-endian.
+        data: the table as bytes: all hashes in order, their first 8 bytes, then the others if there are more; then the
+            row of each, 4 bytes; all numbers little-endian.
 
     Attributes:
-        hashes: in order.
+        hashes: the first 8 bytes of each, in order.
         rows: the row of each hash.
     """
 
-    __slots__ = ("hashes", "rows")
+    __slots__ = ("_others", "hashes", "rows")
+
+    WORDS: ClassVar[int] = 1
+    """Number of times 8 bytes of a hash."""
 
     def __init__(self, data: bytes = b"") -> None:
-        hashes = 8 * (len(data) // 12)
-        self.hashes: array[int] = _little_endian(array("Q", data[:hashes]))
-        self.rows: array[int] = _little_endian(array("I", data[hashes:]))
+        column = 8 * (len(data) // (8 * self.WORDS + 4))
+        columns = [data[column * word : column * (word + 1)] for word in range(self.WORDS)]
+        self.hashes: array[int]
+        self.hashes, *self._others = (_little_endian(array("Q", each)) for each in columns)
+        self.rows: array[int] = _little_endian(array("I", data[column * self.WORDS :]))
 
     @classmethod
-    def making(cls, hashes: Sequence[int], rows: Sequence[int]) -> Slices[HashTable]:
+    def hash_of(cls, text: str) -> int:
+        """Return the hash of a text: the first bytes of its SHA-256 digest, as a big-endian number."""
+        return int.from_bytes(hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[: 8 * cls.WORDS])
+
+    @classmethod
+    def making(cls, hashes: Sequence[int], rows: Sequence[int]) -> Slices[Self]:
         """Return a table, in slices, given hashes and the row of each."""
         buckets: list[list[int]] = [[] for _ in range(256)]  # by first byte: each is sorted in the processor's cache
         for first in range(0, len(hashes), ENTRIES_PER_SLICE):
             last = first + ENTRIES_PER_SLICE
             for hashed, row in zip(hashes[first:last], rows[first:last], strict=True):
-                buckets[hashed >> 56].append(hashed << 32 | row)
+                buckets[hashed >> 64 * cls.WORDS - 8].append(hashed << 32 | row)
             if last < len(hashes):
                 yield
         table = cls()
         for number, bucket in enumerate(buckets, 1):
             bucket.sort()
-            table.hashes.extend([each >> 32 for each in bucket])
+            for word, column in enumerate([*reversed(table._others), table.hashes]):
+                column.extend([each >> 64 * word + 32 & 0xFFFF_FFFF_FFFF_FFFF for each in bucket])
             table.rows.extend([each & 0xFFFF_FFFF for each in bucket])
             if number % 16 == 0 and len(hashes) > ENTRIES_PER_SLICE:
                 yield
@@ -468,16 +475,43 @@ class HashTable:
     @property
     def data(self) -> bytes:
         """The table as bytes."""
-        return _little_endian(self.hashes[:]).tobytes() + _little_endian(self.rows[:]).tobytes()
+        return b"".join(_little_endian(each[:]).tobytes() for each in (self.hashes, *self._others, self.rows))
 
     def find(self, text: str) -> list[int]:
         """Return the rows whose text may be this one."""
-        return self.find_hash(hash_of(text))
+        return self.find_hash(self.hash_of(text))
 
     def find_hash(self, wanted: int) -> list[int]:
         """Return the rows whose text has a hash."""
-        first = bisect_left(self.hashes, wanted)
-        return self.rows[first : bisect_right(self.hashes, wanted, first)].tolist()
+        word = wanted >> 64 * len(self._others)
+        first = bisect_left(self.hashes, word)
+        last = bisect_right(self.hashes, word, first)
+        if not self._others:
+            return self.rows[first:last].tolist()
+        return [self.rows[place] for place in range(first, last) if self._hash(place) == wanted]
+
+    def among(self, words: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Iterate over the hashes that begin with one of some times 8 bytes, in order, and the row of each."""
+        for place, word in enumerate(self.hashes):
+            if word in words:
+                yield self._hash(place), self.rows[place]
+
+    def _hash(self, place: int) -> int:
+        found = self.hashes[place]
+        for column in self._others:
+            found = found << 64 | column[place]
+        return found
+
+
+class KeyTable(HashTable):
+    """Rows by the hash of a unique key, which has 16 bytes: no two keys have the same."""
+
+    __slots__ = ()
+
+    WORDS: ClassVar[int] = 2
+
+
+hash_of = HashTable.hash_of
 
 
 def _little_endian(numbers: array[int]) -> array[int]:
@@ -554,7 +588,7 @@ class SegmentIndex(msgspec.Struct, dict=True, omit_defaults=True):
     chunks: tuple[Chunk, ...]
     end: int
     ids: HashTable
-    keys: HashTable
+    keys: KeyTable
     objects: tuple[str, ...] = ()
     single: tuple[Span, ...] = ()
     fields: tuple[str, ...] = ()
@@ -601,7 +635,7 @@ class SegmentIndex(msgspec.Struct, dict=True, omit_defaults=True):
 
     def without_tables(self) -> SegmentIndex:
         """Return the index without the tables, which take most of its memory."""
-        return replace(self, ids=HashTable(), keys=HashTable())
+        return replace(self, ids=HashTable(), keys=KeyTable())
 
 
 def in_progress(job: JobRecord, claim: Range) -> JobRecord:

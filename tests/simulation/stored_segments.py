@@ -119,11 +119,11 @@ class StoredSegment:
         keyed = [(row.job["unique_key"], place) for place, row in enumerate(rows) if row.job.get("unique_key")]
         if said["ids"] != _table([(row.job_id, place) for place, row in enumerate(rows)]):
             return "the hashes of ids"
-        return None if said["keys"] == _table(keyed) else "the hashes of unique keys"
+        return None if said["keys"] == _table(keyed, 2) else "the hashes of unique keys"
 
 
-def _table(texts: list[tuple[str, int]]) -> str:
-    """Return the hashes of some texts in order, and the row of each."""
-    pairs = sorted((int.from_bytes(sha256(text.encode()).digest()[:8]), row) for text, row in texts)
-    hashes = b"".join([each.to_bytes(8, "little") for each, _ in pairs])
+def _table(texts: list[tuple[str, int]], words: int = 1) -> str:
+    """Return the hashes of some texts in order, of some times 8 bytes, and the row of each."""
+    pairs = sorted((sha256(text.encode()).digest()[: 8 * words], row) for text, row in texts)
+    hashes = b"".join([each[8 * word : 8 * word + 8][::-1] for word in range(words) for each, _ in pairs])
     return b64encode(hashes + b"".join([row.to_bytes(4, "little") for _, row in pairs])).decode()

@@ -194,6 +194,34 @@ async def test_a_key_that_is_taken_leaves_its_job_out_or_undoes_all(hot_bytes):
         assert [b"holder", b"a", b"c"] == await claimed(queue)
 
 
+@pytest.mark.parametrize(
+    "keys", [["a", "b", "c", "d"], ["a", "c", "x", "y"], ["x", "x", "x", "x"], ["x", "a", "x", "b"]]
+)
+@in_virtual_time
+async def test_of_very_many_taken_keys_no_row_is_read_and_each_key_is_added_once(monkeypatch, keys):
+    monkeypatch.setattr("jqueue.core.bulk.MOST_CONFLICTS", 1)
+    storage = objects()
+    async with deep_queue(storage) as queue:
+        first = await stage(queue, b"a", b"b", b"c", b"d", unique_key=list("abcd"))
+        assert StagedReceipt(4) == await queue.enqueue_staged([first], FIRST)
+        second = Transaction("app", 2)
+        tasks = [
+            await stage(queue, *part, transaction=second, task=task, unique_key=some)
+            for task, (part, some) in enumerate([([b"1", b"2"], keys[:2]), ([b"3", b"4"], keys[2:])])
+        ]
+        new = {*keys} - {*"abcd"}
+        receipt = StagedReceipt(len(new), 4 - len(new), version=1)
+        assert receipt == await queue.enqueue_staged(tasks, second)
+        jobs = [job async for job in queue.iterate_jobs()]
+        assert ({*"abcd"} | new, 4 + len(new)) == ({job.unique_key for job in jobs}, len(jobs))
+        with pytest.raises(InvalidJobError, match="more than 1 of these jobs"):
+            await queue.enqueue_staged(
+                [await stage(queue, b"1", b"2", transaction=Transaction("app", 3), unique_key=["a", "b"])],
+                Transaction("app", 3),
+                on_conflict="raise",
+            )
+
+
 @in_virtual_time
 async def test_the_first_key_that_is_taken_is_named_although_its_row_is_not_loaded():
     storage = objects()

@@ -34,6 +34,7 @@ from jqueue.domain.segments import (
     SINGLE,
     Chunk,
     HashTable,
+    KeyTable,
     RowKey,
     Segment,
     SegmentIndex,
@@ -52,7 +53,7 @@ CHUNKS_PER_SLICE = 8
 _encode_rows: Callable[[Sequence[JobRecord]], bytes] = msgspec.json.Encoder().encode_lines
 _decode_rows: Callable[[bytes], list[JobRecord]] = msgspec.json.Decoder(JobRecord).decode_lines
 _encode_index = msgspec.json.Encoder(enc_hook=lambda table: table.data).encode
-_decode_index = msgspec.json.Decoder(SegmentIndex, dec_hook=lambda _, text: HashTable(a2b_base64(text))).decode
+_decode_index = msgspec.json.Decoder(SegmentIndex, dec_hook=lambda kind, text: kind(a2b_base64(text))).decode
 _RARE = (*SINGLE, "payload_object", "result_object", "extra", "steps")
 _rare, _NOTHING = attrgetter(*_RARE), (*[None] * (len(_RARE) - 1), ())
 _KNOWN = frozenset(JobRecord.__struct_encode_fields__)
@@ -93,7 +94,7 @@ class SegmentBuilder:
         self._sequences, self._priorities = array("q"), array("q")
         self._since = array("d")
         self._ids = array("Q")
-        self._keys, self._keyed = array("Q"), array("I")  # the place of each job with a unique key is in the second
+        self._keys, self._keyed = list[int](), array("I")  # the place of each job with a unique key is in the second
         self._single: list[int] = []
         self._holds = 0
         self._objects: list[tuple[int, str]] = []
@@ -125,7 +126,7 @@ class SegmentBuilder:
         self._ids.frombytes(hashes_of([job.id.encode() for job in jobs]))
         keyed = [place for place, job in enumerate(jobs, first) if job.unique_key is not None]
         self._keyed.extend(keyed)
-        self._keys.frombytes(hashes_of([job.unique_key.encode() for job in jobs if job.unique_key is not None]))
+        self._keys += [KeyTable.hash_of(job.unique_key) for job in jobs if job.unique_key is not None]
         self._attempts = max(self._attempts, *[job.attempt for job in jobs])
         if spare := [job.max_attempts - job.failures for job in jobs if job.max_attempts is not None]:
             self._spare = [max(0, min([*spare, *self._spare]))]
@@ -180,9 +181,8 @@ class SegmentBuilder:
         self._lines.clear()
         if sys.byteorder == "little":
             self._ids.byteswap()
-            self._keys.byteswap()
         of_ids = yield from HashTable.making(self._ids, row_of)
-        of_keys = yield from HashTable.making(self._keys, array("I", map(row_of.__getitem__, self._keyed)))
+        of_keys = yield from KeyTable.making(self._keys, array("I", map(row_of.__getitem__, self._keyed)))
         objects = tuple(suffix for _, suffix in sorted(self._objects, key=lambda pair: row_of[pair[0]]))
         single = tuple(joined((row_of[place], row_of[place] + 1) for place in self._single))
         index = SegmentIndex(number, tuple(chunks), offset, of_ids, of_keys, objects, single)

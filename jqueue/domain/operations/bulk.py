@@ -39,7 +39,6 @@ from jqueue.domain.segments import (
     SegmentIndex,
     Span,
     bulk_id,
-    hash_of,
     size_of,
     without,
 )
@@ -135,8 +134,8 @@ MOST_CONFLICTS = 10_000
 Row = tuple[str, int]
 """The name of a new segment, and the number of a row in it."""
 
-Common = list[tuple[bool, "array[int]", "array[int]"]]
-"""The hashes that new segments share with one in the queue, and the rows that have them there: of ids, and of keys."""
+Common = list[tuple[str, Sequence[int], Sequence[int]]]
+"""The name of a new segment, rows of a segment in the queue, and for each the row of the new one with its hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +197,7 @@ class BulkConflicts(msgspec.Struct, frozen=True):
     """The reason why nothing was added, and another try is needed.
 
     Attributes:
-        rows: rows of new segments whose jobs may be in the queue already, and must be read. There may be more if they
-            are very many.
+        rows: rows of new segments whose jobs may be in the queue already, and must be read.
     """
 
     rows: frozenset[Row]
@@ -247,11 +245,7 @@ class EnqueueSegments(Operation, frozen=True):
             return StagedReceipt(repeated=True, version=last)
         drop_outlived(draft, now)
         check_named_in_time(self.before, now)
-        alone = {*self.doubled}
-        for conflict in self._conflicts(draft, now):
-            alone.add(conflict)
-            if len(alone) > MOST_CONFLICTS:
-                break
+        alone = {*self.doubled, *self._conflicts(draft, now)}
         if unread := frozenset(alone - self.read.keys()):
             return BulkConflicts(unread)
         taken = dict[str, list[Span]]()
@@ -351,63 +345,98 @@ class EnqueueSegments(Operation, frozen=True):
         jobs, header, rows = draft.jobs, draft.header, draft.jobs.rows
         if not any(each.index is not None for each in self.segments):
             return
-        missing = [Wanted(name, None) for name in rows.segments if name not in rows.indexes]
+        names = [name for name, segment in rows.segments.items() if self.may_share(segment)]
+        missing = [Wanted(name, None) for name in names if name not in rows.indexes]
         if wanted := [each for each in missing if not rows.is_loaded(each)]:
             raise RowsMissingError(wanted)
         if missing and (damage := rows.damage_of(missing[0].segment)) is not None:
             raise damage
-        for name in rows.segments:
+        for name in names:
             exhaust(self.comparing(name, rows.indexes[name]))
             bounds = [bound for span in rows.spans_there(name) for bound in span]
-            for of_keys, hashes, places in self.common[name]:
-                there = (hashed for hashed, row in zip(hashes, places, strict=True) if bisect_right(bounds, row) % 2)
-                yield from _rows_with(self.segments, there, of_keys=of_keys)
+            for new, places, own in self.common[name]:
+                yield from (
+                    (new, row) for place, row in zip(places, own, strict=True) if bisect_right(bounds, place) % 2
+                )
         here = (job_id for job_id in jobs if job_id not in rows.of)
         ids = chain(here, header.finished, draft.aside_keys)
-        yield from _rows_with(self.segments, map(hash_of, ids), of_keys=False)
+        yield from _rows_with(self.segments, ids, of_keys=False)
         held = (key for key, hold in header.holds.items() if hold.until > now.timestamp())
-        yield from _rows_with(self.segments, map(hash_of, chain(jobs.keys_held, held)), of_keys=True)
+        yield from _rows_with(self.segments, chain(jobs.keys_held, held), of_keys=True)
 
     def comparing(self, name: str, index: SegmentIndex) -> Slices[None]:
-        """Note the hashes that the new segments share with a segment in the queue, in slices."""
+        """Note the rows of the new segments that share hashes with a segment in the queue, in slices."""
         if name in self.common:
             return
         found: Common = []
         for of_keys in (False, True):
-            tables = [table for each in self.segments if (table := each.table(of_keys=of_keys)).rows]
-            hashes, places = array("Q"), array("I")
-            there = (index.keys if of_keys else (yield from index.table_of_ids())) if tables else HashTable()
-            known = set(there.hashes)
-            for table in tables:
-                for first in range(0, len(table.hashes), HASHES_PER_SLICE):
-                    yield
-                    for hashed in known.intersection(table.hashes[first : first + HASHES_PER_SLICE]):
-                        rows = there.find_hash(hashed)
-                        hashes.extend([hashed] * len(rows))
-                        places.extend(rows)
-            found.append((of_keys, hashes, places))
+            tables = _tables(self.segments, of_keys=of_keys)
+            there: HashTable = (index.keys if of_keys else (yield from index.table_of_ids())) if tables else HashTable()
+            words = frozenset(there.hashes)
+            for name_of_new, table in tables:
+                yield
+                if shared := words.intersection(table.hashes):
+                    places: dict[int, list[int]] = {}
+                    for hashed, row in (yield from _listing(there, shared)):
+                        places.setdefault(hashed, []).append(row)
+                    own = yield from _listing(table, shared)
+                    pairs = [(place, row) for hashed, row in own for place in places.get(hashed, ())]
+                    found.append((name_of_new, [place for place, _ in pairs], [row for _, row in pairs]))
         self.common[name] = found
 
+    def may_share(self, segment: Segment) -> bool:
+        """Return True if the new segments may have an id or a key of a segment in the queue."""
+        return segment.keys > 0 or any(each.given for each in self.segments)
 
-def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue]) -> Slices[frozenset[Row]]:
-    """Return the rows of new segments with the id or the key of another row, or of a few single jobs, in slices."""
+
+def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, later: bool = False) -> Slices[set[Row]]:
+    """Return the rows of new segments with the id or the key of another row, or of a few single jobs, in slices.
+
+    Args:
+        segments: the segments.
+        few: the single jobs.
+        later: True to leave out the first of the rows that have the same.
+    """
     found, keys = set[Row](), [job.unique_key for job in few if job.unique_key is not None]
     for of_keys, texts in ((False, [job.id for job in few]), (True, keys)):
-        found.update(_rows_with(segments, map(hash_of, texts), of_keys=of_keys))
-        last, hashes = -1, heapq.merge(*(each.table(of_keys=of_keys).hashes for each in segments))
-        for count, hashed in enumerate(hashes, 1):
-            if hashed == last:
-                found.update(_rows_with(segments, (hashed,), of_keys=of_keys))
-            last = hashed
+        found.update(_rows_with(segments, texts, of_keys=of_keys))
+        tables, words, last = _tables(segments, of_keys=of_keys), set[int](), -1
+        for count, word in enumerate(heapq.merge(*(table.hashes for _, table in tables)), 1):
+            if word == last:
+                words.add(word)
+            last = word
             if count % HASHES_PER_SLICE == 0:
                 yield
-    return frozenset(found)
+        rows: dict[int, list[Row]] = {}
+        for name, table in tables if words else ():
+            for hashed, row in (yield from _listing(table, words)):
+                rows.setdefault(hashed, []).append((name, row))
+        for several in rows.values():
+            if len(several) > 1:
+                found.update(several[1:] if later else several)
+    return found
 
 
-def _rows_with(segments: Iterable[NewSegment], hashes: Iterable[int], *, of_keys: bool) -> Iterator[Row]:
-    """Yield the rows of new segments that have the hashes of ids or keys."""
-    tables = [(each.name, table) for each in segments if (table := each.table(of_keys=of_keys)).rows]
-    for hashed in hashes if tables else ():
+def _listing(table: HashTable, words: Collection[int]) -> Slices[list[tuple[int, int]]]:
+    """Return the hashes of a table that begin with some numbers, and the row of each, in slices."""
+    found: list[tuple[int, int]] = []
+    for entry in table.among(words):
+        found.append(entry)
+        if len(found) % HASHES_PER_SLICE == 0:
+            yield
+    return found
+
+
+def _tables(segments: Iterable[NewSegment], *, of_keys: bool) -> list[tuple[str, HashTable]]:
+    """Return the tables of new segments, of ids or of keys, that are not empty, with their names."""
+    return [(each.name, table) for each in segments if (table := each.table(of_keys=of_keys)).rows]
+
+
+def _rows_with(segments: Iterable[NewSegment], texts: Iterable[str], *, of_keys: bool) -> Iterator[Row]:
+    """Yield the rows of new segments that have some ids or keys."""
+    tables = _tables(segments, of_keys=of_keys)
+    for text in texts if tables else ():
+        hashed = tables[0][1].hash_of(text)
         yield from ((name, row) for name, table in tables for row in table.find_hash(hashed))
 
 

@@ -37,6 +37,7 @@ from jqueue.domain.segments import (
     SINGLE,
     Chunk,
     HashTable,
+    KeyTable,
     RowKey,
     SegmentIndex,
     Span,
@@ -339,7 +340,7 @@ class EncodedRows:
             tuple(map(Chunk, *columns)),
             edges[-1],
             HashTable(),
-            _key_table(rows["unique_key"]) if "unique_key" in given else HashTable(),
+            _key_table(rows["unique_key"]) if "unique_key" in given else KeyTable(),
             single=_spans(_are_single(rows, common)),
             fields=fields,
             common=msgspec.Raw(encode_json({name: shared[name] for name in shared.keys() - LINE_HAS})),
@@ -379,12 +380,13 @@ def _priority_and_number(rank: int) -> tuple[int, int]:
     return rank >> 32, rank & 0xFFFF_FFFF
 
 
-def _key_table(keys: pa.ChunkedArray) -> HashTable:
+def _key_table(keys: pa.ChunkedArray) -> KeyTable:
     """Return the rows by unique key."""
     rows = np.flatnonzero(keys.is_valid().to_numpy()).astype("<u4")
-    hashes = np.frombuffer(hashes_of(keys.drop_null().cast(pa.binary()).to_pylist()), ">u8").astype("<u8")
-    order = np.lexsort((rows, hashes))
-    return HashTable(hashes[order].tobytes() + rows[order].tobytes())
+    digests = hashes_of(keys.drop_null().cast(pa.binary()).to_pylist(), 8 * KeyTable.WORDS)
+    hashes = np.frombuffer(digests, ">u8").reshape(-1, KeyTable.WORDS).astype("<u8")
+    order = np.lexsort((rows, *hashes.T[::-1]))
+    return KeyTable(hashes[order].T.tobytes() + rows[order].tobytes())
 
 
 def _are_single(rows: pa.Table, common: JobRecord) -> Numbers:
