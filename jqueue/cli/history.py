@@ -15,7 +15,7 @@ from jqueue.cli.on_queue import URL, OneALine, OpenedQueue, on_queue
 from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import length, moment, note
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.shown import event_values
+from jqueue.core.json_views import event_values
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError
 from jqueue.domain.events import HistoryEvent
 from jqueue.domain.history import START

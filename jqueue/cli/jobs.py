@@ -25,7 +25,7 @@ from jqueue.cli.parameters import argument, option
 from jqueue.cli.printing import age, ago, length, moment, show_json, size
 from jqueue.cli.progress import DEEP, number_in_segments, reading
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.shown import ShownLife, event_values, job_values, progress_text
+from jqueue.core.json_views import ShownLife, event_values, job_values, progress_text
 from jqueue.core.verbs.operator import BEFORE
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import HistoryDamagedError, InvalidJobError, JobNotFoundError, JobsUnreadableError

@@ -14,7 +14,7 @@ import typer
 
 from jqueue.cli import UNUSABLE as UNUSABLE
 from jqueue.cli.columns import write_lines
-from jqueue.core.shown import instant as instant
+from jqueue.core.json_views import instant as instant
 from jqueue.domain.durations import in_words
 from jqueue.domain.printable import counted, printable
 

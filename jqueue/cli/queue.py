@@ -28,7 +28,7 @@ from jqueue.cli.printing import (
     tell,
 )
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.shown import stats_values
+from jqueue.core.json_views import stats_values
 from jqueue.domain.counters import EventCounters, Totals
 from jqueue.domain.errors import ChangedMeanwhileError, HistoryDamagedError, InvalidJobError, WorkerNotFoundError
 from jqueue.domain.header import WorkerRecord

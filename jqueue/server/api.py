@@ -20,8 +20,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.messages import check_values
-from jqueue.core.shown import (
+from jqueue.core.json_views import (
     Instant,
     ShownEvent,
     ShownJob,
@@ -30,6 +29,7 @@ from jqueue.core.shown import (
     job_values,
     stats_values,
 )
+from jqueue.core.messages import check_values
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import InvalidJobError, JobNotFoundError, QueueMissingError
 from jqueue.domain.fields import GivenDuration, Moment

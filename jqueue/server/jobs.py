@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace as replace_fields
 
-from jqueue.core.shown import ShownLife, instant, job_values
+from jqueue.core.json_views import ShownLife, instant, job_values
 from jqueue.domain.errors import InvalidJobError, JobsUnreadableError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.models import AnyJob, Job

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, cast
 
 from jqueue.core.blob_queue import BlobQueue
-from jqueue.core.shown import event_values
+from jqueue.core.json_views import event_values
 from jqueue.core.verbs.operator import BEFORE
 from jqueue.core.view import QueueView
 from jqueue.domain.counters import Histogram, bucket_of

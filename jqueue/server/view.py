@@ -1,6 +1,6 @@
 """One version of a queue as all viewers see it: its header, its jobs, its figures. One read serves every viewer.
 
-The page shows the JSON of `jqueue.core.shown`, as the commands and the HTTP interface do.
+The page shows the JSON of `jqueue.core.json_views`, as the commands and the HTTP interface do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.core.shown import stats_values
+from jqueue.core.json_views import stats_values
 from jqueue.core.view import WARNING, QueueView
 from jqueue.domain.cron import next_after
 from jqueue.domain.errors import InvalidJobError, JQueueError

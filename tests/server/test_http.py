@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from jqueue import BrokerQueue, Limits, LocalFileSystemStorage
-from jqueue.core.shown import ShownJob, ShownStats
+from jqueue.core.json_views import ShownJob, ShownStats
 from jqueue.domain import errors
 from jqueue.ports.sharing import SMALL_MESSAGE
 from jqueue.server import serving as serving_module

@@ -6,8 +6,8 @@ import pytest
 
 from jqueue import DirectQueue, InMemoryStorage, JobStatus
 from jqueue.core.blob import codec
+from jqueue.core.json_views import ShownLife, job_values
 from jqueue.core.migration import FAMILY, migrate
-from jqueue.core.shown import ShownLife, job_values
 from jqueue.domain.selection import Phase, Selection
 from jqueue.errors import InvalidBlobError
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue
+from jqueue.core.json_views import stats_values
 from jqueue.core.messages import Answer, Batch, Claim, Stop, encode, message_decoder
-from jqueue.core.shown import stats_values
 from jqueue.domain.errors import (
     DeadlineExceededError,
     StorageFatalError,
