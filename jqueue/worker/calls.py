@@ -25,7 +25,7 @@ Call = Callable[[Any, Any], Awaitable[Any]]
 def call_of(handler: Handler[..., Any], threads: Threads) -> Call:
     """Return the function that calls a handler, on the event loop or in a thread, through its middleware."""
     middlewares, body = handler.middlewares, handler.signature.call
-    if handler.home == "thread":
+    if handler.runs_in == "thread":
         body = _in_thread(handler, threads)
     parse = handler.signature.parse
     if handler.options.batch is not None:

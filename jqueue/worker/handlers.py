@@ -39,7 +39,7 @@ R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
 
 
-Home = Literal["loop", "thread", "process"]
+Where = Literal["loop", "thread", "process"]
 """The place where a function runs."""
 
 A_QUEUE = "`connect(url)` makes a queue, and `SyncQueue(url)` one for code without asyncio"
@@ -61,7 +61,7 @@ class Handler(Generic[P, R_co]):
         entrypoint: the name under which its jobs are enqueued.
         options: the options given to its decorator.
         signature: its parameters and its return type.
-        home: the place where it runs: the event loop, a thread, or a process.
+        runs_in: the place where it runs: the event loop, a thread, or a process.
         middlewares: the functions called around it, the outermost first.
         thread_middlewares: the functions called around it in its thread, if it runs in one, the outermost first.
         own_options: the options given by `using`.
@@ -90,18 +90,18 @@ class Handler(Generic[P, R_co]):
             self.signature.returns.adapter()  # a type whose values cannot be kept is refused here
         self.own_options: dict[str, Any] = {}
         self.queues: Callable[[], Sequence[Any]] = tuple
-        self.home: Home = "process" if options.process else "loop" if is_async(function) else "thread"
+        self.runs_in: Where = "process" if options.process else "loop" if is_async(function) else "thread"
         self.middlewares: tuple[Middleware, ...] = tuple(filter(has_async, options.middleware))
         self.thread_middlewares: tuple[ThreadMiddleware, ...] = tuple(filterfalse(has_async, options.middleware))
         functools.update_wrapper(self, routine_of(function), updated=())
         self.__name__ = name_of(function)
         self.__wrapped__ = function
-        if self.home == "process" and (is_async(function) or not hasattr(function, "__qualname__")):
+        if self.runs_in == "process" and (is_async(function) or not hasattr(function, "__qualname__")):
             raise TypeError(
                 f"handler {self.__name__!r}: with process=True it must be a function without async that can be imported"
                 " by its name"
             )
-        if self.thread_middlewares and self.home != "thread":
+        if self.thread_middlewares and self.runs_in != "thread":
             wrong = name_of(self.thread_middlewares[0])
             raise TypeError(f"handler {self.__name__!r} runs in no thread: its middleware {wrong!r} must be async")
 
@@ -249,7 +249,7 @@ class Handler(Generic[P, R_co]):
         call = self.signature.call
         if not isinstance(call, Dependencies) or functions.keys().isdisjoint(call.steps):
             return
-        if self.home == "process":
+        if self.runs_in == "process":
             raise InvalidJobError(f"the handler {self.entrypoint!r} runs in a process, where overrides do not reach it")
 
         def read(named: str, function: Function) -> Step:

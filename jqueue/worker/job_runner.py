@@ -190,7 +190,7 @@ class JobRunner:
     def _call(self, execution: Execution, payload: Any) -> Awaitable[Any]:
         """Return the call of a handler with a job, or with the payloads of a batch. Its timeout begins now."""
         call, execution.began = execution.call, self._loop.time()
-        if execution.handler.home == "process":
+        if execution.handler.runs_in == "process":
             return self._in_process(execution)
         self._limit(execution, self._seconds_of(execution))
         awaitable: Awaitable[Any] = call(payload, execution.context)
@@ -297,7 +297,7 @@ class JobRunner:
             try:
                 if held.reason is None:
                     handler = execution.handler
-                    payloads.append(None if handler.home == "process" else handler.signature.parse(held.job))
+                    payloads.append(None if handler.runs_in == "process" else handler.signature.parse(held.job))
                     continue
                 if held.outcome is None:
                     self._give_back(held)
@@ -409,7 +409,7 @@ class JobRunner:
         for held in execution.jobs:
             if held.outcome is None:
                 self._give_back(held, was_stuck=True)
-        if execution.task is not None and execution.handler.home != "thread":  # the task of a thread ends with it
+        if execution.task is not None and execution.handler.runs_in != "thread":  # the task of a thread ends with it
             execution.task.cancel()
 
     # Outcomes
@@ -459,7 +459,7 @@ class JobRunner:
             if isinstance(result, UnkeptResultError):
                 raise result
             # the process of a handler has converted the value already
-            value = result if handler.home == "process" else handler.signature.returns.encode(result)
+            value = result if handler.runs_in == "process" else handler.signature.returns.encode(result)
             held.operation = Ack(held.job, value, keep_result)
         except UnkeptResultError as failure:
             self._drop_result(held, f"{failure}")

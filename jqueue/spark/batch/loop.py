@@ -83,7 +83,7 @@ class Plan:
         """Return the way to call a handler, given the seconds for a handler without a timeout of its own."""
         limit = handler.options.seconds if seconds is None or handler.options.seconds is not None else seconds
         wants_context = handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares)
-        is_plain = not wants_context and handler.home != "process" and handler.options.batch is None
+        is_plain = not wants_context and handler.runs_in != "process" and handler.options.batch is None
         return cls(handler, call_of(handler, threads), math.inf if limit is None else limit, wants_context, is_plain)
 
 
@@ -272,7 +272,7 @@ class PartitionLoop:
         slot.began, slot.seconds = self._loop.time(), plan.seconds
         if own is not None and plan.handler.options.batch is None:
             slot.seconds = own
-        slot.due = math.inf if plan.handler.home == "process" else slot.began + slot.seconds
+        slot.due = math.inf if plan.handler.runs_in == "process" else slot.began + slot.seconds
         slot.is_told, slot.places, due = False, places, slot.due + self._grace
         if slot.reasons:
             slot.reasons = {}
@@ -316,7 +316,7 @@ class PartitionLoop:
                     context.parents = results = await results_of_parents(self._queue, job)
                     if job.encoding == "chained":
                         job = with_argument(job, handler.signature.names[0], results)
-                if is_batch and handler.home != "process":
+                if is_batch and handler.runs_in != "process":
                     values.append(handler.signature.parse(job))
             except Exception as error:
                 if not is_batch:
@@ -331,7 +331,7 @@ class PartitionLoop:
             return None
         if is_batch:
             slot.context = BatchContext(handler.entrypoint, contexts, **around) if plan.wants_context else None
-        if handler.home == "process":
+        if handler.runs_in == "process":
             return await self._in_process(slot, plan, jobs)
         return await plan.call(values if is_batch else jobs[0], slot.context)
 
@@ -469,7 +469,7 @@ class PartitionLoop:
         """Return a result as a JSON value. The process of a handler has converted it already."""
         if isinstance(result, UnkeptResultError):
             raise result
-        value = result if handler.home == "process" else handler.signature.returns.encode(result)
+        value = result if handler.runs_in == "process" else handler.signature.returns.encode(result)
         return check_result(value, Limits())[0]
 
     def _give_back(self, slot: Slot, place: int, *, was_stuck: bool = False) -> None:
