@@ -12,8 +12,8 @@ from msgspec.structs import asdict
 from jqueue.core.broker_client import BrokerClient
 from jqueue.core.broker_server import BrokerServer, HeaderOffer
 from jqueue.core.engine import Engine
-from jqueue.core.offer import Offer
 from jqueue.core.queue_base import Prepared
+from jqueue.core.seat_server import SeatServer
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import RangeVerbs
@@ -146,16 +146,16 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         if (client := self._writer.broker_client) is None or not isinstance(self.storage, SupportsSharing):
             return
         service = self._answering()
-        if client.offer is None or client.offer.over:
-            client.offer = Offer(self.storage, service.handle, service.rest)
-        client.offer.lasting |= lasting
+        if client.seat_server is None or client.seat_server.over:
+            client.seat_server = SeatServer(self.storage, service.handle, service.rest)
+        client.seat_server.lasting |= lasting
 
     async def _close(self, reason: str, seconds: float) -> None:
         self._forget_other_loop()
         header_offer, self._offer = self._offer, None
         service, self._service = self._service, None
         client = self._writer.broker_client
-        for each in (header_offer, None if client is None else client.offer):
+        for each in (header_offer, None if client is None else client.seat_server):
             if each is not None:
                 each.leave()
         if service is not None:
@@ -164,9 +164,9 @@ class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObse
         if isinstance(self.storage, SupportsRelease):
             await self.storage.release()
         if client is not None:
-            if client.offer is not None:
-                await client.offer.left()
-            client.offer, client.answering = None, False
+            if client.seat_server is not None:
+                await client.seat_server.left()
+            client.seat_server, client.answering = None, False
 
     @property
     def is_served(self) -> bool:

@@ -22,8 +22,8 @@ from jqueue.core.blob.lines import ENCODING_ERRORS
 from jqueue.core.broker_connection import LONGEST_PAUSE, BrokerConnection
 from jqueue.core.engine import Engine
 from jqueue.core.messages import BATCH_OPERATIONS, LONGEST, Answer, Batch, Claim, Stop, encode
-from jqueue.core.offer import Offer
 from jqueue.core.requests import Callers, Request, sleep_while_awaited
+from jqueue.core.seat_server import SeatServer
 from jqueue.core.workers import SHARED_BEAT
 from jqueue.domain.commits import Verdict
 from jqueue.domain.errors import (
@@ -174,11 +174,11 @@ class BrokerClient:
         answering: True while this process answers the messages that a server of its own hands over.
         only: True if the queue can only be reached through its broker. Then calls wait for it until their deadlines.
         wake: makes the writer look at its calls again.
-        offer: serves other processes, or tries to; None if this queue object does not.
+        seat_server: serves other processes, or tries to; None if this queue object does not.
     """
 
     wake: Callable[[], None]
-    offer: Offer | None = None
+    seat_server: SeatServer | None = None
 
     def __init__(
         self,
@@ -209,14 +209,14 @@ class BrokerClient:
 
     def abandon_seat(self) -> None:
         """Free what this process serves on an event loop that has stopped, or in the parent of a fork."""
-        if self.offer is not None:
-            self.offer.abandon()
-            self.offer = None
+        if self.seat_server is not None:
+            self.seat_server.abandon()
+            self.seat_server = None
 
     @property
     def serving(self) -> bool:
         """True while this process commits its calls itself, as it is a broker."""
-        return self.answering or (self.offer is not None and self.offer.serving)
+        return self.answering or (self.seat_server is not None and self.seat_server.serving)
 
     @property
     def shares(self) -> bool:

@@ -93,8 +93,8 @@ class Writer(CallQueue):
         self._is_dropped = True
         if self._task is None and self.broker_client is not None:
             self.broker_client.close()
-            if self.broker_client.offer is not None:
-                self.broker_client.offer.drop()
+            if self.broker_client.seat_server is not None:
+                self.broker_client.seat_server.drop()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         super()._ended(task)

@@ -19,7 +19,7 @@ from jqueue import BrokerQueue, DirectQueue, LocalFileSystemStorage, connect, op
 from jqueue.adapters.storage import _unix_socket
 from jqueue.adapters.storage._unix_socket import HEAD, OWN_BYTES, SILENCE
 from jqueue.core.broker_server import STILL
-from jqueue.core.offer import WATCH
+from jqueue.core.seat_server import WATCH
 from jqueue.domain.errors import BlobMissingError, StorageFatalError, UnknownOutcomeError
 from jqueue.ports.observer import Observer
 from jqueue.ports.sharing import LARGE_BYTES, LARGEST_MESSAGE, SMALL_BYTES, SMALL_MESSAGE

@@ -1,4 +1,4 @@
-"""The offer of a queue object to serve the other processes of a machine, through the seat that the store knows."""
+"""`SeatServer`: serves the other processes of a machine from a queue object, through the seat that the store knows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WATCH = 0.5
 """Seconds between two looks of a broker whether it has stood still, or its seat is lost."""
 
 
-class Offer:
+class SeatServer:
     """Serves a queue for other processes while no other process does, until the queue is closed.
 
     If this process has stood still for a while, it leaves the seat, as its clients have given it up.
@@ -40,7 +40,7 @@ class Offer:
         self._closing = False
         self.lasting: bool = False
         self.serving: bool = False
-        self._task = asyncio.get_running_loop().create_task(self._serve(), name="jqueue-offer")
+        self._task = asyncio.get_running_loop().create_task(self._serve(), name="jqueue-seat-server")
 
     @property
     def over(self) -> bool:
@@ -83,7 +83,7 @@ class Offer:
     def drop(self) -> None:
         """Free the seat once the answers under way are sent, as the queue object is gone."""
         self.leave()
-        self._dropped = asyncio.get_running_loop().create_task(self.left(), name="jqueue-offer")
+        self._dropped = asyncio.get_running_loop().create_task(self.left(), name="jqueue-seat-server")
 
     def abandon(self) -> None:
         """Free the seat at once, as the event loop has stopped; in a forked child, leave it to the parent."""
