@@ -277,7 +277,7 @@ class BulkEnqueue(SegmentCommit):
                     )
                 several.append(job.prepared(self._preparation))
             contents = [new.payload for new in several]
-            if any(new.apart for new in several):
+            if any(new.stored_separately for new in several):
                 stored, _ = await self._objects.store(several, self.seconds_left)
                 for each in stored:
                     if isinstance(each, JQueueError):

@@ -226,7 +226,7 @@ def with_given_payloads(given: Sequence[Operation], named: Sequence[Operation], 
         result.evolve(payload=operation.payload)
         if isinstance(operation, Enqueue)
         and isinstance(stored, Enqueue)
-        and operation.apart
+        and operation.stored_separately
         and isinstance(operation.payload, bytes)
         and isinstance(result, JobRecord)
         and result.payload_object == stored.payload_object

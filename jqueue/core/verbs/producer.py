@@ -54,7 +54,7 @@ class ProducerVerbs(QueueBase, Producer):
     ) -> Job:
         operation = Enqueue.new(self._preparation, entrypoint, payload, priority, options)
         operations = (self._checked(operation),)
-        if not operation.apart:
+        if not operation.stored_separately:
             jobs: list[JobRecord] = await self._enter(operations, deadline, convert=first_of)
         else:
             jobs = await self._submit(operations, deadline, convert=first_of)

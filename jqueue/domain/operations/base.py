@@ -196,7 +196,7 @@ def result_type(kind: type[Operation]) -> Any:
     return tuple.__class_getitem__(returned)
 
 
-HIDDEN = frozenset({"payload", "headers", "result", "results", "apart"})
+HIDDEN = frozenset({"payload", "headers", "result", "results", "result_to_store"})
 """Fields that no log shows."""
 
 

@@ -210,23 +210,23 @@ class _CarriesResult(_OnClaim, frozen=True, kw_only=True):
     """Base of the operations that keep a result with a job.
 
     Attributes:
-        apart: the result as JSON, while it must be stored in an object of its own; set when the operation is prepared.
+        result_to_store: the result as JSON, while it must be stored in an object of its own; set by `prepared`.
         result_object: that object, once it exists.
         name_before: time until which a commit may name it.
     """
 
-    apart: bytes = b""
+    result_to_store: bytes = b""
     result_object: StoredObject | None = None
     name_before: Moment | None = None
 
     @property
     def large(self) -> LargeValue | None:
         """The result, while it must be stored in an object of its own."""
-        return LargeValue(RESULTS, self.apart) if self.apart else None
+        return LargeValue(RESULTS, self.result_to_store) if self.result_to_store else None
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Self:
         """Return the operation with a result that is in this object."""
-        return replace(self, apart=b"", result_object=stored, name_before=name_before)
+        return replace(self, result_to_store=b"", result_object=stored, name_before=name_before)
 
 
 class Ack(_CarriesResult, frozen=True):
@@ -243,7 +243,7 @@ class Ack(_CarriesResult, frozen=True):
         result_bytes: size of the result as JSON; set when the operation is prepared.
         withheld: True if the job has a result that is not sent, as nobody had asked for it. If a job needs it by now,
             the ack is refused.
-        apart, result_object, name_before: the stored result.
+        result_to_store, result_object, name_before: the stored result.
     """
 
     ends_claims = True
@@ -258,17 +258,19 @@ class Ack(_CarriesResult, frozen=True):
         keep_result = None if self.keep_result is None else to_seconds("keep_result", self.keep_result)
         most = preparation.object_bytes
         result, text = check_result(self.result, preparation.limits, most)
-        apart = b""
+        result_to_store = b""
         is_dropped = keep_result == 0 or (
             keep_result is None and isinstance(self.job, Job) and self.job.keep_result is None
         )
         if most is not None and len(text) > most and not is_dropped:
-            result, apart = None, text
+            result, result_to_store = None, text
         size, stored = len(text), self.result_object
         if stored is not None:
-            result, size, apart = None, stored.size, b""
+            result, size, result_to_store = None, stored.size, b""
         claim = preparation.find_claim(self.job)
-        return replace(self, job=claim, result=result, keep_result=keep_result, result_bytes=size, apart=apart)
+        return replace(
+            self, job=claim, result=result, keep_result=keep_result, result_bytes=size, result_to_store=result_to_store
+        )
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
         """Yield `results` if a result is given, or is to be kept."""
@@ -474,7 +476,7 @@ class RecordStep(_CarriesResult, frozen=True):
         name: name of the step.
         occurrence: 1 for the first step of this name in the job, 2 for the second, and so on.
         result: its result, a JSON value.
-        apart, result_object, name_before: the stored result.
+        result_to_store, result_object, name_before: the stored result.
     """
 
     always_needs: ClassVar[tuple[str, ...]] = ("steps",)
@@ -492,9 +494,9 @@ class RecordStep(_CarriesResult, frozen=True):
         is_large = most is not None and len(text) > min(most, STEP_BYTES)
         if is_large or self.result_object is not None:
             result = None
-        apart = text if is_large and self.result_object is None else b""
+        result_to_store = text if is_large and self.result_object is None else b""
         claim = preparation.find_claim(self.job)
-        return replace(named, job=claim, occurrence=occurrence, result=result, apart=apart)
+        return replace(named, job=claim, occurrence=occurrence, result=result, result_to_store=result_to_store)
 
     def change(self, draft: Draft, now: datetime) -> Step | None:
         """Add the step to its job.

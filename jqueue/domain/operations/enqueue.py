@@ -148,7 +148,7 @@ class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
 
     Attributes:
         new_id: id of the new job if the caller gives none.
-        apart: True while the payload must be stored in an object of its own before the commit.
+        stored_separately: True while the payload must be stored in an object of its own before the commit.
         payload_object: that object, once it exists.
         name_before: time until which a commit may name it.
     """
@@ -164,7 +164,7 @@ class AddsOneJob(AddsJobs, frozen=True, kw_only=True):
     after: GivenParents = ()
     on_dead: OnDead | None = None
     new_id: str = ""
-    apart: bool = False
+    stored_separately: bool = False
     payload_object: StoredObject | None = None
     name_before: Moment | None = None
 
@@ -206,7 +206,7 @@ class Enqueue(AddsOneJob, frozen=True):
     @property
     def large(self) -> LargeValue | None:
         """The payload, while it must be stored in an object of its own."""
-        return LargeValue(PAYLOADS, self.payload) if self.apart else None
+        return LargeValue(PAYLOADS, self.payload) if self.stored_separately else None
 
     @staticmethod
     def new(
@@ -233,7 +233,7 @@ class Enqueue(AddsOneJob, frozen=True):
             content if large is None else large.content,
             check_priority(priority),
             new_id="" if "job_id" in checked else preparation.new_id(),
-            apart=large is not None,
+            stored_separately=large is not None,
             **checked,
         )
 
@@ -253,7 +253,7 @@ class Enqueue(AddsOneJob, frozen=True):
 
     def storing(self, stored: StoredObject, name_before: datetime) -> Enqueue:
         """Return the enqueue of a job whose payload is in this object."""
-        changes = {"payload": b"", "apart": False, "payload_object": stored, "name_before": name_before}
+        changes = {"payload": b"", "stored_separately": False, "payload_object": stored, "name_before": name_before}
         return replace(self, **changes)
 
     def needs(self, claim_timeout: float) -> Iterator[str]:
