@@ -1,21 +1,17 @@
-"""Jobs as rows: the columns of a job in a DataFrame, and jobs as batches of Arrow that match them exactly.
+"""The columns of a job in a DataFrame. `jqueue.spark.lines` makes them.
 
-Spark compares the schema of each batch with the declared schema, field by field, so both come from here. Whole numbers
-are `long`: a blob that another program wrote may hold priorities and counts beyond 32 bits, and one such job must not
-make a table of a million others unreadable.
+Whole numbers are `long`: a blob that another program wrote may hold priorities and counts beyond 32 bits, and one such
+job must not make a table of a million others unreadable.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
-from operator import attrgetter
+from datetime import datetime
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -30,7 +26,7 @@ from pyspark.sql.types import (
 
 from jqueue.domain.errors import InvalidJobError, shown
 from jqueue.domain.job import JobStatus
-from jqueue.domain.models import AnyJob, Job
+from jqueue.domain.models import Job
 from jqueue.spark.fleet import addresses_of, names_several
 
 QUEUE = "queue"
@@ -77,18 +73,6 @@ _KINDS: dict[str, DataType] = {**{name: _TYPES[_JOB_KINDS[name]] for name in _NA
 """Every column, with its type."""
 
 
-_NO_PAIRS: list[tuple[str, str]] = []
-
-_CELLS: dict[str, Callable[[list[AnyJob]], list[Any]]] = {
-    "payload": lambda jobs: [None if job.payload_object and job.payload_apart else job.payload for job in jobs],
-    "result": lambda jobs: [None if job.result is None else json_text(job.result) for job in jobs],
-    "headers": lambda jobs: [list(job.headers.items()) if job.headers else _NO_PAIRS for job in jobs],
-}
-"""Cells that are not the field of the job itself, by column."""
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
 def _schema(names: Iterable[str]) -> StructType:
     return StructType([StructField(name, _KINDS[name]) for name in names])
 
@@ -133,32 +117,3 @@ def check_schema(schema: StructType, *, fleet: bool) -> None:
         if field.dataType != kinds[field.name]:
             ours, theirs = kinds[field.name].simpleString(), field.dataType.simpleString()
             raise InvalidJobError(f"column {field.name} is of type {ours}, and not {theirs}")
-
-
-def arrow_of(jobs: Iterable[AnyJob], schema: StructType, queue: str | None = None) -> pa.RecordBatch:
-    """Return jobs as one batch.
-
-    Args:
-        jobs: in the order of their rows.
-        schema: the wanted columns.
-        queue: the value of the column `queue`.
-    """
-    jobs, arrow = list(jobs), to_arrow_schema(schema, timezone="UTC")
-    columns = []
-    for column in arrow:
-        name = column.name
-        if name in _CELLS:
-            cells = _CELLS[name](jobs)
-        else:
-            cells = [queue] * len(jobs) if name == QUEUE else list(map(attrgetter(name), jobs))
-        columns.append(_array_of(cells, column.type))
-    return pa.RecordBatch.from_arrays(columns, schema=arrow)
-
-
-def _array_of(cells: list[Any], kind: pa.DataType) -> pa.Array:
-    """Return a column. Many have one value, and Arrow reads a time in 0.7 µs, but a duration in 0.1."""
-    if cells and cells[0] == cells[-1] and cells.count(cells[0]) == len(cells):
-        return pa.repeat(pa.array(cells[:1], kind)[0], len(cells))
-    if pa.types.is_timestamp(kind):
-        return pa.array([each and each - _EPOCH for each in cells], pa.duration("us")).view(kind)
-    return pa.array(cells, kind)

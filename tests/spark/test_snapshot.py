@@ -6,16 +6,22 @@ import logging
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
+import jqueue.spark.lines
 from jqueue import BrokerQueue, Limits, connect
+from jqueue.core.blob.lines import encode_record
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, StorageFatalError
-from jqueue.domain.models import Job
+from jqueue.domain.models import Job, record_of
 from jqueue.operations import Enqueue
-from jqueue.spark.rows import SNAPSHOT_SCHEMA, arrow_of
-from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source
+from jqueue.spark.lines import rows_of
+from jqueue.spark.rows import SNAPSHOT_SCHEMA
+from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source, write
 from tests.spark.step_stores import Fault, told
 
 FIELDS: tuple[str, ...] = (
@@ -88,16 +94,82 @@ def test_every_field_of_every_job_is_in_its_column(url, deep, tasks):
     assert {"queued", "in_progress", "dead", "completed"} == {row["status"] for row in rows}
 
 
-def test_a_cell_is_exact_whether_its_column_has_one_value_or_several():
-    job, first, last = Job.new("add"), datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
-    for times in [(None, None, None), (last, last, last), (first, None, first), (first, last, None)]:
-        rows = arrow_of([job.evolve(run_at=each, headers={"n": "1"}) for each in times], SNAPSHOT_SCHEMA)
-        since = [None if each is None else (each - first) // timedelta(microseconds=1) for each in times]
-        start = (first - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
-        numbers = rows.column("run_at").cast("int64").to_pylist()
-        assert since == [None if each is None else each - start for each in numbers]
-        assert [[("n", "1")]] * 3 == rows.column("headers").to_pylist()
-        assert [job.id] * 3 == rows.column("id").to_pylist()
+COLUMNS = to_arrow_schema(SNAPSHOT_SCHEMA, timezone="UTC")
+AT = datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
+
+
+def lines_of(*jobs):
+    return b"\n".join(encode_record(record_of(job)) for job in jobs)
+
+
+def test_each_value_of_a_line_is_exact_in_its_column():
+    job = Job.new('é\n"\\', b"")
+    first, last = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
+    values: list[dict[str, Any]] = [
+        {"run_at": first, "payload": b"a", "priority": -(2**63) + 1, "headers": {"n": "1", "": '"'}},
+        {"run_at": None, "payload": b"", "keep_result": 0.5, "result": {"é": [None, 1.5]}},
+        {"run_at": last, "payload": bytes(range(256)), "sequence": 2**63 - 1, "error": "}\u2028\x00"},
+        {"run_at": first.replace(microsecond=1), "payload": b"ab", "group": "g", "extra": {"new": [{}]}},
+    ]
+    check_rows([job.evolve(**each) for each in values])
+
+
+def test_lines_that_are_alike_and_others_give_the_same_columns():
+    """The former are cut at their quotes. One byte makes the difference."""
+    job = Job.new("mail", b"")
+    jobs = [job.evolve(payload=b"%d" % n, priority=~n, unique_key="k" * n, timeout=n / 3, run_at=AT) for n in range(40)]
+    check_rows(jobs)
+    lines = lines_of(*jobs)
+    with patch.object(jqueue.spark.lines, "read_json", side_effect=AssertionError):
+        expected = rows_of(lines, COLUMNS)
+    for right, wrong in ((b'"id":', b'"id" :'), (b"}\n{", b"} \n {"), (b'"priority":-7,', b""), (b"}", b',"new":"a"}')):
+        rows = rows_of(lines.replace(right, wrong, 1), COLUMNS)
+        assert expected.drop_columns("priority") == rows.drop_columns("priority")
+        assert rows == expected or 0 == rows.column("priority")[6].as_py()
+    check_rows([*jobs, job.evolve(error="\n", result="text", group="")])
+
+
+def check_rows(jobs):
+    rows = rows_of(lines_of(*jobs), COLUMNS)
+    assert rows.schema == COLUMNS
+    first = datetime(1, 1, 1, tzinfo=UTC)
+    since = [None if each.run_at is None else (each.run_at - first) // timedelta(microseconds=1) for each in jobs]
+    start = (first - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    numbers = rows.column("run_at").cast("int64").to_pylist()
+    assert since == [None if each is None else each - start for each in numbers]
+    for name in {*COLUMNS.names} - {"run_at", "headers", "result"}:
+        assert [getattr(each, name) for each in jobs] == rows.column(name).to_pylist(), name
+    assert [[*each.headers.items()] for each in jobs] == rows.column("headers").to_pylist()
+    results = [None if each is None else json.loads(each) for each in rows.column("result").to_pylist()]
+    assert [each.result for each in jobs] == results
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        *((b"YnJva2Vu", text) for text in (b"YQ", b"Y=Q=", b"Y Q=", b"YQ==YQ==", b"=")),
+        (b'"payload":', b'"payloads":'),
+        (b'"created_at":"', b'"created_at":"hunter2 '),
+        (b'"sequence":0', b'"sequence":"hunter2"'),
+        (b"}", b""),
+    ],
+)
+def test_a_line_that_is_not_a_job_is_refused_without_its_values(right, wrong):
+    lines = lines_of(Job.new("a", b"ok"), Job.new("a", b"broken"))
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        rows_of(lines.replace(right, wrong), COLUMNS)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_rows_of_a_bulk_have_what_its_index_says_of_all_of_them(url):
+    """Their lines have neither an id nor a sequence number."""
+    enqueue(url, [Enqueue("hot", b"") for _ in range(3)])
+    write(url, [b"%d" % number for number in range(700)], priority=2)
+    call(url, lambda queue: queue.dequeue("resize", batch_size=300))
+    jobs = jobs_of(url)
+    assert 703 == len(jobs)
+    assert shown(jobs) == seen(snapshot(url))
+    assert [job.id for job in jobs] == [row["id"] for row in snapshot(url, columns("id"))]
 
 
 @pytest.mark.parametrize(
@@ -115,12 +187,13 @@ def test_a_snapshot_can_be_limited_to_entrypoints_and_statuses(url, deep, option
 
 
 def test_segments_and_chunks_without_a_wanted_job_are_not_read(url, steps, deep):
-    def reads(**options):
+    def reads(names=None, **options):
         with told(requests := Fault("", "lost", times=0)):
-            snapshot(steps, **options)
+            snapshot(steps, names, **options)
         return sum(name.startswith("read_object") for name in requests.names)
 
     assert 0 == reads(status="dead,completed") == reads(entrypoint="add")
+    assert 0 == reads(columns("entrypoint", "status", "holder", "claimed_at"))
     assert 0 < reads(entrypoint="mail") < reads()
 
 

@@ -288,6 +288,17 @@ def _is_sound(index: SegmentIndex, segment: Segment) -> bool:
     )
 
 
+def check_chunk(data: bytes, chunk: Chunk) -> bytes:
+    """Return the bytes of a chunk, as they match its entry in the index.
+
+    Raises:
+        InvalidBlobError: they do not.
+    """
+    if zlib.crc32(data) != chunk.crc:
+        raise InvalidBlobError(CHANGED)
+    return data
+
+
 def decode_chunk(data: bytes, number: int, segment: Segment, index: SegmentIndex, prefix: str = "") -> list[JobRecord]:
     """Decode one chunk: return the job of each row, with what the manifest adds to all jobs of the segment.
 
@@ -301,8 +312,7 @@ def decode_chunk(data: bytes, number: int, segment: Segment, index: SegmentIndex
     Raises:
         InvalidBlobError: it is damaged.
     """
-    if zlib.crc32(data) != index.chunks[number].crc:
-        raise InvalidBlobError(CHANGED)
+    check_chunk(data, index.chunks[number])
     first, rest = number * segment.chunk_rows, index.id_rest
     last = min(first + segment.chunk_rows, segment.rows)
     ids = [] if rest is None else bulk_ids(first + 1, last + 1, rest)

@@ -14,22 +14,24 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from jqueue.core.blob.lines import decode_line, encode_job
+from jqueue.core.blob.lines import encode_record
 from jqueue.core.direct import DirectQueue
 from jqueue.core.tasks import some_at_once
 from jqueue.domain.errors import BlobMissingError, StorageError
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import JobStatus
 from jqueue.domain.printable import counted
 from jqueue.domain.selection import Selection, phases_of
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.system import SystemClock
 from jqueue.spark.errors import shows_one_line
 from jqueue.spark.fleet import FleetQueue, addresses_of, find_all, names_several, release_all
+from jqueue.spark.lines import rows_of
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
-from jqueue.spark.rows import arrow_of, check_schema
-from jqueue.spark.snapshot.segment_rows import BATCH_ROWS, Run, SegmentRows
+from jqueue.spark.rows import check_schema
+from jqueue.spark.snapshot.segment_rows import Run, SegmentRows
 from jqueue.spark.staging import absolute
 
 if TYPE_CHECKING:
@@ -81,11 +83,9 @@ class BlobLines:
             return self, None
         return replace(self, text=self.text[:end]), replace(self, text=self.text[end + 1 :])
 
-    def jobs(self) -> Iterator[list[JobRecord]]:
-        """Yield the jobs, as many at a time as make a batch of rows."""
-        lines = self.text.split(b"\n")
-        for first in range(0, len(lines), BATCH_ROWS):
-            yield list(map(decode_line, lines[first : first + BATCH_ROWS]))
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the jobs as rows."""
+        yield rows_of(self.text, schema, self.queue)
 
 
 Piece = BlobLines | SegmentRows
@@ -165,7 +165,7 @@ async def _pieces_of(queue: FleetQueue, selection: Selection) -> list[Piece]:
         lines = counted(len(view.set_aside), "line was", "lines were")
         logger.warning("%s: %s left out: not readable as jobs", queue.name, lines)
     now, statuses = SystemClock().now(), frozenset(selection.statuses)
-    jobs = [encode_job(job) for job in view.records.values() if selection.matches(job, now)]
+    jobs = [encode_record(job) for job in view.records.values() if selection.matches(job, now)]
     pieces: list[Piece] = [BlobLines(queue.name, b"\n".join(jobs))]
     for name, segment in view.header.segments.items():
         runs: list[Run] = []
@@ -183,9 +183,9 @@ async def _pieces_of(queue: FleetQueue, selection: Selection) -> list[Piece]:
 
 def read_pieces(pieces: Iterable[Piece], schema: StructType) -> Iterator[pa.RecordBatch]:
     """Yield the rows of pieces. Errors are as for `SnapshotReader.read`."""
+    columns = to_arrow_schema(schema, timezone="UTC")
     for piece in pieces:
-        for jobs in piece.jobs():
-            yield arrow_of(jobs, schema, piece.queue)
+        yield from piece.batches(columns)
 
 
 def cut(pieces: Iterable[Piece], count: int | None) -> list[tuple[Piece, ...]]:

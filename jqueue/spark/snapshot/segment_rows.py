@@ -12,17 +12,26 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from jqueue.connect import open_storage
-from jqueue.core.blob.segment_object import decode_chunk
-from jqueue.core.blob.segment_reader import Rows, SegmentReader
+from jqueue.core.blob.segment_object import check_chunk
+from jqueue.core.blob.segment_reader import SegmentReader
 from jqueue.core.observers import Observers
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
-from jqueue.domain.job import JobRecord
-from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex, Span, in_progress, with_tries
+from jqueue.domain.job import JobStatus
+from jqueue.domain.segments import FOLDER, SCATTER, Range, Segment, SegmentIndex, Span
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
+from jqueue.spark.lines import columns_of
 
 DEADLINE = 120.0
 """Seconds for a read of a segment, with its repetitions. A task reads up to 64 MiB of one at once by default."""
@@ -30,11 +39,36 @@ DEADLINE = 120.0
 READ_FOR_ONE = 2
 """Number of bytes that a task reads for one byte of the `size` of its rows: partitions with segments are larger."""
 
-BATCH_ROWS = 4096
-"""Number of jobs that become one batch of rows, about."""
+BATCH_ROWS = 8192
+"""Number of rows of a segment that become one batch, about: their lines stay in the cache of the processor."""
+
+Rows = npt.NDArray[np.int64]
+"""Numbers of rows of a segment, in order."""
 
 Run = tuple[int, int, Range | tuple[int, int]]
 """Rows of a segment: the first, the one behind the last, and their claim, or their numbers of claims and failures."""
+
+
+class RowFacts(NamedTuple):
+    """Facts in the manifest about a run of rows. The first four are added to the values on the lines.
+
+    The others replace them.
+    """
+
+    sequence: int
+    attempt: int
+    attempts_before: int
+    failures: int
+    queue: str
+    entrypoint: str
+    status: JobStatus = JobStatus.QUEUED
+    heartbeat_at: datetime | None = None
+    claim_timeout: float | None = None
+    holder: str | None = None
+    claimed_at: datetime | None = None
+
+
+ADDED = RowFacts._fields[:4]
 
 
 @dataclass(frozen=True)
@@ -73,31 +107,34 @@ class SegmentRows:
             return self, None
         return replace(self, chunks=(first, middle)), replace(self, chunks=(middle, last))
 
-    def jobs(self) -> Iterator[list[JobRecord]]:
-        """Read the chunks, and yield the wanted jobs, about as many at a time as make a batch of rows.
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Read the chunks, and yield the wanted rows. No chunk is read if the manifest has all columns of the schema.
 
         Raises:
             StorageFatalError: rows cannot be read, and nothing takes note of them.
             StorageError: the store failed.
         """
-        runs: dict[int, list[Run]] = {}
-        for run in self.runs:
-            for chunk in self.segment.chunks_of([run[:2]]):
-                if self.chunks[0] <= chunk < self.chunks[1]:
-                    runs.setdefault(chunk, []).append(run)
-        jobs: list[JobRecord] = []
+        numbers = sorted({*self.segment.chunks_of(run[:2] for run in self.runs)}.intersection(range(*self.chunks)))
+        beside = [each for each in schema if each.name in ADDED or each.name not in RowFacts._fields]
+        facts = {
+            name: pa.array(values, schema.field(name).type)
+            for name, *values in zip(RowFacts._fields, *map(self._facts_of, self.runs), strict=True)
+            if name in schema.names
+        }
+        several = max(1, BATCH_ROWS // self.segment.chunk_rows)
         try:
-            for number, rows in self._chunks(sorted(runs)):
-                low = number * self.segment.chunk_rows
-                for first, end, state in runs[number]:
-                    some = rows[max(0, first - low) : max(0, end - low)]
-                    if isinstance(state, Range):
-                        jobs += [in_progress(job, state) for job in some]
-                    else:
-                        jobs += some if state == (0, 0) else [with_tries(job, state) for job in some]
-                if len(jobs) >= BATCH_ROWS:
-                    yield jobs
-                    jobs = []
+            index, texts = self._read(numbers) if beside and numbers else (None, [])
+            for first in range(0, len(numbers), several):
+                rows = self._rows_of(numbers[first : first + several])
+                columns = {}
+                if index is not None:
+                    columns = _columns_of(index, b"".join(texts[first : first + several]), rows, beside)
+                run, is_wanted = self._runs_of(rows)
+                columns = {name: column.filter(is_wanted) for name, column in columns.items()}
+                for name, values in facts.items():
+                    known = values.take(run)
+                    columns[name] = pc.add(columns[name], known) if name in ADDED else known
+                yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
         except StorageFatalError as error:
             if self.note is None or not self.note(self.name):
                 reason, repair = f"could not be read: {error}", "restore it from a backup, or use `jqueue repair`"
@@ -106,16 +143,43 @@ class SegmentRows:
                 elif isinstance(error, InvalidBlobError):
                     reason = f"is damaged: {error}; {repair}"
                 raise StorageFatalError(f"{self.queue}: segment {FOLDER}{self.name} {reason}") from None
-        if jobs:
-            yield jobs
+
+    def _facts_of(self, run: Run) -> RowFacts:
+        """Return the facts about a run."""
+        segment, (_, _, state) = self.segment, run
+        claims, failures = (state.claims, state.failures) if isinstance(state, Range) else state
+        facts = RowFacts(
+            segment.offset, segment.floor + claims, segment.floor, failures, self.queue, segment.entrypoint
+        )
+        if not isinstance(state, Range):
+            return facts
+        return facts._replace(
+            status=JobStatus.IN_PROGRESS,
+            heartbeat_at=state.heartbeat_at,
+            claim_timeout=state.claim_timeout,
+            holder=state.holder,
+            claimed_at=None if state.holder is None else state.claimed_at,
+        )
+
+    def _rows_of(self, chunks: Sequence[int]) -> Rows:
+        """Return the numbers of the rows of some chunks."""
+        size, end = self.segment.chunk_rows, self.segment.rows
+        return np.concatenate([np.arange(each * size, min((each + 1) * size, end)) for each in chunks])
+
+    def _runs_of(self, rows: Rows) -> tuple[pa.Array, pa.Array]:
+        """Return the number of the run of each wanted row, and True for each row that is wanted."""
+        firsts, lasts = (np.array([run[end] for run in self.runs]) for end in (0, 1))
+        run = np.searchsorted(firsts, rows, "right") - 1
+        is_wanted = (run >= 0) & (rows < lasts[run])
+        return pa.array(run[is_wanted]), pa.array(is_wanted)
 
     @property
     def _share_of_a_chunk(self) -> int:
         return max(1, self.segment.index // self.segment.chunks // READ_FOR_ONE)
 
-    def _chunks(self, wanted: Sequence[int]) -> Iterator[tuple[int, Rows]]:
-        """Read some chunks at once, and yield the number and the rows of each."""
-        answer: list[tuple[SegmentIndex, list[tuple[int, bytes]]]] = []  # `asyncio.run` makes a text of what it returns
+    def _read(self, numbers: Sequence[int]) -> tuple[SegmentIndex, list[bytes]]:
+        """Read some chunks at once. Return the index of the segment, and the lines of each chunk."""
+        pages: list[tuple[SegmentIndex, list[bytes]]] = []  # `asyncio.run` makes a text of what it returns
 
         async def read() -> None:
             storage = open_storage(self.url)
@@ -124,8 +188,9 @@ class SegmentRows:
 
             async def once() -> None:
                 index = await reader.index(self.name, self.segment)
-                async with aclosing(reader.parts(self.name, index, wanted)) as parts:
-                    answer[:] = [(index, [part async for part in parts])]
+                async with aclosing(reader.parts(self.name, index, numbers)) as parts:
+                    texts = [check_chunk(data, index.chunks[number]) async for number, data in parts]
+                pages[:] = [(index, texts)]
 
             failed = f"{self.queue}: segment {FOLDER}{self.name} could not be read"
             try:
@@ -134,8 +199,36 @@ class SegmentRows:
                 if isinstance(storage, SupportsRelease):
                     await storage.release()
 
-        if wanted:
-            asyncio.run(read())
-            [(index, chunks)] = answer
-            for number, data in chunks:
-                yield number, decode_chunk(data, number, self.segment, index)
+        asyncio.run(read())
+        return pages[0]
+
+
+def _columns_of(index: SegmentIndex, lines: bytes, rows: Rows, wanted: Sequence[pa.Field]) -> dict[str, pa.Array]:
+    """Return columns of rows from their lines, and from what the index says about all of them.
+
+    Raises:
+        InvalidBlobError: they are not the lines of so many jobs.
+    """
+    names = {field.name for field in wanted}
+    columns: dict[str, pa.Array] = {}
+    try:
+        shared = () if index.objects else msgspec.json.decode(index.common or b"{}")
+        if common := [field for field in wanted if field.name in shared]:
+            of_one = columns_of(bytes(index.common), 1, common)
+            columns = {name: pa.repeat(column[0], len(rows)) for name, column in of_one.items()}
+        if index.first is not None and "sequence" in names:
+            columns["sequence"] = pa.array(rows + index.first)
+        if index.id_rest is not None and "id" in names:
+            columns["id"] = _bulk_ids(rows + 1, index.id_rest)
+        left = [field for field in wanted if field.name not in columns]
+        return columns | columns_of(index.whole(lines) if index.objects else lines, len(rows), left)
+    except ValueError as error:
+        raise InvalidBlobError(f"rows from {rows[0]} on cannot be read as jobs: {error}") from None
+
+
+def _bulk_ids(numbers: Rows, rest: str) -> pa.Array:
+    """Return the ids of jobs of a bulk enqueue: see `jqueue.domain.segments.bulk_id`."""
+    heads = (numbers * SCATTER & 0xFFFFFFFF).astype(">u4").tobytes().hex().encode()
+    ends = pa.py_buffer(np.arange(len(numbers) + 1, dtype=np.int32) * np.int32(8))
+    texts = pa.Array.from_buffers(pa.string(), len(numbers), [None, ends, pa.py_buffer(heads)])
+    return pc.binary_join_element_wise(texts, pa.scalar(rest), "")

@@ -16,21 +16,22 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from msgspec.structs import replace
 from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from jqueue.connect import connect
+from jqueue.core.blob.lines import encode_record
 from jqueue.core.direct import DirectQueue
+from jqueue.domain.models import Job, record_of
 from jqueue.domain.operations.lookups import RangesHeldBy
 from jqueue.domain.segments import RangeClaim
 from jqueue.spark.claims.outcomes import Staged
-from jqueue.spark.rows import arrow_of
+from jqueue.spark.lines import rows_of
 from jqueue.spark.snapshot.reader import cut
 from jqueue.spark.snapshot.segment_rows import SegmentRows
 from jqueue.spark.staging import PREFIX, Staging
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
-
-    from jqueue.domain.models import Job
 
 PARTITION_BYTES = 2 << 20
 FEWEST_PARTITIONS, MOST_PARTITIONS = 2, 8
@@ -108,7 +109,8 @@ def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = No
         schema: of the rows.
         partitions: number of partitions, fewer if there are fewer jobs. None: chosen by the size.
     """
-    rows = arrow_of(jobs, schema)
+    lines = b"\n".join(encode_record(record_of(job)) for job in jobs)
+    rows = rows_of(lines, to_arrow_schema(schema, timezone="UTC"))
     if partitions is None:
         partitions = min(MOST_PARTITIONS, max(FEWEST_PARTITIONS, -(-rows.nbytes // PARTITION_BYTES)))
     size = max(1, -(-rows.num_rows // partitions))
