@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.servers.fixtures import azurite, gcs_server, groups, moto_s3, seaweedfs, servers_of, spark, spark_cluster
+from tests.virtual_world import in_virtual_time
 
 __all__ = ["azurite", "gcs_server", "moto_s3", "seaweedfs", "spark", "spark_cluster"]
 
@@ -55,14 +56,23 @@ def pytest_ignore_collect(collection_path, config):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_pycollect_makeitem(collector, obj):
-    """Make no items of marked functions and classes: there are thousands, which take long to make and to deselect."""
-    marks = (
-        {mark.name for mark in getattr(obj, "pytestmark", ())}
-        if inspect.isfunction(obj) or inspect.isclass(obj)
-        else set()
-    )
-    return [] if marks & collector.config.stash[LEFT_OUT] else None
+def pytest_pycollect_makeitem(collector, name, obj):
+    """Make no items of marked functions and classes: there are thousands, which take long to make and to deselect.
+
+    The async tests of a module marked `virtual_time` run in virtual time.
+    """
+    marks = _marks_of(obj) if inspect.isfunction(obj) or inspect.isclass(obj) else set()
+    if marks & collector.config.stash[LEFT_OUT]:
+        return []
+    if inspect.iscoroutinefunction(obj) and name.startswith("test_") and "virtual_time" in _marks_of(collector.obj):
+        setattr(collector.obj, name, test := in_virtual_time(obj))
+        return list(collector._genfunctions(name, test))  # noqa: SLF001 - pytest has no other way
+    return None
+
+
+def _marks_of(obj):
+    marks = getattr(obj, "pytestmark", ())
+    return {mark.name for mark in (marks if isinstance(marks, list | tuple) else [marks])}
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

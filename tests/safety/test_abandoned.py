@@ -9,14 +9,14 @@ from jqueue import (
 )
 from jqueue.testing.faults import Fault
 from tests.safety.world import World
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 # Cancelled calls and calls that run out of time
 
 
 @pytest.mark.parametrize("fault", list(Fault))
 @pytest.mark.parametrize("moment", [0.005, 0.015, 0.5])
-@in_virtual_time
 async def test_a_cancelled_dequeue_leaves_no_orphaned_claim(world, kind, fault, moment):
     world.storage.latency = 0.01
     async with world.process(kind=kind, call_timeout=2) as queue:
@@ -34,7 +34,6 @@ async def test_a_cancelled_dequeue_leaves_no_orphaned_claim(world, kind, fault, 
             assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
 
 
-@in_virtual_time
 async def test_a_wait_that_ends_while_its_claim_is_on_the_way_gets_the_job(kind):
     taken = 0
     for tenths in range(40):
@@ -52,7 +51,6 @@ async def test_a_wait_that_ends_while_its_claim_is_on_the_way_gets_the_job(kind)
     assert 0 < taken < 40
 
 
-@in_virtual_time
 async def test_claims_of_a_cancelled_dequeue_go_back_even_after_a_long_outage(world, kind):
     async with world.process(kind=kind, call_timeout=2, stale_timeout=86_400) as queue:
         await queue.enqueue("t", b"")
@@ -64,7 +62,6 @@ async def test_claims_of_a_cancelled_dequeue_go_back_even_after_a_long_outage(wo
         assert [JobStatus.QUEUED] == [job.status for job in (await world.jobs()).values()]
 
 
-@in_virtual_time
 async def test_leaving_reads_again_after_a_long_outage_of_the_store(world, kind):
     async with world.process(kind=kind, call_timeout=2, deadline=5) as queue:
         await queue.enqueue("t", b"")

@@ -9,12 +9,12 @@ import pytest
 
 from jqueue import BrokerQueue, ClaimLostError, JobStatus
 from jqueue.operations import Enqueue
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 # 4. Ids are unique; a job has at most one current claim; attempts only grow.
 
 
-@in_virtual_time
 async def test_rule_4_attempts_grow_through_nack_and_redrive_and_a_reused_id(world, kind):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"", job_id="a", max_attempts=3)
@@ -34,7 +34,6 @@ async def test_rule_4_attempts_grow_through_nack_and_redrive_and_a_reused_id(wor
         assert [1, 2, 3, 4, 5, 6] == seen
 
 
-@in_virtual_time
 async def test_rule_4_an_id_finished_a_moment_ago_is_not_enqueued_again(world, kind):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"", job_id="a")
@@ -44,7 +43,6 @@ async def test_rule_4_an_id_finished_a_moment_ago_is_not_enqueued_again(world, k
         assert {} == await world.jobs()
 
 
-@in_virtual_time
 async def test_rule_4_a_reused_id_starts_above_forgotten_attempts(world):
     """A claim from an earlier use of the id must never be valid again, however long ago that was."""
     queue = world.honest()
@@ -70,7 +68,6 @@ async def test_rule_4_a_reused_id_starts_above_forgotten_attempts(world):
 # 5. ack, nack and heartbeat act only with the current claim; repeating an ack soon after succeeds.
 
 
-@in_virtual_time
 async def test_rule_5_an_ack_is_known_for_an_hour_whatever_else_ends_meanwhile(world):
     queue = world.honest()
 
@@ -94,7 +91,6 @@ async def test_rule_5_an_ack_is_known_for_an_hour_whatever_else_ends_meanwhile(w
         await queue.ack(job)
 
 
-@in_virtual_time
 async def test_rule_5_the_same_ack_twice_in_one_commit_succeeds_twice_and_removes_one_job(world):
     async with world.process(kind=BrokerQueue) as queue:
         await queue.enqueue_many([Enqueue("t", b"")] * 5)

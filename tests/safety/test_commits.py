@@ -22,13 +22,13 @@ from jqueue import (
 from jqueue.domain.errors import BlobMissingError
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 # 1. An enqueue that returned is in every later version, until its job is acked, cancelled, expired or purged.
 
 
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.LOST_ANSWER, Fault.LOST_REQUEST])
-@in_virtual_time
 async def test_rule_1_a_job_that_enqueue_returned_is_in_the_blob(world, kind, fault):
     world.storage.on_write(fault)
     async with world.process(kind=kind) as queue:
@@ -37,7 +37,6 @@ async def test_rule_1_a_job_that_enqueue_returned_is_in_the_blob(world, kind, fa
         assert job == (await world.jobs())[job.id]
 
 
-@in_virtual_time
 async def test_rule_1_two_first_writers_lose_nothing(world, kind):
     world.storage.latency = 0.01
     async with AsyncExitStack() as stack:
@@ -46,7 +45,6 @@ async def test_rule_1_two_first_writers_lose_nothing(world, kind):
         assert 5 == len(await world.jobs())
 
 
-@in_virtual_time
 async def test_rule_1_a_reused_cache_never_writes_over_another_writers_job(world, kind):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"mine")
@@ -60,7 +58,6 @@ async def test_rule_1_a_reused_cache_never_writes_over_another_writers_job(world
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.RESENT, Fault.LANDS_LATER, Fault.HANGS_AFTER])
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue", "ack", "nack"])
-@in_virtual_time
 async def test_rule_2_a_lost_answer_never_doubles_an_operation(world, kind, verb, fault):
     async with world.process(kind=kind, call_timeout=2) as queue:
         await queue.enqueue("t", b"1", job_id="a")
@@ -82,7 +79,6 @@ async def test_rule_2_a_lost_answer_never_doubles_an_operation(world, kind, verb
             assert 1 == (await world.jobs())["a"].failures
 
 
-@in_virtual_time
 async def test_rule_2_the_write_that_landed_is_recognised_after_many_other_commits(world, kind):
     """A table with only the last writer's id, or a short ring, would have forgotten the commit."""
 
@@ -98,7 +94,6 @@ async def test_rule_2_the_write_that_landed_is_recognised_after_many_other_commi
         assert [job.id] == [each.id for each in (await world.jobs()).values() if each.entrypoint == "t"]
 
 
-@in_virtual_time
 async def test_rule_2_if_the_record_was_evicted_the_outcome_is_unknown_and_nothing_is_done_twice(world, kind):
     await world.honest().enqueue("other", b"")
     world.storage.on_write(Fault.LOST_ANSWER)
@@ -117,7 +112,6 @@ async def test_rule_2_if_the_record_was_evicted_the_outcome_is_unknown_and_nothi
 
 
 @pytest.mark.parametrize("fault", [Fault.LANDS_LATER, Fault.LOST_REQUEST])
-@in_virtual_time
 async def test_rule_2_an_unknown_outcome_can_be_resolved(world, kind, fault):
     world.storage.delay = 2.0
     async with world.process(kind=kind) as queue:
@@ -138,7 +132,6 @@ async def test_rule_2_an_unknown_outcome_can_be_resolved(world, kind, fault):
             assert "mine" not in await world.jobs()
 
 
-@in_virtual_time
 async def test_rule_2_a_call_that_was_never_sent_says_not_done(world, kind):
     world.storage.on_read(*[Fault.LOST_REQUEST] * 1000)
     async with world.process(kind=kind, deadline=5) as queue:
@@ -148,7 +141,6 @@ async def test_rule_2_a_call_that_was_never_sent_says_not_done(world, kind):
     assert (b"", None) == await world.memory.read()
 
 
-@in_virtual_time
 async def test_rule_2_a_refusal_is_final_although_an_earlier_write_might_have_landed(world, kind):
     """The job expires between two tries. The first try reached no answer, and would land after the refusal."""
 
@@ -164,7 +156,6 @@ async def test_rule_2_a_refusal_is_final_although_an_earlier_write_might_have_la
         assert before == await world.memory.read()
 
 
-@in_virtual_time
 async def test_rule_2_a_restored_backup_makes_calls_in_flight_unknown(world, kind):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"", job_id="a")
@@ -184,7 +175,6 @@ async def test_rule_2_a_restored_backup_makes_calls_in_flight_unknown(world, kin
 # 3. An answer that no commit carries comes from a read begun after the call.
 
 
-@in_virtual_time
 async def test_rule_3_an_empty_dequeue_comes_from_a_new_read(world, kind):
     async with world.process(kind=kind) as queue:
         assert [] == await queue.dequeue("t")
@@ -192,7 +182,6 @@ async def test_rule_3_an_empty_dequeue_comes_from_a_new_read(world, kind):
         assert 1 == len(await queue.dequeue("t"))
 
 
-@in_virtual_time
 async def test_rule_3_not_found_and_claim_lost_come_from_a_new_read(world, kind):
     async with world.process(kind=kind) as queue:
         job = await queue.enqueue("t", b"")
@@ -205,7 +194,6 @@ async def test_rule_3_not_found_and_claim_lost_come_from_a_new_read(world, kind)
         assert job.id == claimed.id
 
 
-@in_virtual_time
 async def test_rule_3_already_there_comes_from_a_new_read(world, kind):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"", job_id="a")
@@ -218,7 +206,6 @@ async def test_rule_3_already_there_comes_from_a_new_read(world, kind):
 
 
 @pytest.mark.parametrize("verb", ["enqueue", "dequeue", "read_state", "stats"])
-@in_virtual_time
 async def test_rule_7_a_missing_blob_is_an_error(world, kind, verb):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"")
@@ -243,7 +230,6 @@ class SlowAnswers:
         return found
 
 
-@in_virtual_time
 async def test_rule_7_a_read_that_began_before_the_first_commit_is_no_loss(world, kind):
     """The read began when the store was empty, and its answer arrives after the first commit."""
 
@@ -267,7 +253,6 @@ def test_rule_7_a_missing_or_foreign_blob_is_an_error_that_names_it_in_the_next_
         asyncio.run(queue.enqueue("t", b""))
 
 
-@in_virtual_time
 async def test_rule_7_another_queue_in_its_place_is_an_error(world, kind):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"")
@@ -281,7 +266,6 @@ async def test_rule_7_another_queue_in_its_place_is_an_error(world, kind):
         assert before == await stranger.read()
 
 
-@in_virtual_time
 async def test_a_clock_that_is_hours_ahead_does_not_make_others_forget_their_commits(world, kind):
     """A caller that lost a race may try again, even if another writer's clock is hours ahead."""
 

@@ -8,11 +8,11 @@ from jqueue.domain.commits import CommitId, Verdict, recognise
 from jqueue.domain.header import CommitRecord, Header
 from jqueue.testing.faults import Fault
 from tests.copied_memory import begin_as
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 
 @pytest.mark.parametrize("fault", [Fault.NONE, Fault.LOST_ANSWER, Fault.RESENT])
-@in_virtual_time
 async def test_two_copies_of_a_process_lose_none_of_each_others_jobs(world, kind, fault):
     async with world.process(kind=kind) as original, world.process(kind=kind) as copy:
         await original.enqueue("t", b"before")
@@ -25,7 +25,6 @@ async def test_two_copies_of_a_process_lose_none_of_each_others_jobs(world, kind
     assert 121 == len(await world.jobs())
 
 
-@in_virtual_time
 async def test_the_copy_that_meets_a_commit_of_the_other_becomes_another_writer(world, kind):
     async with world.process(kind=kind) as original, world.process(kind=kind) as copy:
         await original.enqueue("t", b"before")

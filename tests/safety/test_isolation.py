@@ -22,12 +22,12 @@ from jqueue import (
 from jqueue.domain.draft import Draft
 from jqueue.operations import Ack, Dequeue, Enqueue, Heartbeat, Operation
 from jqueue.testing.faults import Fault
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 # 8. One bad operation, job or payload never fails another's.
 
 
-@in_virtual_time
 async def test_rule_8_a_refused_operation_does_not_affect_others_of_its_commit(world):
     async with world.process(kind=BrokerQueue) as queue:
         good = [await queue.enqueue("t", b"") for _ in range(2)]
@@ -45,7 +45,6 @@ async def test_rule_8_a_refused_operation_does_not_affect_others_of_its_commit(w
         assert {"new", good[1].id} == (await world.jobs()).keys()
 
 
-@in_virtual_time
 async def test_rule_8_partial_changes_of_a_refused_operation_are_undone(world):
     """A replacement that finds no space must leave the job that it was to replace."""
 
@@ -60,7 +59,6 @@ async def test_rule_8_partial_changes_of_a_refused_operation_are_undone(world):
         assert {"old", "new"} == (await world.jobs()).keys()
 
 
-@in_virtual_time
 async def test_rule_8_one_of_many_calls_of_a_commit_fails_alone(world):
     async with world.process(kind=BrokerQueue, limits=Limits(blob_bytes=20_000, hot_bytes=None)) as queue:
         sizes = [10] * 10 + [14_000] + [10] * 10
@@ -82,7 +80,6 @@ class Spoil(Operation, frozen=True):
         draft.note(draft.header.finished, "spoiled", object())
 
 
-@in_virtual_time
 async def test_rule_8_a_call_whose_values_cannot_be_encoded_fails_alone(world):
     async with world.process(kind=BrokerQueue) as queue:
         await queue.enqueue("t", b"")
@@ -98,7 +95,6 @@ async def test_rule_8_a_call_whose_values_cannot_be_encoded_fails_alone(world):
 # 9. apply(op, op, …) is all or nothing.
 
 
-@in_virtual_time
 async def test_rule_9_one_refused_operation_undoes_its_apply_and_nothing_else(world):
     async with world.process(kind=BrokerQueue) as queue:
         await queue.enqueue("t", b"", job_id="a")
@@ -114,7 +110,6 @@ async def test_rule_9_one_refused_operation_undoes_its_apply_and_nothing_else(wo
         assert JobStatus.IN_PROGRESS == (await world.jobs())["a"].status
 
 
-@in_virtual_time
 async def test_rule_9_a_lost_claim_among_heartbeats_undoes_its_apply(world, kind):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"", job_id="a")
@@ -126,7 +121,6 @@ async def test_rule_9_a_lost_claim_among_heartbeats_undoes_its_apply(world, kind
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.RESENT, Fault.LANDS_LATER, Fault.LOST_REQUEST])
-@in_virtual_time
 async def test_rule_9_apply_lands_whole_under_faults(world, kind, fault):
     async with world.process(kind=kind) as queue:
         await queue.enqueue("t", b"", job_id="a")

@@ -15,7 +15,8 @@ from jqueue import (
     JobStatus,
 )
 from jqueue.testing.virtual_time import VirtualClock, VirtualTimeLoop
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 
 class TwoMethodsOf:
@@ -27,7 +28,6 @@ class TwoMethodsOf:
 
 
 @pytest.mark.parametrize("skew", [timedelta(), timedelta(hours=3), timedelta(hours=-3)])
-@in_virtual_time
 async def test_rule_6_a_beating_worker_keeps_its_claim(world, kind, skew):
     """Another worker has a different clock and a far shorter timeout."""
 
@@ -42,7 +42,6 @@ async def test_rule_6_a_beating_worker_keeps_its_claim(world, kind, skew):
     await worker.ack(job)
 
 
-@in_virtual_time
 async def test_rule_6_a_claim_seen_to_move_is_not_judged_by_its_age(world, kind):
     """The worker's clock is hours behind the store's, and its storage does not tell the time."""
 
@@ -59,7 +58,6 @@ async def test_rule_6_a_claim_seen_to_move_is_not_judged_by_its_age(world, kind)
         await worker.ack(job)
 
 
-@in_virtual_time
 async def test_rule_6_time_in_which_the_store_could_not_be_read_does_not_count(world, kind):
     """While the store cannot be read, the worker cannot send heartbeats either."""
 
@@ -80,7 +78,6 @@ async def test_rule_6_time_in_which_the_store_could_not_be_read_does_not_count(w
         await worker.ack(job)
 
 
-@in_virtual_time
 async def test_rule_6_a_fresh_process_revokes_nothing_in_its_first_moments(world, kind):
     worker = world.honest(stale_timeout=300)
     await worker.enqueue("t", b"")
@@ -95,7 +92,6 @@ async def test_rule_6_a_fresh_process_revokes_nothing_in_its_first_moments(world
 
 
 @pytest.mark.parametrize("seen", [True, False])
-@in_virtual_time
 async def test_rule_6_the_first_process_to_go_on_after_all_stood_still_revokes_no_claim(world, kind, seen):
     """A container was paused, or a laptop was closed: the holder gets the time to send its heartbeat."""
 
@@ -115,7 +111,6 @@ async def test_rule_6_the_first_process_to_go_on_after_all_stood_still_revokes_n
         await worker.ack(job)
 
 
-@in_virtual_time
 async def test_a_holder_beats_soon_after_its_machine_was_suspended(world):
     """The timers of the event loop stood still, and the time of the store did not. A fresh process waits for 10 s."""
 
@@ -135,7 +130,6 @@ async def test_a_holder_beats_soon_after_its_machine_was_suspended(world):
     await worker.ack(job)
 
 
-@in_virtual_time
 async def test_rule_6_heartbeats_come_before_the_sweep_of_the_same_commit(world):
     async with world.process(kind=BrokerQueue, stale_timeout=60) as queue:
         await queue.enqueue("t", b"")
@@ -148,7 +142,6 @@ async def test_rule_6_heartbeats_come_before_the_sweep_of_the_same_commit(world)
         await queue.ack(job)
 
 
-@in_virtual_time
 async def test_a_dead_workers_job_is_claimed_again_within_its_timeout_and_a_poll(world, kind):
     async with world.process(kind=kind) as survivor:
         worker = world.honest(stale_timeout=30)

@@ -9,7 +9,8 @@ from jqueue.server.access import Role, TokenFile
 from jqueue.server.serving import broker
 from jqueue.testing.virtual_time import VirtualClock
 from tests.server.asgi import request
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 JSON = {"content-type": "application/json"}
 
@@ -41,7 +42,6 @@ async def enqueue(queue, *ids):
         await queue.enqueue("mail", b"", job_id=job_id, max_attempts=1)
 
 
-@in_virtual_time
 async def test_a_repeated_call_gets_the_jobs_that_it_claimed_from_any_broker_and_only_with_its_token(tmp_path):
     for name in ("ann", "bob"):
         TokenFile.add(tmp_path / "tokens", Role.WORKER, name, name)
@@ -65,7 +65,6 @@ async def test_a_repeated_call_gets_the_jobs_that_it_claimed_from_any_broker_and
 @pytest.mark.parametrize("body", [{}, {"call": "c"}])
 @pytest.mark.parametrize("wait", [0, 30])
 @pytest.mark.parametrize("before", [0.5, 0])
-@in_virtual_time
 async def test_a_client_that_is_gone_when_its_claim_is_made_hands_it_back_uncharged(body, wait, before):
     storage = SlowMemory()
     async with BrokerQueue(storage, clock=VirtualClock()) as queue:
@@ -80,7 +79,6 @@ async def test_a_client_that_is_gone_when_its_claim_is_made_hands_it_back_unchar
         assert (JobStatus.QUEUED, 0) == (job.status, job.failures)
 
 
-@in_virtual_time
 async def test_a_call_that_is_repeated_before_the_end_of_its_first_connection_is_noticed_keeps_its_jobs():
     storage, gone = SlowMemory(), asyncio.Event()
     async with BrokerQueue(storage, clock=VirtualClock()) as queue:
@@ -98,7 +96,6 @@ async def test_a_call_that_is_repeated_before_the_end_of_its_first_connection_is
         await queue.heartbeat("1")
 
 
-@in_virtual_time
 async def test_a_call_that_is_repeated_while_it_waits_waits_in_place_of_the_first():
     async with BrokerQueue(SlowMemory(), clock=VirtualClock()) as queue:
         app = broker(queue)

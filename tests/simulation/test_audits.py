@@ -17,7 +17,8 @@ from tests.simulation.network import HonestStore, Network
 from tests.simulation.runner import Settings, run_seed
 from tests.simulation.schedule import Schedule
 from tests.tiny_segments import in_segments
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 
 def urgent(content):
@@ -68,12 +69,10 @@ async def look_beside_an_edit(*, before_the_call):
     AnswersAudit(evidence, audit).check()
 
 
-@in_virtual_time
 async def test_an_answer_may_come_from_the_version_before_an_edit_that_kept_its_number():
     await look_beside_an_edit(before_the_call=False)
 
 
-@in_virtual_time
 async def test_an_answer_from_before_an_edit_that_preceded_its_call_is_noticed():
     with pytest.raises(Violation, match="nothing that was applied for it was current"):
         await look_beside_an_edit(before_the_call=True)
@@ -88,7 +87,6 @@ async def test_an_answer_from_before_an_edit_that_preceded_its_call_is_noticed()
     ],
     ids=["enqueue", "bulk enqueue", "cron entry"],
 )
-@in_virtual_time
 async def test_a_new_job_begins_above_the_attempts_of_a_segment_whose_range_ended_in_its_commit(add, attempt):
     """The model knows the attempts of jobs, and not those by which a range of a segment raises `attempt_floor`."""
     records, history, network = list[Record](), History(), Network(HonestStore(), Schedule(0), 0.0)
@@ -114,7 +112,6 @@ async def test_a_new_job_begins_above_the_attempts_of_a_segment_whose_range_ende
     ModelAudit(Evidence(versions, Calls(history.calls), records, network.created)).check()
 
 
-@in_virtual_time
 async def test_a_parent_leaves_in_the_commit_in_which_the_last_job_that_needs_it_leaves():
     records, history, network = list[Record](), History(), Network(HonestStore(), Schedule(0), 0.0)
     queue = DirectQueue(network.client("p", 0.1, abilities=3), clock=VirtualClock())

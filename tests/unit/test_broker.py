@@ -25,7 +25,9 @@ from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault
 from jqueue.testing.virtual_time import VirtualClock
 from tests.shared_memory import SharedMemory, serving
-from tests.virtual_world import Breakable, in_virtual_time, now
+from tests.virtual_world import Breakable, now
+
+pytestmark = pytest.mark.virtual_time
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
@@ -61,7 +63,6 @@ VERBS = {
 
 
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
-@in_virtual_time
 async def test_calls_before_a_broker_is_entered_and_after_it_is_left_say_what_to_do(storage, verb):
     queue = queue_on(storage)
     for kind, remedy in ((queue, "async with"), (GroupCommitLoop(storage), r"start\(\)")):
@@ -74,7 +75,6 @@ async def test_calls_before_a_broker_is_entered_and_after_it_is_left_say_what_to
     assert (0, 0) == (storage.reads, storage.writes)
 
 
-@in_virtual_time
 async def test_a_broker_can_be_entered_again_when_it_was_left(storage):
     queue = queue_on(storage)
     for payload in (b"first", b"second"):
@@ -87,7 +87,6 @@ async def test_a_broker_can_be_entered_again_when_it_was_left(storage):
     assert [b"first", b"second"] == await payloads(storage)
 
 
-@in_virtual_time
 async def test_leaving_even_by_an_error_finishes_calls_answers_waiting_dequeues_and_closes_the_storage(storage):
     storage.latency = 1.0
     closed = []
@@ -110,7 +109,6 @@ async def test_leaving_even_by_an_error_finishes_calls_answers_waiting_dequeues_
     assert [b"%d" % number for number in range(9)] == await payloads(storage)
 
 
-@in_virtual_time
 async def test_leaving_does_not_wait_for_the_next_poll(storage):
     async with queue_on(storage, poll_interval=600) as queue:
         waiting = asyncio.create_task(queue.dequeue("work", wait=3600))
@@ -121,7 +119,6 @@ async def test_leaving_does_not_wait_for_the_next_poll(storage):
 
 
 @pytest.mark.parametrize("deadline", [None, 5])
-@in_virtual_time
 async def test_leaving_ends_by_its_deadline_and_only_sent_calls_have_unknown_outcomes(storage, deadline):
     queue = queue_on(storage, max_pending=2)
     await queue.start()
@@ -144,7 +141,6 @@ async def test_leaving_ends_by_its_deadline_and_only_sent_calls_have_unknown_out
 
 
 @both
-@in_virtual_time
 async def test_a_call_not_sent_by_its_deadline_is_not_done_and_one_sent_has_an_unknown_outcome(storage, kind):
     async with queue_on(storage, kind, deadline=4, call_timeout=8) as queue:
         storage.on_read(Fault.HANGS)
@@ -168,7 +164,6 @@ async def test_a_call_not_sent_by_its_deadline_is_not_done_and_one_sent_has_an_u
 
 
 @both
-@in_virtual_time
 async def test_a_failing_store_is_asked_again_until_it_recovers_or_the_deadline(storage, kind):
     storage.down = True
     async with queue_on(storage, kind) as queue:
@@ -188,7 +183,6 @@ async def test_a_failing_store_is_asked_again_until_it_recovers_or_the_deadline(
 
 
 @both
-@in_virtual_time
 async def test_the_wait_of_a_dequeue_does_not_count_against_its_deadline(storage, kind):
     async with queue_on(storage, kind) as queue:
         assert [] == await queue.dequeue("work", wait=100, deadline=3)
@@ -229,7 +223,6 @@ async def unknown(queue, storage, fault, call):
 
 @both
 @pytest.mark.parametrize("call", CALLS)
-@in_virtual_time
 async def test_resolve_returns_the_result_of_a_call_that_took_effect_or_says_that_it_had_none(storage, kind, call):
     async with queue_on(storage, kind, deadline=2, call_timeout=60) as queue:
         error = await unknown(queue, storage, Fault.HANGS_AFTER, call)
@@ -270,7 +263,6 @@ async def test_an_ack_that_was_cancelled_as_it_landed_may_be_repeated_by_its_bar
         assert () == (await queue.read_state()).jobs
 
 
-@in_virtual_time
 async def test_an_ack_found_to_have_landed_has_ended_the_claim_here(storage):
     async with queue_on(storage, DirectQueue, call_timeout=20) as queue:
         await queue.enqueue("t")
@@ -308,7 +300,6 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("error", "raised", "text"), REFUSALS.values(), ids=REFUSALS)
-@in_virtual_time
 async def test_an_error_that_no_retry_can_mend_reaches_the_callers_at_once(storage, error, raised, text):
     storage.error = error
     async with queue_on(storage) as queue:
@@ -327,7 +318,6 @@ async def test_an_error_that_no_retry_can_mend_reaches_the_callers_at_once(stora
 
 
 @pytest.mark.parametrize("leaving", ["cancelled", "too late"])
-@in_virtual_time
 async def test_callers_wait_in_order_at_a_full_buffer_and_those_who_give_up_delay_nobody(storage, leaving):
     async with queue_on(storage, max_pending=1) as queue:
         await warm(queue)
@@ -348,7 +338,6 @@ async def test_callers_wait_in_order_at_a_full_buffer_and_those_who_give_up_dela
     assert [b"0", b"1", b"4", b"5"] == await payloads(storage)
 
 
-@in_virtual_time
 async def test_a_dequeue_waits_for_space_in_a_full_buffer_too(storage):
     async with queue_on(storage, max_pending=1) as queue:
         await warm(queue)
@@ -365,7 +354,6 @@ async def test_a_dequeue_waits_for_space_in_a_full_buffer_too(storage):
 
 
 @both
-@in_virtual_time
 async def test_the_longest_waiting_dequeue_is_answered_first(storage, kind):
     async with queue_on(storage, kind) as queue:
         answered = []
@@ -388,7 +376,6 @@ async def test_the_longest_waiting_dequeue_is_answered_first(storage, kind):
 
 
 @both
-@in_virtual_time
 async def test_a_waiting_dequeue_gets_its_job_when_the_rate_allows_it(storage, kind):
     async with queue_on(storage, kind) as queue:
         await queue.limit("work", rate=1, per=300.25)
@@ -399,7 +386,6 @@ async def test_a_waiting_dequeue_gets_its_job_when_the_rate_allows_it(storage, k
 
 
 @both
-@in_virtual_time
 async def test_a_cancelled_waiting_dequeue_costs_no_write_and_no_more_reads(storage, kind):
     async with queue_on(storage, kind) as queue:
         gone = asyncio.create_task(queue.dequeue("work", wait=600))
@@ -412,7 +398,6 @@ async def test_a_cancelled_waiting_dequeue_costs_no_write_and_no_more_reads(stor
 
 
 @pytest.mark.parametrize("name", ["paused", "another"])
-@in_virtual_time
 async def test_due_jobs_that_a_waiting_dequeue_cannot_have_do_not_delay_its_poll(storage, name):
     async with queue_on(storage) as one, queue_on(storage) as other:
         await other.pause("paused")
@@ -435,7 +420,6 @@ class BrokenMemory(SharedMemory):
         return await super().write(content, if_match)
 
 
-@in_virtual_time
 async def test_a_pause_after_a_failure_ends_with_the_last_caller_of_any_process():
     storage = BrokenMemory(clock=VirtualClock())
     async with serving(storage, call_timeout=3600, entropy=LongestWaits()) as broker, queue_on(storage) as client:
@@ -451,7 +435,6 @@ async def test_a_pause_after_a_failure_ends_with_the_last_caller_of_any_process(
             await broker.enqueue("work", b"")
 
 
-@in_virtual_time
 async def test_observers_are_told_of_the_context_in_which_a_call_was_made_that_ended_before_they_are_told():
     """Its caller goes on in the same context, and makes other calls in it."""
     request, seen = ContextVar[str]("request"), list[str | None]()

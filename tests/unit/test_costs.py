@@ -14,7 +14,9 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.shared_memory import SharedMemory, serving
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
+
+pytestmark = pytest.mark.virtual_time
 
 LATENCY = 0.02
 both = pytest.mark.parametrize("make", [DirectQueue, BrokerQueue])
@@ -58,7 +60,6 @@ COMMITS = {
 
 
 @both
-@in_virtual_time
 async def test_the_first_commit_is_a_read_and_a_write_and_each_later_one_a_write(storage, make):
     async with queue_on(storage, make) as queue:
         jobs = await claimed(queue, 500)
@@ -70,7 +71,6 @@ async def test_the_first_commit_is_a_read_and_a_write_and_each_later_one_a_write
 
 
 @both
-@in_virtual_time
 async def test_a_look_a_refusal_and_a_repeated_ack_are_one_read_and_a_lost_race_a_read_and_a_write_more(storage, make):
     async with queue_on(storage, make) as queue, queue_on(storage, make) as other:
         [job] = await claimed(queue, 1)
@@ -98,7 +98,6 @@ async def test_a_look_a_refusal_and_a_repeated_ack_are_one_read_and_a_lost_race_
 
 @both
 @pytest.mark.parametrize(("poll_interval", "least", "most"), [(1, 55, 80), (10, 6, 25)])
-@in_virtual_time
 async def test_waiting_a_minute_for_nothing_writes_nothing_and_reads_once_an_interval(
     storage, make, poll_interval, least, most
 ):
@@ -110,7 +109,6 @@ async def test_waiting_a_minute_for_nothing_writes_nothing_and_reads_once_an_int
         assert least <= storage.reads <= most + (100 if make is DirectQueue else 0)
 
 
-@in_virtual_time
 async def test_an_idle_consumer_that_waits_again_and_again_reads_once_a_second(storage):
     async with queue_on(storage) as queue:
         await queue.enqueue("other")
@@ -125,7 +123,6 @@ async def test_an_idle_consumer_that_waits_again_and_again_reads_once_a_second(s
         assert storage.reads > 5, "the polls after a commit are quick"
 
 
-@in_virtual_time
 async def test_a_call_that_waits_until_the_next_commit_needs_no_read(storage):
     """A worker waits for more jobs while it runs some: the commit of their acks tells what a read would have told."""
     async with queue_on(storage) as queue:
@@ -143,7 +140,6 @@ async def test_a_call_that_waits_until_the_next_commit_needs_no_read(storage):
         assert (2, 1) == (storage.writes, storage.reads), "an empty answer comes from a read after the call"
 
 
-@in_virtual_time
 async def test_a_call_that_waits_after_a_commit_of_a_broker_soon_sees_what_others_do():
     """Otherwise it looks after its poll interval, as the others call it."""
     storage = SharedMemory(clock=VirtualClock())
@@ -165,7 +161,6 @@ async def test_a_call_that_waits_after_a_commit_of_a_broker_soon_sees_what_other
 
 
 @both
-@in_virtual_time
 async def test_waiting_consumers_are_answered_by_the_one_commit_that_makes_their_jobs_ready(storage, make):
     async with queue_on(storage, make) as queue:
         [job] = await claimed(queue, 1)
@@ -179,7 +174,6 @@ async def test_waiting_consumers_are_answered_by_the_one_commit_that_makes_their
 
 
 @both
-@in_virtual_time
 async def test_revoking_a_stale_claim_and_claiming_its_job_is_one_write(storage, make):
     async with queue_on(storage, make) as queue:
         await queue.enqueue("work", b"payload")
@@ -189,7 +183,6 @@ async def test_revoking_a_stale_claim_and_claiming_its_job_is_one_write(storage,
         assert (2, 1) == (job.attempt, storage.writes)
 
 
-@in_virtual_time
 async def test_all_calls_in_flight_of_a_broker_share_a_commit_and_those_of_a_direct_queue_do_not(storage):
     async with queue_on(storage) as queue:
         jobs = await claimed(queue, 60)
@@ -220,7 +213,6 @@ async def test_all_calls_in_flight_of_a_broker_share_a_commit_and_those_of_a_dir
 
 
 @pytest.mark.wide
-@in_virtual_time
 async def test_reading_ten_thousand_jobs_yields_to_other_tasks():
     storage, everything = InMemoryStorage(clock=VirtualClock()), Limits(hot_bytes=None)  # stays in the object
     await queue_on(storage, DirectQueue, limits=everything).enqueue_many([Enqueue("work", b"payload")] * 10_000)
@@ -248,7 +240,6 @@ class Search(Operation, frozen=True):
         return []
 
 
-@in_virtual_time
 async def test_a_commit_searches_once_for_all_calls_that_find_nothing(storage):
     async with queue_on(storage) as queue:
         await queue.enqueue("other")

@@ -18,6 +18,8 @@ from botocore.exceptions import ClientError
 from jqueue import CASConflictError, S3Storage
 from tests.virtual_world import in_virtual_time, now
 
+pytestmark = pytest.mark.virtual_time
+
 WRITERS = 4
 
 
@@ -139,7 +141,6 @@ def test_writers_that_share_a_storage_find_the_style_of_the_store_in_any_order_o
         write_together()
 
 
-@in_virtual_time
 async def test_a_known_style_is_kept_after_later_errors():
     store = OneStyle()
     storage = s3(store)
@@ -155,7 +156,6 @@ async def test_a_known_style_is_kept_after_later_errors():
 
 
 @pytest.mark.parametrize("style", ["quoted", "unquoted"])
-@in_virtual_time
 async def test_a_configured_style_is_used_from_the_first_write_without_a_head_request(style):
     store = OneStyle(quotes=style == "quoted")
     storage = s3(store, etag_style=style)
@@ -166,7 +166,6 @@ async def test_a_configured_style_is_used_from_the_first_write_without_a_head_re
     assert ["PUT"] * 3 == [method for method, _ in store.calls]
 
 
-@in_virtual_time
 async def test_objects_of_one_store_share_the_style_and_a_copy_in_another_process_keeps_it():
     store = OneStyle()
     storage = s3(store)

@@ -9,7 +9,8 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
 from jqueue.testing.faults import FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock, run
 from tests.simulation.workload import SeededEntropy
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 
 def brokers(latencies, seconds):
@@ -59,7 +60,6 @@ class OpenedLate(FaultyStorage):
 
 
 @pytest.mark.parametrize("opening", ["its own", "another's"])
-@in_virtual_time
 async def test_a_connection_that_opens_slowly_does_not_lengthen_the_gaps_of_a_lone_writer(opening):
     async def enqueued(storage):
         """Enqueue as fast as one process can, and return the number of commits within five seconds after the first."""
@@ -80,7 +80,6 @@ async def test_a_connection_that_opens_slowly_does_not_lengthen_the_gaps_of_a_lo
     assert abs(usual - await enqueued(storage)) <= 2
 
 
-@in_virtual_time
 async def test_a_writer_that_rests_does_not_wait_for_others_and_reads_first_if_the_queue_had_changed():
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()), latency=0.05)
     other = DirectQueue(storage.storage, clock=VirtualClock())

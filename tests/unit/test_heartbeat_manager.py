@@ -15,7 +15,9 @@ from jqueue.domain.errors import CASConflictError, ClaimLostError, InvalidJobErr
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.testing.faults import Fault
-from tests.virtual_world import World, in_virtual_time, now
+from tests.virtual_world import World, now
+
+pytestmark = pytest.mark.virtual_time
 
 REFERENCES = {"job": lambda job: job, "claim": lambda job: job.claim, "id": lambda job: job.id}
 by_every_reference = pytest.mark.parametrize("refer", REFERENCES.values(), ids=REFERENCES)
@@ -38,7 +40,6 @@ def world():
         (30, timedelta(seconds=7), [7, 14, 21]),
     ],
 )
-@in_virtual_time
 async def test_heartbeats_come_every_third_of_the_timeout_and_at_least_once_a_minute(world, timeout, interval, beats):
     async with world:
         [job] = await world.claimed(timeout=timeout)
@@ -48,7 +49,6 @@ async def test_heartbeats_come_every_third_of_the_timeout_and_at_least_once_a_mi
 
 
 @by_every_reference
-@in_virtual_time
 async def test_a_claim_last_confirmed_long_ago_is_confirmed_at_once(world, refer):
     async with world:
         [job] = await world.claimed(timeout=300)
@@ -59,7 +59,6 @@ async def test_a_claim_last_confirmed_long_ago_is_confirmed_at_once(world, refer
             assert [60, 120] == await world.confirmations(job, 130)
 
 
-@in_virtual_time
 async def test_an_error_of_the_block_is_raised_unchanged_and_at_once_although_the_store_hangs(world):
     async with world:
         [job] = await world.claimed()
@@ -81,7 +80,6 @@ def test_an_unknown_value_of_on_lost_is_refused():
 # Many jobs
 
 
-@in_virtual_time
 async def test_many_jobs_are_one_operation_at_the_pace_of_the_shortest_timeout(world):
     async with world:
         jobs = [*await world.claimed(20, timeout=300), *await world.claimed(timeout=15)]
@@ -102,7 +100,6 @@ ENDINGS = {
 
 @pytest.mark.parametrize("ending", ENDINGS)
 @by_every_reference
-@in_virtual_time
 async def test_a_claim_ended_through_this_queue_ends_its_heartbeats_without_an_error(world, ending, refer, caplog):
     async with world:
         for delay in (9.5, 9.9, 10.0, 10.1, 10.5):  # while a heartbeat is on its way
@@ -122,7 +119,6 @@ async def test_a_claim_ended_through_this_queue_ends_its_heartbeats_without_an_e
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REQUEST, Fault.HANGS])
-@in_virtual_time
 async def test_a_store_failure_loses_the_claim_at_its_timeout_from_the_last_confirmation(world, fault):
     async with world:
         [job] = await world.claimed(timeout=300)
@@ -136,7 +132,6 @@ async def test_a_store_failure_loses_the_claim_at_its_timeout_from_the_last_conf
         assert (job.id, True) == (raised.value.job_id, raised.value.__cause__ is not None)
 
 
-@in_virtual_time
 async def test_heartbeats_go_on_after_one_that_other_writers_have_beaten():
     class Beaten(HeartbeatOnly):
         async def heartbeat(self, job_id):
@@ -161,7 +156,6 @@ def cancellations():
 
 
 @by_every_reference
-@in_virtual_time
 async def test_a_lost_claim_of_many_cancels_the_block_which_leaves_with_claim_lost(world, refer):
     async with world:
         jobs = await world.claimed(3)
@@ -180,7 +174,6 @@ async def test_a_lost_claim_of_many_cancels_the_block_which_leaves_with_claim_lo
                 await asyncio.sleep(2)
 
 
-@in_virtual_time
 async def test_a_lost_claim_can_set_an_event_and_the_other_claims_are_kept(world):
     async with world:
         jobs = await world.claimed(2)
@@ -193,7 +186,6 @@ async def test_a_lost_claim_can_set_an_event_and_the_other_claims_are_kept(world
         assert jobs[0].id == manager.error.job_id
 
 
-@in_virtual_time
 async def test_a_cancellation_or_timeout_from_outside_stays_one_even_in_the_moment_of_a_lost_claim(world):
     async with world:
         [job] = await world.claimed()
@@ -218,7 +210,6 @@ async def test_a_cancellation_or_timeout_from_outside_stays_one_even_in_the_mome
 
 
 @pytest.mark.parametrize("answer", [ZeroDivisionError, None])
-@in_virtual_time
 async def test_a_block_that_handles_its_cancellation_leaves_the_task_usable(world, answer):
     async with world:
         [job] = await world.claimed()
@@ -249,7 +240,6 @@ class HeartbeatOnly:
             raise JobNotFoundError(job_id)
 
 
-@in_virtual_time
 async def test_any_queue_with_a_heartbeat_method_can_be_used():
     queue = HeartbeatOnly()
     with pytest.raises(ClaimLostError) as raised:
@@ -259,7 +249,6 @@ async def test_any_queue_with_a_heartbeat_method_can_be_used():
     assert [(5, "a"), (5, "b"), (10, "a"), (10, "b")] == queue.beats
 
 
-@in_virtual_time
 async def test_many_claims_that_are_gone_at_once_are_each_looked_at_a_few_times():
     looks = 0
 

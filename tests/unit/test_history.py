@@ -20,7 +20,8 @@ from jqueue.operations import Cancel, Enqueue, Nack, Purge, Reschedule
 from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 FULL = EVENTS_PER_OBJECT + 1
 
@@ -60,7 +61,6 @@ def calls(storage, name):
     return [suffix for called, suffix in storage.object_calls if called == name]
 
 
-@in_virtual_time
 async def test_an_iteration_that_ends_early_closes_all_that_it_has_begun():
     dropped = []
     async with queue_on(faulty()) as queue:
@@ -81,7 +81,6 @@ async def test_an_iteration_that_ends_early_closes_all_that_it_has_begun():
     assert [] == dropped
 
 
-@in_virtual_time
 async def test_a_thousand_events_cost_one_more_request():
     storage = faulty()
     async with queue_on(storage, BrokerQueue) as queue:
@@ -98,7 +97,6 @@ async def test_a_thousand_events_cost_one_more_request():
     assert list(range(last, 0, -1)) == await numbers(queue_on(storage))
 
 
-@in_virtual_time
 async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their_own():
     storage = faulty()
     queue = queue_on(storage)
@@ -114,7 +112,6 @@ async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their
     assert [2, 1] == await numbers(queue_on(storage))
 
 
-@in_virtual_time
 async def test_a_move_that_failed_is_tried_again_and_one_that_landed_is_found():
     storage = faulty()
     queue = queue_on(storage)
@@ -154,7 +151,6 @@ async def restored(storage, again, keep=lambda suffixes: None):
 
 
 @pytest.mark.parametrize("again", [0, 1, FULL, 5 * FULL])
-@in_virtual_time
 async def test_after_a_restored_backup_the_history_goes_on_behind_the_highest_number(again, caplog):
     storage = faulty()
     before, after, history = await restored(storage, again, lambda _: asyncio.sleep(0))
@@ -169,7 +165,6 @@ async def test_after_a_restored_backup_the_history_goes_on_behind_the_highest_nu
 
 
 @pytest.mark.parametrize("harm", ["gone", "damaged"])
-@in_virtual_time
 async def test_after_a_restored_backup_beside_a_harmed_object_no_number_is_used_again(harm):
     storage = faulty()
 
@@ -191,7 +186,6 @@ async def test_after_a_restored_backup_beside_a_harmed_object_no_number_is_used_
     assert 12 == [event.entrypoint for event in events].count("again") + 10
 
 
-@in_virtual_time
 async def test_an_object_is_lines_of_json_with_plain_names_and_a_checksum():
     storage = faulty()
     async with queue_on(storage) as queue:
@@ -227,7 +221,6 @@ async def test_an_object_is_lines_of_json_with_plain_names_and_a_checksum():
     ]  # fmt: skip
 
 
-@in_virtual_time
 async def test_switching_the_history_off_moves_all_events_behind_an_object_that_is_there_already():
     memory = InMemoryStorage(clock=VirtualClock())
     async with queue_on(memory) as queue:
@@ -244,7 +237,6 @@ async def test_switching_the_history_off_moves_all_events_behind_an_object_that_
         assert list(range(FULL + 4, 0, -1)) == await numbers(queue)
 
 
-@in_virtual_time
 async def test_events_that_were_edited_and_cannot_be_read_hold_no_move_up():
     storage = faulty()
     queue = queue_on(storage)
@@ -262,7 +254,6 @@ async def test_events_that_were_edited_and_cannot_be_read_hold_no_move_up():
     assert (".history/0000000000000001.jsonl (events 1 to 1): it is missing",) == error.objects
 
 
-@in_virtual_time
 async def test_the_header_of_a_prerelease_is_read_and_its_objects_are_named():
     storage = faulty()
     old = json.loads("""{"format":2,"version":3,"queue":"q","critical":["history"],"settings":{"history":3600.0},
@@ -279,7 +270,6 @@ async def test_the_header_of_a_prerelease_is_read_and_its_objects_are_named():
 
 
 @pytest.mark.wide
-@in_virtual_time
 async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_so():
     memory = InMemoryStorage(clock=VirtualClock())
     await queue_on(memory).configure(history=3600)
@@ -300,7 +290,6 @@ async def test_an_outbox_that_nobody_can_move_loses_its_oldest_events_and_says_s
     assert "events 1 to 1 are missing; 1 event was dropped" in str(error)
 
 
-@in_virtual_time
 async def test_a_store_without_objects_refuses_to_keep_a_history():
     queue = queue_on(FaultyStorage(InMemoryStorage()))
     with pytest.raises(InvalidJobError, match="FaultyStorage can only read and write the queue's own"):
@@ -311,7 +300,6 @@ async def test_a_store_without_objects_refuses_to_keep_a_history():
 
 
 @pytest.mark.parametrize("settings", [{"history": 3600}, {"history": 36_000, "history_bytes": 200_000}])
-@in_virtual_time
 async def test_the_oldest_objects_are_removed_and_no_other_files(settings):
     storage = faulty()
     await storage.create_object(".history/notes", b"")
@@ -348,7 +336,6 @@ def test_a_batch_whose_events_cannot_be_true_is_refused(text):
         events_in(Raw(text))
 
 
-@in_virtual_time
 async def test_events_name_who_asked_for_them_and_the_others_of_the_commit_do_not():
     queue = queue_on(faulty())
     await queue.configure(history=3600)
@@ -369,7 +356,6 @@ async def test_events_name_who_asked_for_them_and_the_others_of_the_commit_do_no
     assert {("b", "cancel"): "eve", ("c", "reschedule"): "bob", **purged} == asked
 
 
-@in_virtual_time
 async def test_events_name_the_group_of_their_jobs_also_of_many_at_once():
     queue = in_segments(DirectQueue(faulty(), clock=VirtualClock()), bulk_jobs=0, fewest_rows=3)
     await queue.configure(history=3600)

@@ -16,7 +16,9 @@ from jqueue.ports.sharing import LinkError
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
 from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory, Way, serving
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
+
+pytestmark = pytest.mark.virtual_time
 
 HERE = "http://here:8470"
 HOUR = 3600.0
@@ -51,7 +53,6 @@ async def idle_worker(storage, **options):
         await running
 
 
-@in_virtual_time
 async def test_a_busy_worker_behind_a_broker_is_shown_and_can_be_stopped_within_seconds():
     worker = Worker(name="busy", concurrency=1)
 
@@ -76,7 +77,6 @@ async def workers_of(storage):
     return (await DirectQueue(storage, clock=VirtualClock()).stats()).workers
 
 
-@in_virtual_time
 async def test_an_idle_worker_costs_twenty_requests_an_hour_behind_a_broker_and_makes_none_itself():
     async with served() as broker:
         own = Way(broker.storage)
@@ -93,7 +93,6 @@ async def test_an_idle_worker_costs_twenty_requests_an_hour_behind_a_broker_and_
 
 
 @pytest.mark.parametrize("clients", [1, 20])
-@in_virtual_time
 async def test_a_broker_looks_as_often_as_the_most_impatient_consumer_asks(clients):
     async with served() as broker, AsyncExitStack() as stack:
         waiting = []
@@ -120,7 +119,6 @@ async def test_a_broker_looks_as_often_as_the_most_impatient_consumer_asks(clien
             call.cancel()
 
 
-@in_virtual_time
 async def test_a_broker_without_a_waiting_client_asks_nothing():
     async with served() as broker:
         async with BrokerQueue(Way(broker.storage), clock=VirtualClock()) as client:
@@ -130,7 +128,6 @@ async def test_a_broker_without_a_waiting_client_asks_nothing():
         assert (0, 0) == (broker.reads, broker.writes)
 
 
-@in_virtual_time
 async def test_a_worker_behind_a_broker_is_lost_ten_minutes_after_its_last_report():
     async with served() as broker, idle_worker(broker.storage):
         await asyncio.sleep(1000)
@@ -144,7 +141,6 @@ async def test_a_worker_behind_a_broker_is_lost_ten_minutes_after_its_last_repor
 
 
 @pytest.mark.parametrize("kind", [BrokerQueue, DirectQueue])
-@in_virtual_time
 async def test_an_operator_stops_a_worker_behind_a_broker_within_its_beat_through_the_broker_and_past_it(kind):
     async with served() as broker, idle_worker(broker.storage) as running:
         await asyncio.sleep(1000)
@@ -159,7 +155,6 @@ async def test_an_operator_stops_a_worker_behind_a_broker_within_its_beat_throug
 
 
 @pytest.mark.parametrize("storage", [SharedMemory, NetworkMemory])
-@in_virtual_time
 async def test_a_worker_that_polls_seldom_without_a_broker_still_shows_itself_each_minute(storage):
     memory = storage(clock=VirtualClock())
     await DirectQueue(memory, clock=VirtualClock()).apply(CreateQueue())
@@ -171,7 +166,6 @@ async def test_a_worker_that_polls_seldom_without_a_broker_still_shows_itself_ea
             assert VirtualClock().now().timestamp() - worker.at <= 61
 
 
-@in_virtual_time
 async def test_a_worker_that_polls_seldom_looks_seldom_for_a_queue_that_does_not_exist():
     own = Way(NetworkMemory(clock=VirtualClock()))
     async with idle_worker(own, poll_interval=HOUR):
@@ -182,7 +176,6 @@ async def test_a_worker_that_polls_seldom_looks_seldom_for_a_queue_that_does_not
         assert 0 == own.writes
 
 
-@in_virtual_time
 async def test_a_timer_that_fires_a_little_early_is_not_set_again_and_again():
     early = asyncio.get_running_loop().time() + 1000 - 1e-5
     workers = Workers()
@@ -206,7 +199,6 @@ def test_a_worker_that_leaves_while_its_record_is_on_its_way_has_a_record_to_rem
     assert not workers.records(3)
 
 
-@in_virtual_time
 async def test_a_wait_that_ends_is_not_sent_again():
     memory, messages = SharedMemory(clock=VirtualClock()), []
     async with serving(memory) as broker, BrokerQueue(memory, clock=VirtualClock()) as client:
@@ -229,7 +221,6 @@ async def refuse(message):
 
 
 @pytest.mark.parametrize("way", ["store", "broker"])
-@in_virtual_time
 async def test_a_worker_that_was_idle_for_long_says_within_a_minute_that_the_queue_does_not_answer(way, caplog):
     caplog.set_level(logging.INFO, "jqueue.worker")
     memory = SharedMemory(clock=VirtualClock())

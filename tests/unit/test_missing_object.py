@@ -11,7 +11,9 @@ from jqueue.errors import BlobMissingError
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
+
+pytestmark = pytest.mark.virtual_time
 
 TINY = Limits(object_bytes=10, hot_bytes=200)
 HOUR = 3600
@@ -63,7 +65,6 @@ async def deleted(folder):
 
 @both
 @pytest.mark.parametrize("folder", LEFT)
-@in_virtual_time
 async def test_no_call_creates_a_queue_beside_what_is_left_of_another(folder, make):
     storage = await deleted(folder)
     await asyncio.sleep(HOUR)
@@ -77,7 +78,6 @@ async def test_no_call_creates_a_queue_beside_what_is_left_of_another(folder, ma
 
 
 @both
-@in_virtual_time
 async def test_a_first_enqueue_lists_once_and_does_not_mind_the_payload_of_another_one_under_way(make):
     storage = new_storage()
     storage.on_write(Fault.LOST_REQUEST, Fault.LOST_REQUEST)
@@ -98,7 +98,6 @@ async def test_a_first_enqueue_lists_once_and_does_not_mind_the_payload_of_anoth
 @pytest.mark.parametrize(
     ("must_exist", "limits"), [(True, {}), (True, {"max_running": 3}), (False, {"max_running": 3})]
 )
-@in_virtual_time
 async def test_a_worker_waits_for_its_queue_to_be_restored_and_ends_in_time(must_exist, limits):
     storage = new_storage() if must_exist else await deleted(".history/")
     worker, began = Worker(give_up_after=300), now()
@@ -110,7 +109,6 @@ async def test_a_worker_waits_for_its_queue_to_be_restored_and_ends_in_time(must
     assert (b"", None) == await storage.read()
 
 
-@in_virtual_time
 async def test_a_queue_is_created_if_its_user_may_not_list_objects(caplog):
     storage = await deleted(".history/")
     storage.error = lambda: StorageFatalError("403")

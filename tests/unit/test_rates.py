@@ -10,7 +10,8 @@ from jqueue import DirectQueue, InMemoryStorage
 from jqueue.domain import rules, turns
 from jqueue.domain.rules import SPANS, Usage, claims_left, opens_at, with_claim
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
-from tests.virtual_world import in_virtual_time
+
+pytestmark = pytest.mark.virtual_time
 
 START = EPOCH.timestamp()
 RESOLUTION = 1e-6  # of seconds since 1970 in a float
@@ -77,7 +78,6 @@ def test_a_rate_that_was_lowered_waits_until_enough_claims_are_out_of_the_window
     assert opens_at(usage, START + 35, 5, 60.0) is None
 
 
-@in_virtual_time
 async def test_at_the_largest_number_of_keys_another_one_waits_until_one_is_over(monkeypatch):
     monkeypatch.setattr(rules, "KEYS_COUNTED", 2)
     async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:
@@ -92,7 +92,6 @@ async def test_at_the_largest_number_of_keys_another_one_waits_until_one_is_over
         assert ["c"] == list((await queue.read_state()).recent_keys["work"])
 
 
-@in_virtual_time
 async def test_at_the_largest_number_of_fair_keys_new_ones_take_turns_as_one(monkeypatch):
     monkeypatch.setattr(turns, "FAIR_KEYS_KEPT", 2)
     async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:

@@ -19,7 +19,9 @@ from jqueue.domain.operations.operator import CreateQueue, TakeSeat
 from jqueue.ports.sharing import LinkError, LinkRefusedError, NoBrokerError
 from jqueue.testing.virtual_time import VirtualClock
 from tests.shared_memory import BrokerOnly, NetworkMemory, SharedMemory, Way, serving
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
+
+pytestmark = pytest.mark.virtual_time
 
 HERE, THERE = "http://here:8470", "http://there:8470"
 
@@ -63,7 +65,6 @@ def sent_to(storage, url):
 # Clients
 
 
-@in_virtual_time
 async def test_a_client_finds_the_broker_by_the_header():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage), queue_on(storage) as client:
@@ -77,7 +78,6 @@ async def test_a_client_finds_the_broker_by_the_header():
         assert sent_to(storage, HERE) >= 7
 
 
-@in_virtual_time
 async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and_later():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage), queue_on(storage) as client:
@@ -101,7 +101,6 @@ async def test_a_client_of_a_dead_broker_commits_itself_and_asks_again_later_and
 
 
 @pytest.mark.parametrize("another", [True, False], ids=["another program has its port", "its machine is gone"])
-@in_virtual_time
 async def test_a_broker_that_is_gone_costs_one_program_a_dial_and_the_next_ones_none(another):
     storage = NetworkMemory(clock=VirtualClock())
     operator = DirectQueue(storage, clock=VirtualClock())
@@ -133,7 +132,6 @@ async def test_a_broker_that_is_gone_costs_one_program_a_dial_and_the_next_ones_
     assert len(storage.links) == 2
 
 
-@in_virtual_time
 async def test_a_client_that_only_looks_for_jobs_leaves_the_seat_of_a_broker_that_is_gone():
     """It may have no right to write."""
     storage = NetworkMemory(clock=VirtualClock())
@@ -147,7 +145,6 @@ async def test_a_client_that_only_looks_for_jobs_leaves_the_seat_of_a_broker_tha
 
 
 @pytest.mark.parametrize("busy", [True, False])
-@in_virtual_time
 async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_for_a_minute_at_most(busy):
     """A broker that commits is never doubted. An idle one clears its name with the next commit that it makes."""
     storage = NetworkMemory(clock=VirtualClock())
@@ -173,7 +170,6 @@ async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_
         assert sent_to(storage, HERE) == served + 1
 
 
-@in_virtual_time
 async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage, HERE), queue_on(storage) as client:
@@ -190,7 +186,6 @@ async def test_a_client_goes_to_another_broker_as_soon_as_a_commit_shows_it():
             assert sent_to(storage, THERE) == 2
 
 
-@in_virtual_time
 async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
     storage = NetworkMemory(clock=VirtualClock())
     there = Way(storage)
@@ -210,7 +205,6 @@ async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
         assert sent_to(storage, HERE) == served + 1
 
 
-@in_virtual_time
 async def test_a_second_broker_waits_without_touching_the_store_until_the_first_is_gone():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage, HERE):
@@ -229,7 +223,6 @@ async def test_a_second_broker_waits_without_touching_the_store_until_the_first_
             assert await seat_of(storage) == second
 
 
-@in_virtual_time
 async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_on():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage, HERE) as first, queue_on(storage) as client:
@@ -247,7 +240,6 @@ async def test_a_broker_that_lost_its_seat_answers_still_and_sends_its_clients_o
         )
 
 
-@in_virtual_time
 async def test_a_dequeue_waits_on_at_an_old_broker_whose_connection_ends_with_it():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage, HERE), queue_on(storage) as client:
@@ -266,7 +258,6 @@ async def test_a_dequeue_waits_on_at_an_old_broker_whose_connection_ends_with_it
         assert [url for url, link in storage.links if link.messages and not link.closed] == [THERE]
 
 
-@in_virtual_time
 async def test_a_client_that_is_sent_on_and_on_commits_itself():
     storage = NetworkMemory(clock=VirtualClock())
     operator = DirectQueue(storage, clock=VirtualClock())
@@ -293,7 +284,6 @@ async def test_a_client_that_is_sent_on_and_on_commits_itself():
         assert sent_to(storage, HERE) > before
 
 
-@in_virtual_time
 async def test_a_broker_that_is_closed_leaves_the_seat_and_no_caller_sees_an_error():
     storage = NetworkMemory(clock=VirtualClock())
     async with queue_on(storage) as client:
@@ -309,7 +299,6 @@ async def test_a_broker_that_is_closed_leaves_the_seat_and_no_caller_sees_an_err
         assert len(await waiting) == 1
 
 
-@in_virtual_time
 async def test_a_broker_of_another_queue_is_left_alone():
     """A URL such as http://127.0.0.1:8470 may mean another process on another machine."""
     storage, other = NetworkMemory(clock=VirtualClock()), NetworkMemory(clock=VirtualClock())
@@ -322,7 +311,6 @@ async def test_a_broker_of_another_queue_is_left_alone():
         assert (await DirectQueue(other, clock=VirtualClock()).stats()).ready == 0
 
 
-@in_virtual_time
 async def test_a_client_whom_the_broker_refuses_commits_itself():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage), queue_on(storage) as client:
@@ -340,7 +328,6 @@ async def test_a_client_whom_the_broker_refuses_commits_itself():
         assert ((await client.stats()).ready, len(refused)) == (5, 1)
 
 
-@in_virtual_time
 async def test_a_broker_that_asks_for_a_pause_gets_it():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage), queue_on(storage) as client:
@@ -359,7 +346,6 @@ async def test_a_broker_that_asks_for_a_pause_gets_it():
         assert asked[1] - asked[0] >= 30
 
 
-@in_virtual_time
 async def test_a_broker_creates_no_queue_and_serves_the_one_that_a_client_creates():
     storage = NetworkMemory(clock=VirtualClock())
     async with queue_on(storage) as broker, queue_on(storage) as client:
@@ -371,7 +357,6 @@ async def test_a_broker_creates_no_queue_and_serves_the_one_that_a_client_create
         await seat_at(storage, HERE)
 
 
-@in_virtual_time
 async def test_two_brokers_behind_one_url_do_not_take_the_seat_in_turns():
     storage = NetworkMemory(clock=VirtualClock())
     async with broker_on(storage), broker_on(storage):
@@ -400,7 +385,6 @@ def answer_by(storage, handle):
         link.close()
 
 
-@in_virtual_time
 async def test_a_client_without_a_store_waits_for_its_broker_until_the_deadline():
     async with client_without_store() as (storage, client):
         await client.enqueue("work")
@@ -418,7 +402,6 @@ async def test_a_client_without_a_store_waits_for_its_broker_until_the_deadline(
         assert (await client.stats()).ready == 2
 
 
-@in_virtual_time
 async def test_a_call_that_a_dead_broker_may_have_done_has_an_unknown_outcome():
     async with client_without_store() as (storage, client):
         await client.enqueue("work")
@@ -437,7 +420,6 @@ async def test_a_call_that_a_dead_broker_may_have_done_has_an_unknown_outcome():
         assert job.id in {each.id for each in (await client.read_state()).jobs}
 
 
-@in_virtual_time
 async def test_a_refused_dequeue_delays_no_other_call():
     async with client_without_store() as (storage, client):
         await client.enqueue("work")
@@ -457,7 +439,6 @@ async def test_a_refused_dequeue_delays_no_other_call():
             assert now() - begun < 1
 
 
-@in_virtual_time
 async def test_a_lost_batch_that_is_refused_now_holds_up_no_later_call():
     async with client_without_store() as (storage, client):
         await client.enqueue("work")
@@ -480,7 +461,6 @@ async def test_a_lost_batch_that_is_refused_now_holds_up_no_later_call():
         assert (now() - begun < 1, len(lost)) == (True, 2)
 
 
-@in_virtual_time
 async def test_a_refusal_of_one_call_is_the_error_of_that_call_alone():
     async with client_without_store() as (storage, client):
         await client.enqueue("work")
@@ -500,7 +480,6 @@ async def test_a_refusal_of_one_call_is_the_error_of_that_call_alone():
         assert [type(each).__name__ for each in results] == ["Job", "StorageFatalError", "Job"]
 
 
-@in_virtual_time
 async def test_a_dequeue_whose_message_was_lost_may_have_claimed_until_its_deadline():
     """A message that comes late claims jobs, although those of the call were looked for before."""
     async with client_without_store() as (storage, client):

@@ -24,7 +24,9 @@ from jqueue.ports.queue import Wait
 from jqueue.ports.sharing import LARGEST_MESSAGE
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import BrokerOnly, SharedMemory, serving
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
+
+pytestmark = pytest.mark.virtual_time
 
 MOST = 100
 
@@ -64,7 +66,6 @@ class GatedMemory(SharedMemory):
         return await super().read()
 
 
-@in_virtual_time
 async def test_a_caller_that_waits_here_beside_one_that_waits_at_the_broker_looks_at_the_usual_pace():
     storage = GatedMemory()
     async with BrokerQueue(storage, clock=VirtualClock()) as client:
@@ -82,7 +83,6 @@ async def test_a_caller_that_waits_here_beside_one_that_waits_at_the_broker_look
             assert storage.messages < MOST
 
 
-@in_virtual_time
 async def test_a_claim_of_a_call_that_expired_while_this_process_looked_for_it_is_handed_back():
     storage = GatedMemory()
     async with serving(storage) as broker:
@@ -101,7 +101,6 @@ async def test_a_claim_of_a_call_that_expired_while_this_process_looked_for_it_i
         assert [(JobStatus.QUEUED, 1)] == [(job.status, job.attempt) for job in state.jobs]
 
 
-@in_virtual_time
 async def test_a_call_of_several_operations_that_came_too_late_raises_that():
     async def handle(message):
         late = [encode_result(EmptyCommit(), DeadlineExceededError("late")) for _ in range(message.count(b'"Ack"'))]
@@ -117,7 +116,6 @@ async def test_a_call_of_several_operations_that_came_too_late_raises_that():
             await client.ack_many(jobs)
 
 
-@in_virtual_time
 async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
     async with BrokerQueue(GatedMemory(), clock=VirtualClock(), share=False) as queue:
         first = await queue.enqueue("a", b"", unique_key="k", unique_for=60)
@@ -130,7 +128,6 @@ async def test_a_batch_that_is_known_returns_the_job_that_held_the_unique_key():
 
 
 @pytest.mark.parametrize("way", [lambda storage: storage, BrokerOnly], ids=["a store", "a broker alone"])
-@in_virtual_time
 async def test_results_that_are_too_large_for_one_answer_are_refused_before_the_commit_and_all_callers_served(way):
     storage, sizes, key = GatedMemory(), list[int](), "key"
     async with serving(storage, limits=Limits(object_bytes=None)) as broker, queue_on(way(storage)) as client:
@@ -161,7 +158,6 @@ async def test_results_that_are_too_large_for_one_answer_are_refused_before_the_
         assert max(sizes) < LARGEST_MESSAGE
 
 
-@in_virtual_time
 async def test_a_job_travels_once_and_a_claim_through_a_broker_takes_no_more_than_an_answer_holds():
     storage = SharedMemory(clock=VirtualClock())
     limits = Limits(object_bytes=None, payload_bytes=16 << 20, blob_bytes=256 << 20)
@@ -187,7 +183,6 @@ class LateClaims(SharedMemory):
         return await super().take_seat(late)
 
 
-@in_virtual_time
 async def test_an_end_of_a_wait_that_overtakes_its_dequeue_is_sent_again_until_the_broker_has_answered():
     storage, wait = LateClaims(clock=VirtualClock()), Wait(60)
     async with serving(storage), BrokerQueue(storage, clock=VirtualClock()) as client:
@@ -200,7 +195,6 @@ async def test_an_end_of_a_wait_that_overtakes_its_dequeue_is_sent_again_until_t
         assert 1 < sum(message.count(b'"stop"') for message in storage.links[-1].messages) < 5
 
 
-@in_virtual_time
 async def test_an_end_of_a_wait_that_comes_just_after_the_jobs_leaves_them_to_the_caller():
     handed_back: list[object] = []
     callers = Callers(
@@ -214,7 +208,6 @@ async def test_an_end_of_a_wait_that_comes_just_after_the_jobs_leaves_them_to_th
     assert ([["job"]], []) == (await request, handed_back)
 
 
-@in_virtual_time
 async def test_a_dequeue_whose_wait_was_ended_fails_by_its_deadline_if_the_broker_never_answers():
     storage, wait = SharedMemory(clock=VirtualClock()), Wait(900)
     async with BrokerQueue(storage, clock=VirtualClock()) as client:
@@ -229,7 +222,6 @@ async def test_a_dequeue_whose_wait_was_ended_fails_by_its_deadline_if_the_broke
         storage.links[-1].close()
 
 
-@in_virtual_time
 async def test_a_broker_that_is_closed_before_the_store_answers_leaves_the_call_to_its_client():
     storage = GatedMemory()
     async with BrokerQueue(storage, clock=VirtualClock()) as client:
@@ -248,7 +240,6 @@ async def test_a_broker_that_is_closed_before_the_store_answers_leaves_the_call_
         await stuck
 
 
-@in_virtual_time
 async def test_a_broker_that_cannot_look_which_queue_it_serves_leaves_the_call_to_its_client():
     storage = GatedMemory()
     async with BrokerQueue(storage, clock=VirtualClock()) as broker, BrokerQueue(storage) as client:
@@ -260,7 +251,6 @@ async def test_a_broker_that_cannot_look_which_queue_it_serves_leaves_the_call_t
         await client.enqueue("a", b"", deadline=20)
 
 
-@in_virtual_time
 async def test_a_wait_ends_that_is_stopped_while_the_broker_looks_which_queue_it_serves():
     storage = GatedMemory()
     async with BrokerQueue(storage, clock=VirtualClock()) as broker:
@@ -280,7 +270,6 @@ def test_an_error_of_a_deadline_keeps_its_text_on_its_way():
     assert "too late" == str(error_of(refusal_of(DeadlineExceededError("too late"))))
 
 
-@in_virtual_time
 async def test_a_batch_with_a_dequeue_is_refused():
     storage = SharedMemory()
     async with serving(storage) as broker:
@@ -300,7 +289,6 @@ async def test_a_batch_with_a_dequeue_is_refused():
         assert [JobStatus.QUEUED] == [job.status for job in (await broker.read_state()).jobs]
 
 
-@in_virtual_time
 async def test_a_client_with_a_larger_size_limit_is_held_to_that_of_its_broker():
     storage, small, large = SharedMemory(), Limits(blob_bytes=20_000, hot_bytes=None), Limits(blob_bytes=1 << 60)
     async with serving(storage, limits=small) as broker, BrokerQueue(storage, limits=large) as client:
@@ -312,7 +300,6 @@ async def test_a_client_with_a_larger_size_limit_is_held_to_that_of_its_broker()
         assert len((await storage.read())[0]) < 20_000
 
 
-@in_virtual_time
 async def test_a_call_that_cannot_be_encoded_for_the_broker_leaves_the_others_to_it():
     class Text(str):
         pass
@@ -344,7 +331,6 @@ HARMFUL = [
 
 
 @pytest.mark.parametrize("operation", HARMFUL, ids=str)
-@in_virtual_time
 async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(operation):
     storage = SharedMemory()
     async with serving(storage) as broker:
@@ -359,7 +345,6 @@ async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(op
         assert job.id == claimed.id
 
 
-@in_virtual_time
 async def test_a_broker_with_as_many_clients_as_the_queue_remembers_says_so_once(caplog):
     storage = SharedMemory()
 
@@ -381,7 +366,6 @@ async def test_a_broker_with_as_many_clients_as_the_queue_remembers_says_so_once
         assert CLIENTS_KEPT == len((await broker.read_state()).clients)
 
 
-@in_virtual_time
 async def test_a_broker_to_which_all_calls_come_reads_the_store_once_a_second_for_those_that_wait():
     reads = 0
 

@@ -22,7 +22,9 @@ from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from tests.shared_memory import BrokerOnly, SharedMemory, Way, serving
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Wire(SharedMemory):
@@ -116,7 +118,6 @@ def test_a_batch_that_creates_the_queue_is_known_if_another_call_of_the_commit_h
     assert [[None]] == perform([msgspec.structs.replace(batch, again=True)], draft, EPOCH)
 
 
-@in_virtual_time
 async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one():
     wire, late = Wire(), list[Claim]()
 
@@ -141,7 +142,6 @@ async def test_a_message_that_comes_late_does_not_take_the_claim_of_a_later_one(
         await client.ack(job)
 
 
-@in_virtual_time
 async def test_a_client_goes_on_after_a_backup_was_restored():
     wire = Wire()
     async with serving(wire) as broker, client_of(wire) as client:
@@ -159,7 +159,6 @@ async def test_a_client_goes_on_after_a_backup_was_restored():
         assert 5 == sum(job.entrypoint == "b" for job in (await client.read_state()).jobs)
 
 
-@in_virtual_time
 async def test_an_operation_that_cannot_travel_as_json_fails_no_other_one():
     wire = Wire()
     async with serving(wire), client_of(wire) as client:
@@ -172,7 +171,6 @@ async def test_an_operation_that_cannot_travel_as_json_fails_no_other_one():
         assert isinstance(outcomes[2], JobNotFoundError)
 
 
-@in_virtual_time
 async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client():
     wire = Wire()
 
@@ -188,7 +186,6 @@ async def test_a_broker_that_does_not_know_an_operation_leaves_it_to_the_client(
 
 
 @pytest.mark.parametrize("place", ["message", "operation"])
-@in_virtual_time
 async def test_a_broker_refuses_what_it_does_not_know(place):
     """It would do something else than its client has asked for."""
     wire = Wire()
@@ -201,7 +198,6 @@ async def test_a_broker_refuses_what_it_does_not_know(place):
         assert [] == list((await broker.read_state()).jobs)
 
 
-@in_virtual_time
 async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more():
     wire = Wire()
     there = Way(wire)
@@ -215,7 +211,6 @@ async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more
         assert slow <= 16
 
 
-@in_virtual_time
 async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
     wire = Wire()
     there = Way(wire)
@@ -230,7 +225,6 @@ async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
         assert len(wire.sent) == asked + 1
 
 
-@in_virtual_time
 async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_store():
     wire = Wire()
     there = Way(wire)
@@ -244,7 +238,6 @@ async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_stor
         assert now() < began + 30
 
 
-@in_virtual_time
 async def test_a_broker_that_begins_does_not_wait_for_itself():
     class Slow(Wire):
         async def take_seat(self, handle):
@@ -262,7 +255,6 @@ async def test_a_broker_that_begins_does_not_wait_for_itself():
             await asyncio.sleep(0.5)
 
 
-@in_virtual_time
 async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
     wire = Wire()
 
@@ -282,7 +274,6 @@ async def test_a_dequeue_whose_claims_were_handed_back_is_known_as_not_done():
         assert {JobStatus.QUEUED} == {job.status for job in (await broker.read_state()).jobs}
 
 
-@in_virtual_time
 async def test_a_dequeue_waits_on_if_its_broker_has_waited_for_a_shorter_time():
     wire = Wire()
 
@@ -299,7 +290,6 @@ async def test_a_dequeue_waits_on_if_its_broker_has_waited_for_a_shorter_time():
         assert [] == await client.dequeue("a", wait=3)
 
 
-@in_virtual_time
 async def test_a_queue_object_that_has_served_is_a_client_again():
     wire = Wire()
     first = queue_on(wire)
@@ -310,7 +300,6 @@ async def test_a_queue_object_that_has_served_is_a_client_again():
         assert wire.sent
 
 
-@in_virtual_time
 async def test_an_observer_of_a_broker_sees_the_calls_of_its_clients_one_by_one():
     class Seen(Observer):
         calls = 0
@@ -327,7 +316,6 @@ async def test_an_observer_of_a_broker_sees_the_calls_of_its_clients_one_by_one(
         assert 4 == seen.calls
 
 
-@in_virtual_time
 async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_the_broker():
     wire = Wire()
     there = Way(wire)
@@ -343,7 +331,6 @@ async def test_a_heartbeat_from_a_client_does_not_wait_behind_the_new_jobs_of_th
         await asyncio.gather(*full, return_exceptions=True)
 
 
-@in_virtual_time
 async def test_a_very_large_call_is_not_sent_to_a_broker():
     wire = Wire()
     async with serving(wire), client_of(wire) as client:
@@ -353,7 +340,6 @@ async def test_a_very_large_call_is_not_sent_to_a_broker():
         assert [] == wire.sent
 
 
-@in_virtual_time
 async def test_a_batch_whose_answer_cannot_be_read_is_sent_as_one_that_was_sent_before():
     wire, sent = Wire(), list[Batch]()
 

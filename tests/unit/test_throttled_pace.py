@@ -16,7 +16,9 @@ from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Worker
 from tests.shared_memory import SharedMemory
 from tests.simulation.workload import SeededEntropy
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
+
+pytestmark = pytest.mark.virtual_time
 
 both = pytest.mark.parametrize("kind", [DirectQueue, BrokerQueue])
 
@@ -98,7 +100,6 @@ async def enqueue_by_three(queue, seconds):
 
 
 @both
-@in_virtual_time
 async def test_two_hundred_calls_at_once_are_done_in_four_writes(kind):
     storage = ThrottledStorage()
     async with open_queue(kind, storage) as queue:
@@ -113,7 +114,6 @@ async def test_two_hundred_calls_at_once_are_done_in_four_writes(kind):
 
 @both
 @pytest.mark.parametrize("every", [1, 0.1, 5])
-@in_virtual_time
 async def test_a_queue_that_never_rests_commits_almost_as_often_as_the_store_lets_it(kind, every):
     storage = ThrottledStorage(every)
     async with open_queue(kind, storage) as queue:
@@ -130,7 +130,6 @@ async def test_a_queue_that_never_rests_commits_almost_as_often_as_the_store_let
 
 
 @both
-@in_virtual_time
 async def test_a_store_that_refuses_nothing_is_never_waited_for(kind):
     storage = ThrottledStorage(every=0.0, latency=0.0)
     async with open_queue(kind, storage) as queue:
@@ -145,7 +144,6 @@ async def test_a_store_that_refuses_nothing_is_never_waited_for(kind):
 
 @both
 @pytest.mark.parametrize(("writers", "fewest", "longest_call", "refused"), [(2, 30, 10, 0.35), (4, 12, 25, 0.65)])
-@in_virtual_time
 async def test_writers_of_one_throttled_object_all_make_progress(kind, writers, fewest, longest_call, refused):
     storage = ThrottledStorage(latency=0.2)
     queues = [open_queue(kind, storage, seed) for seed in range(writers)]
@@ -163,7 +161,6 @@ async def test_writers_of_one_throttled_object_all_make_progress(kind, writers, 
 
 
 @pytest.mark.parametrize("latency", [0.2, pytest.param(0.02, marks=pytest.mark.wide)])
-@in_virtual_time
 async def test_a_broker_for_eight_clients_has_one_write_in_twenty_refused(latency):
     storage = SharedThrottledStorage(latency=latency)
     async with open_queue(BrokerQueue, storage, 9) as broker, AsyncExitStack() as stack:
@@ -182,7 +179,6 @@ async def test_a_broker_for_eight_clients_has_one_write_in_twenty_refused(latenc
 
 
 @pytest.mark.parametrize(("writers", "named"), [(3, False), (12, True)])
-@in_virtual_time
 async def test_many_writers_of_a_slow_store_are_told_once_to_let_a_broker_commit_for_all(writers, named, caplog):
     storage = ThrottledStorage()
     async with AsyncExitStack() as stack:
@@ -197,7 +193,6 @@ async def test_many_writers_of_a_slow_store_are_told_once_to_let_a_broker_commit
     assert all("refuses writes" in each for each in logged)
 
 
-@in_virtual_time
 async def test_clients_of_a_broker_on_a_slow_store_are_told_nothing(caplog):
     storage = SharedThrottledStorage()
     async with open_queue(BrokerQueue, storage, 99) as broker, AsyncExitStack() as stack:
@@ -226,7 +221,6 @@ async def start_idle_workers(stack, storage, workers):
 
 
 @pytest.mark.parametrize(("every", "workers"), [(0, 4), (1, 4), pytest.param(0, 20, marks=pytest.mark.wide)])
-@in_virtual_time
 async def test_workers_that_started_together_have_hardly_a_write_refused_in_an_idle_hour(every, workers):
     storage = ThrottledStorage(every, latency=0.1)
     async with AsyncExitStack() as stack:
@@ -239,7 +233,6 @@ async def test_workers_that_started_together_have_hardly_a_write_refused_in_an_i
     assert storage.writes - storage.landed <= storage.landed * share
 
 
-@in_virtual_time
 async def test_many_idle_workers_leave_most_writes_of_a_slow_store_to_others():
     storage = ThrottledStorage(latency=0.05)
     async with AsyncExitStack() as stack:

@@ -10,8 +10,9 @@ from pydantic import BaseModel
 from jqueue import DirectQueue, InMemoryStorage, Job, connect
 from jqueue.sync import SyncQueue
 from jqueue.worker import Context, Router, RunReport, Worker
-from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, drained
+
+pytestmark = pytest.mark.virtual_time
 
 BOTH_WAYS = r"Give it to each call, as in `work.using\(queue\).enqueue\(...\)`, or once: `worker.bind\(queue\)`"
 
@@ -33,7 +34,6 @@ async def waiting(queue):
     return [b"%d" % number for job in jobs for number in json.loads(job.payload).values()]
 
 
-@in_virtual_time
 async def test_a_queue_bound_once_is_that_of_enqueue_of_result_and_of_run():
     worker = Worker()
     work = one_handler(worker)
@@ -55,7 +55,6 @@ def test_the_repr_of_a_worker_shows_its_name_its_queue_and_the_number_of_its_han
     assert f"Worker(name='mail', queue={queue!r}, handlers=1)" == repr(worker)
 
 
-@in_virtual_time
 async def test_a_queue_given_to_a_call_comes_first_and_binding_again_replaces():
     worker = Worker()
     work = one_handler(worker)
@@ -88,7 +87,6 @@ def test_with_a_sync_queue_enqueue_sync_and_result_sync_need_no_await(tmp_path):
         assert 5 == work.result_sync(job, timeout=30)
 
 
-@in_virtual_time
 async def test_without_a_queue_the_error_shows_both_ways():
     worker = Worker()
     work: Any = one_handler(worker)
@@ -109,7 +107,6 @@ async def test_without_a_queue_the_error_shows_both_ways():
             work.using(queue).enqueue_sync(5)
 
 
-@in_virtual_time
 async def test_a_call_is_a_value_with_its_options_for_enqueue_many_and_on_ack():
     worker = Worker()
 
@@ -144,7 +141,6 @@ class Fields(BaseModel):
     enqueue: bool
 
 
-@in_virtual_time
 async def test_a_payload_with_a_field_of_that_name_is_no_queue():
     worker = Worker()
 
@@ -157,7 +153,6 @@ async def test_a_payload_with_a_field_of_that_name_is_no_queue():
         assert [b'{"fields":{"enqueue":true}}'] == [job.payload for job in (await queue.read_state()).jobs]
 
 
-@in_virtual_time
 async def test_the_handlers_of_a_router_have_the_queue_of_the_worker_that_includes_it():
     router, first, second = Router(), Worker(), Worker()
     work: Any = one_handler(router)
@@ -178,7 +173,6 @@ async def test_the_handlers_of_a_router_have_the_queue_of_the_worker_that_includ
         assert [[b"1", b"2", b"3"], [b"5"]] == [await waiting(each) for each in (queue, other)]
 
 
-@in_virtual_time
 async def test_while_a_worker_runs_unbound_code_on_its_loop_has_its_queue_and_threads_have_none():
     worker, errors = Worker(), list[str]()
     work: Any = one_handler(worker)

@@ -10,8 +10,9 @@ import pytest
 
 from jqueue.operations import Enqueue
 from jqueue.worker import BatchContext, Context, Depends, RunReport, Worker
-from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import LONG, broker, drained, only_job, until, working
+
+pytestmark = pytest.mark.virtual_time
 
 AnyDepends: Any = Depends
 """Accepts wrong arguments."""
@@ -77,7 +78,6 @@ class Scene:
         return on_loop, in_thread
 
 
-@in_virtual_time
 async def test_a_dependency_is_made_once_for_each_job_where_its_handler_runs_and_ended_after_it():
     worker, scene = Worker(concurrency=1), Scene()
     async with broker() as queue:
@@ -97,7 +97,6 @@ async def test_a_dependency_is_made_once_for_each_job_where_its_handler_runs_and
 
 
 @pytest.mark.parametrize("fail_in_end", [False, True])
-@in_virtual_time
 async def test_the_error_of_a_handler_reaches_its_dependencies_and_none_of_them_can_hide_it(fail_in_end):
     worker, scene = Worker(), Scene()
     scene.fail_in_end = fail_in_end
@@ -111,7 +110,6 @@ async def test_the_error_of_a_handler_reaches_its_dependencies_and_none_of_them_
             assert (await queue.read_state()).find(job.id).error.startswith(later)
 
 
-@in_virtual_time
 async def test_a_dependency_that_fails_fails_the_job_and_ends_those_made_before():
     worker, events = Worker(), list[str]()
 
@@ -141,7 +139,6 @@ async def test_a_dependency_that_fails_fails_the_job_and_ends_those_made_before(
     assert [] == events
 
 
-@in_virtual_time
 async def test_dependencies_end_when_a_job_is_out_of_time_or_its_worker_stops():
     worker, scene = Worker(grace=0), Scene()
 
@@ -162,7 +159,6 @@ async def test_dependencies_end_when_a_job_is_out_of_time_or_its_worker_stops():
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
-@in_virtual_time
 async def test_no_error_of_a_dependency_costs_more_than_an_attempt_of_its_job(error):
     worker = Worker()
 
@@ -208,7 +204,6 @@ async def test_a_handler_is_not_begun_if_its_job_is_out_of_time_when_its_depende
     assert [] == begun
 
 
-@in_virtual_time
 async def test_a_batch_makes_its_dependencies_once_and_a_class_is_one_as_well():
     worker, got = Worker(), list[Any]()
 
@@ -231,7 +226,6 @@ async def test_a_batch_makes_its_dependencies_once_and_a_class_is_one_as_well():
     assert [([1, 2], (2, "db", 3))] * 2 == got
 
 
-@in_virtual_time
 async def test_overrides_of_a_worker_take_the_place_of_dependencies_and_bring_their_own():
     worker, scene, got = Worker(), Scene(), list[str]()
 

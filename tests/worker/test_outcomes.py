@@ -13,7 +13,7 @@ from jqueue.testing.fake_clock import LongestWaits
 from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import EPOCH, VirtualClock
 from jqueue.worker import Context, Discard, Exponential, Retry, RetryRule, Router, RunReport, Snooze, Worker
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
 from tests.worker.scenes import (
     DEAD,
     LONG,
@@ -26,6 +26,8 @@ from tests.worker.scenes import (
     until,
     working,
 )
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def once(queue, worker, **enqueue):
@@ -45,7 +47,6 @@ def raising(error, **options) -> Worker:
     return worker
 
 
-@in_virtual_time
 async def test_the_delay_is_drawn_below_a_bound_that_doubles_up_to_its_cap():
     waits = []
     async with broker(entropy=LongestWaits()) as queue:  # draws the bound
@@ -62,7 +63,6 @@ def parsed(text, depth):
     return json.loads(text) if not depth else parsed(text, depth - 1)
 
 
-@in_virtual_time
 async def test_the_last_frames_of_a_failure_are_stored_without_the_payload(caplog):
     worker = Worker()
 
@@ -89,7 +89,6 @@ def nested(first, *errors):
     return ExceptionGroup("outer", [*errors, ExceptionGroup("inner", [first])])
 
 
-@in_virtual_time
 async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
     async with broker() as queue:
         job, report = await once(queue, raising(nested(ValueError("no such address"), Discard("gone"))))
@@ -105,7 +104,6 @@ async def test_an_exception_group_is_stored_with_the_texts_of_all_its_errors():
         ((Snooze(60), Snooze(9)), "snoozed", 60),
     ],
 )
-@in_virtual_time
 async def test_a_group_of_decisions_alone_acts_as_one_of_them(errors, kind, delay):
     async with broker() as queue:
         began = now()
@@ -116,7 +114,6 @@ async def test_a_group_of_decisions_alone_acts_as_one_of_them(errors, kind, dela
             assert delay == pytest.approx((job.run_at - EPOCH).total_seconds() - began, abs=1)
 
 
-@in_virtual_time
 async def test_max_attempts_of_a_job_override_those_of_its_handler():
     async with broker() as queue:
         job, report = await once(queue, raising(ValueError(), max_attempts=5), max_attempts=1)
@@ -156,7 +153,6 @@ RULES: RetryRule = {
     ],
 )
 @pytest.mark.parametrize("place", ["handler", "router", "worker"])
-@in_virtual_time
 async def test_retry_decides_by_the_class_of_an_error_and_the_backoff_about_all_others(place, error, kind, delay):
     others: RetryRule = {Exception: 7}
     worker = Worker(retry=RULES if place == "worker" else others)
@@ -178,7 +174,6 @@ async def test_retry_decides_by_the_class_of_an_error_and_the_backoff_about_all_
         assert wait > 3700 if delay is None else delay == pytest.approx(wait, abs=1)
 
 
-@in_virtual_time
 async def test_delays_of_retry_count_as_failures_and_a_function_gets_the_error_and_their_number():
     seen = []
 
@@ -196,7 +191,6 @@ async def test_delays_of_retry_count_as_failures_and_a_function_gets_the_error_a
     assert ([("x", 1), ("x", 2), ("x", 3)], [10, 20], DEAD) == (seen, waits[:2], job.status)
 
 
-@in_virtual_time
 async def test_the_timeout_of_a_handler_is_a_timeout_error_for_retry():
     worker = Worker(cancel_grace=1)
 
@@ -209,7 +203,6 @@ async def test_the_timeout_of_a_handler_is_a_timeout_error_for_retry():
     assert (DEAD, RunReport(dead=1), "timed out after 5 s") == (job.status, report, job.error)
 
 
-@in_virtual_time
 async def test_each_handler_stops_at_its_own_timeout_whichever_began_before():
     worker, began, stopped = Worker(concurrency=10), now(), []
 
@@ -239,7 +232,6 @@ async def test_each_handler_stops_at_its_own_timeout_whichever_began_before():
     assert [("quick", 17), ("slow", 30)] == [(name, round(at)) for name, at in stopped]
 
 
-@in_virtual_time
 async def test_a_bad_payload_is_dead_whatever_retry_says():
     worker = Worker(retry={Exception: Snooze(60)})
 
@@ -253,7 +245,6 @@ async def test_a_bad_payload_is_dead_whatever_retry_says():
 @pytest.mark.parametrize(
     "answer", [KeyError(SECRET), SystemExit(SECRET), asyncio.CancelledError(), "soon", -1, Snooze], ids=repr
 )
-@in_virtual_time
 async def test_a_retry_function_that_fails_leaves_the_decision_to_the_backoff_and_is_logged(answer, caplog):
     def rule(error, failures):
         if isinstance(answer, BaseException):
@@ -284,7 +275,6 @@ class Broken:
 @pytest.mark.parametrize(
     "error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), asyncio.CancelledError(), Mute()]
 )
-@in_virtual_time
 async def test_no_exception_costs_more_than_an_attempt_of_its_job(error):
     worker, done = raising(error, max_attempts=2, backoff=Broken()), []
 
@@ -304,7 +294,6 @@ async def test_no_exception_costs_more_than_an_attempt_of_its_job(error):
     assert job.error.startswith(type(error).__name__)
 
 
-@in_virtual_time
 async def test_a_handler_that_ignores_cancellation_keeps_its_claim_and_its_place_in_limits_until_it_ends():
     begun, ended = [], []
 
@@ -337,7 +326,6 @@ async def test_a_handler_that_ignores_cancellation_keeps_its_claim_and_its_place
     assert len(begun) >= 2
 
 
-@in_virtual_time
 async def test_a_handler_that_goes_on_after_its_claim_is_lost_keeps_its_slot_until_it_ends():
     worker, over = stubborn(timeout=None, concurrency=1, claim_timeout=30, cancel_grace=5)
     done = []
@@ -362,7 +350,6 @@ async def test_a_handler_that_goes_on_after_its_claim_is_lost_keeps_its_slot_unt
 # Claims that are lost, and cancelled jobs
 
 
-@in_virtual_time
 async def test_a_claim_without_a_confirmed_heartbeat_for_its_timeout_is_lost():
     worker, begun, cancelled = Worker(claim_timeout=30), [], []
 
@@ -388,7 +375,6 @@ async def test_a_claim_without_a_confirmed_heartbeat_for_its_timeout_is_lost():
     assert (True, [True, True]) == (30 <= time <= 50, flags)
 
 
-@in_virtual_time
 async def test_a_cancelled_job_is_removed_when_its_handler_has_ended():
     worker, over = stubborn(timeout=None, claim_timeout=30, cancel_grace=5)
     async with broker() as queue:
@@ -407,7 +393,6 @@ async def test_a_cancelled_job_is_removed_when_its_handler_has_ended():
 # The context, and what goes with the ack
 
 
-@in_virtual_time
 async def test_the_context_holds_the_job_and_the_worker(caplog):
     worker, seen = Worker(), []
 
@@ -428,7 +413,6 @@ async def test_the_context_holds_the_job_and_the_worker(caplog):
     assert (job.id, "work", 1, 17) == (record.job_id, record.entrypoint, record.attempt, record.order)
 
 
-@in_virtual_time
 async def test_a_refused_on_ack_operation_fails_the_job():
     worker = Worker()
 
@@ -446,7 +430,6 @@ async def test_a_refused_on_ack_operation_fails_the_job():
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LOST_REQUEST, Fault.LANDS_LATER, Fault.HANGS_AFTER])
-@in_virtual_time
 async def test_on_ack_operations_run_once_even_if_answers_are_lost(fault):
     worker = Worker()
     storage = FaultyStorage(InMemoryStorage(clock=VirtualClock()))

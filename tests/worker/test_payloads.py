@@ -18,8 +18,9 @@ from jqueue.errors import ResultNotKeptError
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
-from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import COMPLETED, DEAD, SECRET, broker, drained, only_job
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Email(BaseModel):
@@ -155,7 +156,6 @@ def lists_of(value):
     ],
     ids=str,
 )
-@in_virtual_time
 async def test_a_payload_is_parsed_by_the_annotation_of_the_first_parameter(annotation, value):
     worker, handler, got = handling(annotation)
     async with broker() as queue:
@@ -164,7 +164,6 @@ async def test_a_payload_is_parsed_by_the_annotation_of_the_first_parameter(anno
     assert [(value, type(value))] == [(each, type(each)) for each in got]
 
 
-@in_virtual_time
 async def test_a_payload_with_a_default_may_be_left_out_by_handlers_operations_and_other_programs():
     worker = Worker()
     got: list[Email | str] = []
@@ -206,7 +205,6 @@ async def _by_position_only(ctx, message: str, /):
 @pytest.mark.parametrize(
     "function", [_context_last, _context_first_and_by_annotation, _by_name_only, _by_position_only]
 )
-@in_virtual_time
 async def test_the_context_parameter_is_found_by_annotation_or_name_at_any_position(function):
     worker, seen = Worker(), []
     worker.handler("work")(function)
@@ -225,7 +223,6 @@ async def test_the_context_parameter_is_found_by_annotation_or_name_at_any_posit
 # Several payload parameters
 
 
-@in_virtual_time
 async def test_several_payload_parameters_are_a_json_object_by_name_in_calls_operations_and_other_programs():
     worker, got = Worker(), list[tuple[Any, ...]]()
 
@@ -332,7 +329,6 @@ def test_a_field_in_the_place_of_a_default_is_refused_as_the_function_would_get_
         (Literal["a", "b"], b'"%s"', ""),
     ],
 )
-@in_virtual_time
 async def test_an_invalid_payload_makes_its_job_dead_and_is_never_shown(annotation, payload, error, caplog):
     caplog.set_level(logging.DEBUG)
     worker, _, got = handling(annotation, max_attempts=10)
@@ -367,7 +363,6 @@ async def test_an_invalid_payload_makes_its_job_dead_and_is_never_shown(annotati
         (Any, {1: SECRET}, "payload.… does not come back equal from JSON"),
     ],
 )
-@in_virtual_time
 async def test_a_payload_that_its_handler_would_not_get_is_refused_by_its_place(annotation, value, error):
     _, handler, _ = handling(annotation)
     with pytest.raises(InvalidJobError) as caught:
@@ -390,7 +385,6 @@ async def test_a_payload_that_its_handler_would_not_get_is_refused_by_its_place(
     ],
     ids=["alone", "value", "key", "item of a set", "named tuple", "named tuple in a set in a model"],
 )
-@in_virtual_time
 async def test_times_in_the_hour_in_which_clocks_change_are_payloads_and_results_like_any_other(
     day, fold, annotation, value_at
 ):
@@ -398,7 +392,6 @@ async def test_times_in_the_hour_in_which_clocks_change_are_payloads_and_results
     assert lists_of(value) == lists_of((await there_and_back(annotation, value))[1])
 
 
-@in_virtual_time
 async def test_a_set_that_would_not_come_back_equal_is_refused_without_showing_its_items():
     lossy: list[tuple[Any, Any]] = [(set[Any], {SECRET, (1,)}), (tuple[Any, ...], (SECRET, {1}))]
     for annotation, value in lossy:
@@ -419,7 +412,6 @@ async def test_a_set_that_would_not_come_back_equal_is_refused_without_showing_i
     ],
     ids=str,
 )
-@in_virtual_time
 async def test_models_with_aliases_computed_fields_and_json_are_payloads_and_results_like_any_other(value):
     annotation = (
         dict[str, Outer] if isinstance(value, dict) else list[Strange] if isinstance(value, list) else type(value)
@@ -435,7 +427,6 @@ def test_a_payload_is_written_by_the_aliases_that_are_read_and_otherwise_by_name
         assert payload == handling(annotation)[1].call(value).payload
 
 
-@in_virtual_time
 async def test_a_validation_error_raised_in_a_handler_is_stored_without_its_input():
     worker = Worker()
 
@@ -463,7 +454,6 @@ async def test_a_validation_error_raised_in_a_handler_is_stored_without_its_inpu
     ],
     ids=["object", "bytes", "nan", "large"],
 )
-@in_virtual_time
 async def test_a_job_whose_result_cannot_be_kept_is_done_once_and_its_result_is_missing_with_a_reason(
     value, reason, caplog
 ):
@@ -516,7 +506,6 @@ async def pieces():
         yield LARGE
 
 
-@in_virtual_time
 async def test_large_payloads_reach_single_and_batch_handlers_and_one_too_large_to_load_is_refused_with_advice():
     worker, seen = Worker(), list[bytes]()
 
@@ -543,7 +532,6 @@ async def test_large_payloads_reach_single_and_batch_handlers_and_one_too_large_
     assert 2 == len([error for error in errors if error.startswith(advice)])
 
 
-@in_virtual_time
 async def test_a_handler_reads_a_payload_larger_than_memory_in_pieces_on_the_loop_and_in_a_thread():
     worker, seen = Worker(), []
 

@@ -8,8 +8,10 @@ import pytest
 from jqueue import InvalidJobError, JobStatus
 from jqueue.domain.job import Progress
 from jqueue.worker import BatchContext, Context, RunReport, Worker
-from tests.virtual_world import in_virtual_time, now
+from tests.virtual_world import now
 from tests.worker.scenes import CountingStorage, broker, drained, only_job, working
+
+pytestmark = pytest.mark.virtual_time
 
 
 async def rows(number):
@@ -23,7 +25,6 @@ async def watched(queue, job):
         return [(round(now()), each.progress and each.progress[:3]) async for each in states]
 
 
-@in_virtual_time
 async def test_the_latest_progress_is_sent_alone_every_two_seconds():
     worker = Worker()
 
@@ -45,7 +46,6 @@ async def test_the_latest_progress_is_sent_alone_every_two_seconds():
     assert all(abs(done - 10 * at) < 5 for at, done in reports)
 
 
-@in_virtual_time
 async def test_under_load_progress_makes_no_commit_of_its_own():
     async def commits(reports):
         """Return the writes of a worker with a long job that reports, or does not, beside many short ones."""
@@ -78,7 +78,6 @@ async def test_under_load_progress_makes_no_commit_of_its_own():
     assert abs(with_reports - without) <= 2
 
 
-@in_virtual_time
 async def test_progress_goes_with_the_steps_of_its_job():
     worker = Worker()
 
@@ -109,7 +108,6 @@ async def test_a_handler_in_a_thread_tracks_rows():
 
 
 @pytest.mark.parametrize("wrong", [(11, 10), (-1,), (1, -1), (0.5, 1), ("1",)])
-@in_virtual_time
 async def test_wrong_progress_is_an_error_of_the_handler(wrong):
     worker, errors = Worker(), []
 
@@ -125,7 +123,6 @@ async def test_wrong_progress_is_an_error_of_the_handler(wrong):
     assert 1 == len(errors)
 
 
-@in_virtual_time
 async def test_a_batch_handler_reports_no_progress():
     worker = Worker()
 

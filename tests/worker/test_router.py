@@ -7,8 +7,9 @@ import pytest
 
 from jqueue import InvalidJobError
 from jqueue.worker import Router, RunReport, Worker
-from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, drained
+
+pytestmark = pytest.mark.virtual_time
 
 AnyRouter: Any = Router
 
@@ -23,7 +24,6 @@ def around(name, events):
     return noting
 
 
-@in_virtual_time
 async def test_a_worker_does_the_jobs_of_its_routers_with_their_prefix_options_and_cron_entries():
     router, plain, worker, seen = Router(prefix="mail.", max_attempts=3, timeout=30), Router(), Worker(), []
 
@@ -58,7 +58,6 @@ async def test_a_worker_does_the_jobs_of_its_routers_with_their_prefix_options_a
     )
 
 
-@in_virtual_time
 async def test_middleware_is_around_by_worker_then_router_then_handler_and_touches_no_other():
     worker, events = Worker(concurrency=1), list[Any]()
     router = Router(middleware=[around("of the router", events)])
@@ -84,7 +83,6 @@ async def test_middleware_is_around_by_worker_then_router_then_handler_and_touch
     assert [names[::-1], ["of the other", "of the worker"]] == results
 
 
-@in_virtual_time
 async def test_middleware_without_async_runs_in_the_thread_of_its_handler():
     worker, threads = Worker(), list[Any]()
 
@@ -134,7 +132,6 @@ def test_a_name_that_two_routers_have_is_refused_and_both_places_are_named():
     assert ["send"] == list(worker.handlers)
 
 
-@in_virtual_time
 async def test_a_router_is_included_once_in_a_worker_and_in_any_number_of_workers():
     router, workers, seen = Router(), [Worker(), Worker()], []
 

@@ -12,8 +12,9 @@ from jqueue import ClaimLostError, UnknownOutcomeError
 from jqueue.domain.limits import Limits
 from jqueue.errors import StepError
 from jqueue.worker import BatchContext, Context, RunReport, Snooze, Worker
-from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import DEAD, FailingQueue, broker, drained, only_job, working
+
+pytestmark = pytest.mark.virtual_time
 
 
 def at_once_again(error, failures):
@@ -57,7 +58,6 @@ def fails(times, error=None):
     return fail
 
 
-@in_virtual_time
 async def test_a_retry_and_a_snooze_take_the_results_of_the_steps_that_are_done():
     worker, shop, seen = Worker(), Shop(), []
     fail, snooze = fails(1), fails(1, Snooze(60))
@@ -104,7 +104,6 @@ async def test_a_handler_in_a_thread_has_steps_that_block():
     assert {"ship 7": 1} == shop.done
 
 
-@in_virtual_time
 async def test_a_step_that_fails_is_no_occurrence_and_an_unknown_one_is_ignored():
     worker, fail, seen = Worker(), fails(1), []
 
@@ -168,7 +167,6 @@ async def at_once(ctx: Context) -> None:
         (changed, "the result does not fit the return type of step 'id'"),
     ],
 )
-@in_virtual_time
 async def test_a_step_that_cannot_be_kept_or_does_not_fit_is_one_error_and_the_others_stay(misfit, words):
     worker, shop = Worker(), Shop()
 
@@ -189,7 +187,6 @@ async def test_a_step_that_cannot_be_kept_or_does_not_fit_is_one_error_and_the_o
     assert {"charge 1": 1} == shop.done
 
 
-@in_virtual_time
 async def test_a_job_has_at_most_a_thousand_steps_and_one_more_is_not_begun():
     worker, begun = Worker(), []
 
@@ -208,7 +205,6 @@ async def test_a_job_has_at_most_a_thousand_steps_and_one_more_is_not_begun():
     assert list(range(1000)) == begun
 
 
-@in_virtual_time
 async def test_a_lost_claim_stops_the_handler_and_its_step_is_not_recorded():
     worker, seen = Worker(), list[object]()
 
@@ -230,7 +226,6 @@ async def test_a_lost_claim_stops_the_handler_and_its_step_is_not_recorded():
     assert ["lost", 2, "again"] == seen
 
 
-@in_virtual_time
 async def test_a_step_is_recorded_when_the_store_answers_again_and_one_of_unknown_outcome_once():
     worker, shop, fail = Worker(), Shop(), fails(1)
 
@@ -247,7 +242,6 @@ async def test_a_step_is_recorded_when_the_store_answers_again_and_one_of_unknow
     assert {"charge 1": 1, "charge 2": 1} == shop.done
 
 
-@in_virtual_time
 async def test_steps_of_many_jobs_share_commits():
     worker = Worker(concurrency=50)
 
@@ -263,7 +257,6 @@ async def test_steps_of_many_jobs_share_commits():
         assert (await queue.read_state()).version - before < 40
 
 
-@in_virtual_time
 async def test_a_batch_handler_has_no_steps():
     worker = Worker()
 

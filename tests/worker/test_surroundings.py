@@ -9,14 +9,14 @@ import pytest
 
 from jqueue import InvalidJobError, connect
 from jqueue.worker import Context, RunReport, Worker
-from tests.virtual_world import in_virtual_time
 from tests.worker.scenes import broker, working
+
+pytestmark = pytest.mark.virtual_time
 
 number = contextvars.ContextVar("number", default=0)
 
 
 @pytest.mark.parametrize(("phase", "attempts"), [("opening", [0]), ("closing", [])])
-@in_virtual_time
 async def test_a_lifespan_that_fails_ends_the_worker_before_any_claim_or_after_all_outcomes(phase, attempts):
     @asynccontextmanager
     async def lifespan():
@@ -37,7 +37,6 @@ async def test_a_lifespan_that_fails_ends_the_worker_before_any_claim_or_after_a
         assert attempts == [job.attempt for job in (await queue.read_state()).jobs]
 
 
-@in_virtual_time
 async def test_each_job_has_its_own_context_variables():
     worker, seen = Worker(), []
 
@@ -58,7 +57,6 @@ async def test_each_job_has_its_own_context_variables():
     assert -1 == number.get()
 
 
-@in_virtual_time
 async def test_a_cron_handler_is_scheduled_at_the_start_and_runs_when_due():
     worker, fired = Worker(), []
 
@@ -74,7 +72,6 @@ async def test_a_cron_handler_is_scheduled_at_the_start_and_runs_when_due():
 
 
 @pytest.mark.parametrize("phase", ["opening", "closing"])
-@in_virtual_time
 async def test_a_worker_with_a_hanging_lifespan_can_be_stopped(phase):
     worker, reached = Worker(grace=5), asyncio.Event()
 
@@ -101,7 +98,6 @@ async def test_a_worker_with_a_hanging_lifespan_can_be_stopped(phase):
         assert RunReport() == await asyncio.wait_for(task, 60)
 
 
-@in_virtual_time
 async def test_limits_and_schedules_are_refused_by_a_queue_without_them(tmp_path):
     limited, scheduled = Worker(), Worker()
 
