@@ -1,7 +1,6 @@
 """Times of cron entries: the due times, also when clocks change, and the jobs of clocks that disagree."""
 
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -17,7 +16,6 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.rules import SetSchedule
 from jqueue.domain.rules import SPANS_KEPT
 
-ROOT = Path(__file__).parents[2]
 BERLIN, NEW_YORK = "Europe/Berlin", "America/New_York"
 MICROSECOND, MINUTE, HOUR, YEAR = (timedelta(microseconds=us) for us in (1, 6e7, 36e8, 365 * 864e8))
 CHANGES = {
@@ -145,21 +143,6 @@ def fire(draft, now):
     LOOK.change(draft, now)
     draft.settle()
     return [datetime.fromisoformat(job_id.split(":", 2)[2]) for job_id in draft.jobs if job_id not in before]
-
-
-@pytest.mark.parametrize("away", [0, 55])
-def test_no_time_fires_twice_on_the_day_of_a_change_and_frequent_dequeues_miss_none(away):
-    """Not even if no dequeue runs for `away` minutes after each due time."""
-    for change in CHANGES:
-        zone, first, last = window(change)
-        for expression in ("30 2 * * *", "0 1-3 * * *", "15 * * * *"):
-            expected = due_times(expression, zone, first, last)
-            draft, fired = a_draft(first - MICROSECOND, expression, zone), []
-            for look in (first + 5 * MINUTE * number for number in range((last - first) // (5 * MINUTE))):
-                if not any(timedelta() <= look - due < away * MINUTE for due in expected):
-                    fired += fire(draft, look)
-            assert len(set(fired)) == len(fired)
-            assert fired == expected if not away else set(fired) <= set(expected)
 
 
 def test_an_entry_keeps_few_spans_of_fired_times_and_merges_the_earliest():

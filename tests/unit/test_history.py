@@ -17,7 +17,7 @@ from jqueue.domain.history import EVENTS_PER_OBJECT, MOST_EVENTS, OUTBOX_SECONDS
 from jqueue.domain.operations.base import ASKED_BYTES
 from jqueue.domain.operations.codec import AllOrNothing, Guarded
 from jqueue.operations import Cancel, Enqueue, Nack, Purge, Reschedule
-from jqueue.testing.faults import Fault, FaultyObjects, FaultyStorage
+from jqueue.testing.faults import FaultyObjects, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments
 
@@ -110,20 +110,6 @@ async def test_old_events_are_moved_by_the_next_commit_and_never_by_one_of_their
     assert 1 == len(calls(storage, "create_object"))
     assert 2 == storage.writes
     assert [2, 1] == await numbers(queue_on(storage))
-
-
-async def test_a_move_that_failed_is_tried_again_and_one_that_landed_is_found():
-    storage = faulty()
-    queue = queue_on(storage)
-    await queue.configure(history=3600)
-    storage.on_object(Fault.NONE, Fault.LOST_REQUEST, Fault.NONE, Fault.LOST_ANSWER)  # listings are answered
-    await add(queue, 2 * FULL)
-    for _ in range(4):
-        await asyncio.sleep(10)
-        await add(queue, 1)
-    assert 2 * FULL + 1 < (await header(queue)).first
-    assert (3, 1) == (len(calls(storage, "create_object")), len(calls(storage, "read_object")))
-    assert list(range(2 * FULL + 5, 0, -1)) == await numbers(queue)
 
 
 async def restored(storage, again, keep=lambda suffixes: None):
@@ -235,23 +221,6 @@ async def test_switching_the_history_off_moves_all_events_behind_an_object_that_
         await queue.configure(history=3600)
         assert [START, "enqueue"] == [event.verb async for event in queue.history()][:2]
         assert list(range(FULL + 4, 0, -1)) == await numbers(queue)
-
-
-async def test_events_that_were_edited_and_cannot_be_read_hold_no_move_up():
-    storage = faulty()
-    queue = queue_on(storage)
-    await queue.configure(history=3600)
-    await queue.enqueue("t", b"")
-    content, etag = await storage.read()
-    await storage.write(content.replace(b'"start"', b"17"), etag)
-    queue = queue_on(storage)
-    await add(queue, FULL)
-    await asyncio.sleep(1)
-    await add(queue, 1)
-    assert FULL + 3 == (await header(queue)).first
-    events, error = await read_all(queue)
-    assert list(range(FULL + 3, 1, -1)) == [event.number for event in events]
-    assert (".history/0000000000000001.jsonl (events 1 to 1): it is missing",) == error.objects
 
 
 async def test_the_header_of_a_prerelease_is_read_and_its_objects_are_named():

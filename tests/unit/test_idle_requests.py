@@ -185,20 +185,6 @@ async def test_a_timer_that_fires_a_little_early_is_not_set_again_and_again():
     assert workers.until_due(early) >= 0.01
 
 
-@pytest.mark.parametrize("reported", [False, True])
-def test_a_worker_that_leaves_while_its_record_is_on_its_way_has_a_record_to_remove(reported):
-    workers = Workers()
-    workers.attend("run", lambda at: WorkerRecord(name="idle"), lambda: None, 0)
-    if reported:
-        workers.landed(workers.records(0), 0)
-    on_its_way = workers.records(1)
-    workers.leave("run")
-    workers.landed(on_its_way, 1)
-    assert {"run": None} == workers.records(2)
-    workers.landed(workers.records(2), 2)
-    assert not workers.records(3)
-
-
 async def test_a_wait_that_ends_is_not_sent_again():
     memory, messages = SharedMemory(clock=VirtualClock()), []
     async with serving(memory) as broker, BrokerQueue(memory, clock=VirtualClock()) as client:

@@ -74,15 +74,6 @@ async def test_a_payload_of_24_mib_takes_a_few_mib_of_memory(tmp_path):
     assert (tmp_path / "queue.json").stat().st_size < 2048
 
 
-@in_virtual_time
-async def test_bytes_of_any_size_come_back():
-    async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock(), limits=TINY) as queue:
-        whole = bytes(range(251)) * (20 * MIB // 251)
-        await queue.enqueue("work", whole)
-        await queue.enqueue("work", b"small")
-        assert [whole, b"small"] == [job.payload for job in await queue.dequeue("work", batch_size=2)]
-
-
 async def test_the_claim_of_many_large_payloads_takes_no_more_memory_than_the_blob_may():
     storage = InMemoryStorage(clock=FakeClock())
     queue = queue_on(storage, limits=Limits(object_bytes=100, blob_bytes=10_000))
@@ -283,17 +274,6 @@ async def test_an_operation_inside_another_keeps_its_large_values_and_none_is_lo
         assert "r" * 200 == await queue.result(job.id)
         assert [LARGE] * 2 == [each.payload for each in await queue.dequeue("next", batch_size=2)]
         assert [] == await suffixes(storage)
-
-
-async def test_a_large_payload_that_cannot_be_stored_undoes_all_of_its_apply():
-    queue = queue_on(InMemoryStorage(clock=FakeClock()))
-
-    async def texts():
-        yield "text"
-
-    with pytest.raises(InvalidJobError, match="must yield bytes"):
-        await queue.apply(Enqueue("work"), Enqueue("work", texts()))
-    assert 0 == (await queue.read_state()).version, "nothing was committed"
 
 
 async def test_a_closed_queue_has_no_collection_that_its_last_commit_began():

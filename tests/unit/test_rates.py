@@ -51,33 +51,6 @@ def test_many_claims_keep_few_usage_spans(rate, per):
         assert len(usage) <= 2 * SPANS + 3
 
 
-def test_a_clock_that_was_ahead_holds_claims_back_for_no_longer_than_two_windows():
-    ahead = with_claim(NONE, START + 50.0, 60.0)
-    assert claims_left(ahead, START, 1, 60.0) == 0, "it counts although it lies ahead"
-    assert claims_left(ahead, START + 110.0, 1, 60.0) == 1
-    far_ahead = with_claim(NONE, START + 2 * 86400.0, 60.0)
-    assert claims_left(far_ahead, START, 1, 60.0) == 1
-    assert with_claim(far_ahead, START, 60.0) == (Usage(START, START, 1),), "usage that does not count is dropped"
-
-
-@pytest.mark.parametrize(("per", "ahead"), [(0.1, 1.9), (60.0, 50.0)])
-def test_claims_still_count_for_a_clock_that_is_behind(per, ahead):
-    """Clocks may differ by a window, or by two seconds if that is longer."""
-    usage = with_claim(with_claim(NONE, START, per), START - per / 120, per)
-    assert usage == (Usage(START - per / 120, START, 2),)
-    others = with_claim(usage, START + per * 0.9 + ahead, per)
-    assert 0 == claims_left(others, START + per * 0.9, 2, per)
-
-
-def test_a_rate_that_was_lowered_waits_until_enough_claims_are_out_of_the_window():
-    usage = NONE
-    for number in range(4):
-        usage = with_claim(usage, START + 10 * number, 60.0)
-    assert claims_left(usage, START + 35, 2, 60.0) == 0
-    assert opens_at(usage, START + 35, 2, 60.0) == START + 20 + 60, "two claims may be left, and one is to be added"
-    assert opens_at(usage, START + 35, 5, 60.0) is None
-
-
 async def test_at_the_largest_number_of_keys_another_one_waits_until_one_is_over(monkeypatch):
     monkeypatch.setattr(rules, "KEYS_COUNTED", 2)
     async with DirectQueue(InMemoryStorage(clock=VirtualClock()), clock=VirtualClock()) as queue:

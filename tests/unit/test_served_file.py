@@ -176,18 +176,6 @@ async def test_a_socket_that_a_killed_broker_has_left_is_passed_by_and_replaced(
 
 
 @pytest.mark.parametrize("name", ["queue.json.broker", "queue.json.broker.lock"])
-async def test_without_a_place_for_the_socket_everybody_commits(tmp_path, name):
-    path = tmp_path / "queue.json"
-    (tmp_path / name).mkdir()
-    async with opened(path) as (broker, its_commits), opened(path) as (client, commits):
-        broker.offer()
-        for number in range(20):
-            await client.enqueue("work", b"%d" % number)
-            await broker.enqueue("work", b"%d" % number)
-        assert (20, 20) == (its_commits.count, commits.count)
-
-
-@pytest.mark.parametrize("name", ["queue.json.broker", "queue.json.broker.lock"])
 async def test_serving_touches_no_file_of_another_program(tmp_path, name):
     """Such as a queue that an earlier version has made under this name."""
     path, other = tmp_path / "queue.json", tmp_path / name
@@ -268,34 +256,6 @@ async def test_a_broker_keeps_back_the_descriptors_that_it_needs_itself(tmp_path
         assert "done\n" == await asyncio.to_thread(broker.stdout.readline)
         async with opened(path, share=False) as (queue, _):
             assert [b"by itself", b"first", b"in the crowd"] == await payloads(queue)
-
-
-async def test_of_two_offers_one_serves_and_the_other_follows_it_without_an_error(tmp_path):
-    path = tmp_path / "queue.json"
-    async with opened(path) as (second, its_commits), opened(path, DirectQueue) as (client, _):
-        async with opened(path) as (first, _):
-            first.offer()
-            await until_served(path, client)
-            second.offer()
-            await until_served(path, second)  # it is a client as long as another serves
-            over = asyncio.Event()
-            done: list[int] = []
-
-            async def call(place):
-                while not over.is_set():
-                    await client.enqueue("work", b"%d-%d" % (place, len(done)), job_id=f"{place}-{len(done)}")
-                    done.append(place)
-                    for job in await client.dequeue("work", wait=1):
-                        await client.ack(job)
-
-            callers = [asyncio.create_task(call(place)) for place in range(8)]
-            await until(lambda: len(done) > 50)
-        count = its_commits.count
-        await until(lambda: its_commits.count > count + 20)  # the second commits for the client
-        await until_served(path, client)
-        over.set()
-        await asyncio.gather(*callers)
-        assert await payloads(second) == []
 
 
 async def test_a_client_is_told_of_a_file_that_was_removed_or_replaced(tmp_path):
@@ -666,25 +626,6 @@ async def test_a_program_of_one_call_never_offers_nor_does_a_lone_one(tmp_path):
         async with BrokerQueue(Watched(path)) as queue, DirectQueue(Watched(path)) as other:
             await asyncio.gather(queue.enqueue("work", b""), other.enqueue("work", b""))  # one of them loses a race
     assert [] == taken
-
-
-async def test_calls_that_lose_a_race_go_to_a_broker_that_has_come_meanwhile(tmp_path):
-    path, tries = tmp_path / "queue.json", list[str | None]()
-
-    class Late(LocalFileSystemStorage):
-        async def write(self, content, if_match=None):
-            if not tries:
-                await broker.enqueue("work", b"first")
-                broker.offer()
-                await until(Path(f"{path}.broker").exists)
-            tries.append(if_match)
-            return await super().write(content, if_match)
-
-    async with opened(path, share=True) as (broker, _), BrokerQueue(Late(path)) as client:
-        await broker.enqueue("other", b"")
-        await asyncio.gather(client.enqueue("work", b"second"), client.enqueue("work", b"third"))
-        assert 1 == len(tries), "it lost one race, and did not try again"
-        assert [b"", b"first", b"second", b"third"] == await payloads(client)
 
 
 async def test_a_broker_that_stood_still_leaves_the_seat_to_another(tmp_path):

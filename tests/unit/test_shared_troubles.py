@@ -211,20 +211,6 @@ async def test_a_broker_that_is_cut_off_from_the_store_soon_delays_calls_no_more
         assert slow <= 16
 
 
-async def test_clients_come_back_soon_after_a_broker_reaches_the_store_again():
-    wire = Wire()
-    there = Way(wire)
-    async with serving(there), client_of(wire) as client:
-        there.is_down, end = True, now() + 25
-        while now() < end:
-            await client.enqueue("a", b"")
-            await asyncio.sleep(0.5)
-        there.is_down, asked = False, len(wire.sent)
-        await asyncio.sleep(6)  # the broker's own next try to reach the store
-        await client.enqueue("a", b"")
-        assert len(wire.sent) == asked + 1
-
-
 async def test_a_dequeue_does_not_wait_at_a_broker_that_is_cut_off_from_the_store():
     wire = Wire()
     there = Way(wire)
