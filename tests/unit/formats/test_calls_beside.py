@@ -7,9 +7,8 @@ import threading
 
 import pytest
 
-from jqueue import DeadlineExceededError, InvalidJobError, JobStatus, UnknownOutcomeError
+from jqueue import InvalidJobError
 from jqueue.domain.errors import StorageFatalError
-from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.formats.port import Step
 from jqueue.formats.queue import StoreQueue
 from jqueue.testing.fake_clock import FakeClock
@@ -59,44 +58,6 @@ async def test_a_stale_claim_that_cannot_be_ended_holds_up_no_call(form, tmp_pat
         clock.advance(3600)
         [job] = await queue.dequeue()
         assert b"stale" == job.payload
-
-
-async def test_a_call_that_keeps_failing_holds_up_no_later_one(tmp_path):
-    loop, has_failed = asyncio.get_running_loop(), asyncio.Event()
-
-    def fails(change):
-        if change.step is Step.RELEASE:
-            loop.call_soon_threadsafe(has_failed.set)
-        return change.step is Step.RELEASE
-
-    store = Faulty(open_queue("vsqs", tmp_path).store, fails)
-    async with StoreQueue(store, clock=FakeClock(), deadline=5) as queue:
-        await queue.enqueue("work", b"payload")
-        [job] = await queue.dequeue()
-        failing = asyncio.create_task(queue.nack(job))
-        await has_failed.wait()
-        await queue.enqueue("work", b"later")
-        assert not failing.done()
-        store.fails = lambda change: False
-        await failing
-
-
-async def test_each_claim_of_a_call_that_fails_with_the_rest_undone_is_handed_back(tmp_path):
-    claims = []
-
-    def fails(change):
-        if change.step is Step.CLAIM:
-            claims.append(change)
-        return change.step is Step.CLAIM and len(claims) > 2
-
-    store = Faulty(open_queue("vsqs", tmp_path).store, fails)
-    async with StoreQueue(store, clock=FakeClock()) as queue:
-        for entrypoint in ("first", "second", "second"):
-            await queue.enqueue(entrypoint, b"payload")
-        with pytest.raises((DeadlineExceededError, UnknownOutcomeError)):
-            await queue.apply_each(Dequeue("first"), Dequeue("second", batch_size=2), deadline=0.2)
-    state = await open_queue("vsqs", tmp_path).read_state()
-    assert [JobStatus.QUEUED] * 3 == [job.status for job in state.jobs]
 
 
 async def test_a_store_object_serves_only_the_last_queue_object_made_on_it(tmp_path):

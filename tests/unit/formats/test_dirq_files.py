@@ -194,48 +194,6 @@ def test_an_enqueue_that_waits_in_vain_for_the_journal_leaves_no_part(kind, tmp_
 
 
 @of_both_kinds
-async def test_a_scan_sees_each_claim_of_another_queue_object_also_after_its_end_and_before_its_line(
-    kind, tmp_path, root
-):
-    async with open_queue(kind, tmp_path) as queue, open_queue(kind, tmp_path) as other:
-        job = await queue.enqueue("work", b"1")
-
-        async def seen():
-            return await queue.find(job.id)
-
-        assert 0 == (await seen()).attempt
-        await other.nack((await other.dequeue())[0], charge=False)
-        assert 1 == (await seen()).attempt
-        lock(kind, root, job.id, START + 7)
-        assert 600 == (await seen()).claim_timeout, "a lock that is not in the journal is another program's"
-        journal_of(root, kind).write({job.id: State(token=(START + 7) * 10**9, timeout=5)}, EPOCH)
-        assert 5 == (await seen()).claim_timeout
-
-
-async def test_a_claim_made_between_the_listing_and_the_look_at_an_element_is_seen_after_its_end(
-    tmp_path, root, monkeypatch
-):
-    scandir, races = os.scandir, [START + 7]
-
-    async with open_queue("simple", tmp_path) as queue:
-        job = await queue.enqueue("work", b"1")
-
-        def listed(path):
-            entries = list(scandir(path))
-            if races:
-                lock("simple", root, job.id, races.pop())
-            return entries
-
-        monkeypatch.setattr(os, "scandir", listed)
-        await queue.find(job.id)
-        assert [] == races
-        journal_of(root, "simple").write({job.id: State(attempt=1)}, EPOCH)
-        unlock("simple", root, job.id)
-        [seen] = (await queue.read_state()).jobs
-        assert 1 == seen.attempt
-
-
-@of_both_kinds
 @pytest.mark.parametrize("dead", [False, True])
 async def test_an_element_that_another_program_locks_while_it_moves_goes_back(kind, dead, root):
     def take(path, new):
@@ -273,21 +231,6 @@ async def test_a_moved_element_replaces_no_element_of_another_program(kind, root
         assert {b"ours": {"whose": "ours"}, b"theirs": {}} == {job.payload: dict(job.headers) for job in jobs}
         assert [] == await queue.ack_many(jobs)
         assert [] == [name for name, content in tree(root).items() if content is not None]
-
-
-@of_both_kinds
-async def test_two_queues_at_the_same_time_of_the_clock_mix_up_no_names_and_no_states(kind, tmp_path):
-    async with open_queue(kind, tmp_path) as queue, open_queue(kind, tmp_path) as other:
-        turns = [(number, each) for number in range(4) for each in (queue, other)]
-        for number, each in turns:
-            await each.enqueue(f"work-{number}", b"%d" % number, headers={"n": str(number)})
-        for number, each in turns:
-            await each.nack((await each.dequeue(f"work-{number}"))[0], error=str(number))
-        jobs = (await queue.read_state()).jobs
-        assert 8 == len({job.id for job in jobs})
-        for job in jobs:
-            text = job.payload.decode()
-            assert (f"work-{text}", {"n": text}, text) == (job.entrypoint, job.headers, job.error)
 
 
 @of_both_kinds
@@ -389,20 +332,3 @@ async def test_leftovers_of_killed_programs_are_removed_and_nothing_else(kind, t
     assert states - {ids[2]} == journal_of(root, kind).states.keys()
     assert all((root / name).exists() for name in ours)
     assert [] == [name for name in os.listdir(root / ".jqueue") if not name.startswith(("dead-", "journal"))]
-
-
-@of_both_kinds
-async def test_leftovers_are_removed_by_a_queue_that_only_adds_although_another_program_removed_a_folder(
-    kind, tmp_path, root
-):
-    clock = FakeClock(datetime.now(UTC))
-    async with open_queue(kind, tmp_path, clock) as queue:
-        await queue.enqueue("work", b"1")
-        for folder in range(3):
-            add(kind, root, f"{folder:08x}/{START:08x}00000{folder}", b"")
-        await queue.read_state()
-        shutil.rmtree(root / "00000000")
-        add(kind, root, ".jqueue/new-00000000-00000000000000", b"")
-        clock.advance(400)
-        await queue.enqueue("work", b"2")
-        assert [] == list(root.glob(".jqueue/new-*"))

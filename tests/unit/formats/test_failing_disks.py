@@ -202,25 +202,6 @@ async def test_a_message_is_not_confirmed_before_it_is_on_the_disk(form, tmp_pat
         assert [b"1", b"2"] == [job.payload for job in (await queue.read_state()).jobs]
 
 
-async def test_a_message_that_another_program_finishes_before_a_failed_flush_is_not_added_again(tmp_path, monkeypatch):
-    async with open_queue("vsqs", tmp_path) as queue:
-        await queue.enqueue("work", b"1")
-        folder, flush = tmp_path / "queue", os.fsync
-        place, ready = os.stat(folder), {path for path in folder.iterdir() if path.is_file()}
-
-        def fail(descriptor):
-            if os.path.samestat(place, os.fstat(descriptor)) and ready:
-                [added] = {path for path in folder.iterdir() if path.is_file()} - ready
-                added.unlink()
-                ready.clear()
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            flush(descriptor)
-
-        monkeypatch.setattr(os, "fsync", fail)
-        await queue.enqueue("work", b"2")
-        assert [b"1"] == [job.payload for job in (await queue.read_state()).jobs]
-
-
 @in_each_format
 async def test_no_answer_comes_before_its_change_is_flushed(form, tmp_path, monkeypatch):
     """Each file that other programs see has been flushed when the enqueues return, and so has its folder."""

@@ -2,18 +2,15 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from itertools import cycle
 
 import pytest
 
-from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.formats import journal
 from jqueue.formats.journal import State
-from jqueue.formats.port import Change
-from jqueue.runtime.posix_files import write_all
 from jqueue.testing.virtual_time import EPOCH
-from tests.unit.formats.places import JOURNALS, in_each_format, journal_of, open_queue
+from tests.unit.formats.places import JOURNALS, journal_of
 
 JOURNAL = JOURNALS["vsqs"]
 ONCE, TWICE = State(attempt=1), State(attempt=2)
@@ -61,18 +58,6 @@ def test_states_of_a_journal_that_was_removed_are_written_again(tmp_path):
     assert {"a": ONCE, "b": TWICE} == journal_of(tmp_path).states
 
 
-def test_a_journal_that_was_put_back_to_an_older_state_is_read_again(tmp_path):
-    journal.COMPACT_BYTES = 10**6
-    ours = journal_of(tmp_path)
-    ours.write({"a": ONCE}, EPOCH)
-    before = (tmp_path / JOURNAL).read_bytes()
-    ours.write({"a": TWICE, "b": ONCE}, EPOCH)
-    (tmp_path / JOURNAL).write_bytes(before)
-    assert (ONCE, State()) == (ours.state("a"), ours.state("b"))
-    ours.write({"c": ONCE}, EPOCH)
-    assert {"a": ONCE, "c": ONCE} == ours.states == journal_of(tmp_path).states
-
-
 def test_a_job_that_another_program_has_renamed_keeps_its_state(tmp_path):
     ours = journal_of(tmp_path)
     ours.write({"job": ONCE}, EPOCH)
@@ -103,29 +88,6 @@ def test_an_ack_that_replaces_the_journal_is_the_last_one_in_it(tmp_path):
         (tmp_path / JOURNAL).unlink()
         ours.write(changes, EPOCH)
     assert {*acked[1:], "oldest job", "another"} == journal_of(tmp_path).states.keys()
-
-
-def test_times_of_later_centuries_can_be_read_back(tmp_path):
-    state = State(created=int(1e16), token=int(datetime(2250, 1, 1, tzinfo=UTC).timestamp()) * 10**9)
-    journal_of(tmp_path).write({"a": state}, EPOCH)
-    assert {"a": state} == journal_of(tmp_path).states
-
-
-@in_each_format
-def test_a_job_from_before_1970_costs_no_job_of_its_batch_a_field(form, tmp_path):
-    store, now = open_queue(form, tmp_path).store, datetime.now(UTC)
-
-    def job(number, created):
-        status = JobStatus.QUEUED
-        return JobRecord(f"id-{number}", "mail", b"", status, number, created, attempt=2, max_attempts=7)
-
-    for numbers in ([1], [2, 3, 4]):
-        jobs = [job(number, datetime(1960, 1, 1, tzinfo=UTC) if number == 3 else now) for number in numbers]
-        store.carry_out([Change(None, job, "", is_transfer=True) for job in jobs], now)
-    found = [(job.id, job.entrypoint, job.attempt, job.max_attempts) for job, _ in store.scan(now)]
-    assert [(f"id-{number}", "mail", 2, 7) for number in (1, 2, 3, 4)] == found
-    other = open_queue(form, tmp_path).store.scan(now)
-    assert found == [(job.id, job.entrypoint, job.attempt, job.max_attempts) for job, _ in other]
 
 
 LINES = [
@@ -167,24 +129,6 @@ def test_a_line_that_was_cut_does_not_count_and_harms_no_other_one(tmp_path):
         journal_of(tmp_path).write({"c": ONCE}, EPOCH)
         assert ONCE == reader.state("c")
         assert {"a": ONCE, "c": ONCE} == reader.states == journal_of(tmp_path).states
-
-
-def test_a_line_that_is_written_without_the_lock_is_read(tmp_path, monkeypatch):
-    """The file of the lock may be removed at any moment, and then excludes no writer."""
-    journal.COMPACT_BYTES = 10**6
-    ours, other = journal_of(tmp_path), journal_of(tmp_path)
-    ours.write({"a": ONCE}, EPOCH)
-    names = ["b", "c"]
-
-    def beside(descriptor, line):
-        if names:
-            other.append({names.pop(): TWICE}, EPOCH)
-        write_all(descriptor, line)
-
-    monkeypatch.setattr(journal, "write_all", beside)
-    ours.write({"a": State(attempt=3)}, EPOCH)
-    states = {"a": State(attempt=3), "b": TWICE, "c": TWICE}
-    assert states == {key: ours.state(key) for key in states}
 
 
 def test_a_journal_is_for_the_users_of_the_queue(tmp_path):

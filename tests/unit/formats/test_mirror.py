@@ -1,7 +1,6 @@
 """A queue on a store of jobs keeps a mirror, and never answers from one that is out of date."""
 
 import asyncio
-import threading
 
 from jqueue.domain.errors import ClaimLostError
 from jqueue.formats.queue import StoreQueue
@@ -53,42 +52,6 @@ async def test_a_claim_waits_for_a_read_unless_the_last_one_is_younger_than_ten_
             clock.moved += seconds
             await turn(queue)
             assert scans == store.scans
-
-
-async def test_the_wait_of_a_read_for_its_turn_does_not_count_as_time_that_the_read_took(tmp_path):
-    entered, leave = threading.Event(), threading.Event()
-
-    class SeenClock(StandingClock):
-        looks = 0
-
-        def monotonic(self):
-            self.looks += 1
-            return self.moved
-
-    class SlowView(SlowStore):
-        def payloads(self, jobs):
-            entered.set()
-            assert leave.wait(60)
-            self._clock.moved += 1000
-            return self._store.payloads(jobs)
-
-    clock = SeenClock()
-    store = SlowView(open_queue("simple", tmp_path).store, clock)
-    async with StoreQueue(store, clock=clock) as queue:
-        await queue.enqueue("work", b"payload")
-        await turn(queue)
-        viewing = asyncio.create_task(queue.view())
-        await asyncio.to_thread(entered.wait)
-        clock.moved, clock.looks = 1000, 0
-        claiming = asyncio.create_task(turn(queue))
-        while not clock.looks:  # once the claim has found that it needs a read, it waits for the view
-            await asyncio.sleep(0)
-        leave.set()
-        await asyncio.gather(viewing, claiming)
-        clock.moved += 50
-        scans = store.scans
-        await turn(queue)
-        assert scans + 1 == store.scans
 
 
 async def test_a_claim_of_another_queue_object_is_known_once_it_is_needed(tmp_path):

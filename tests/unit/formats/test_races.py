@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -41,55 +40,6 @@ async def test_of_two_queues_that_race_for_an_element_of_dirq_one_gets_it(kind, 
     [job] = claimed
     await winner.ack(job)
     assert () == (await winner.read_state()).jobs
-
-
-async def test_a_batch_that_lost_a_job_is_handed_back_if_its_caller_leaves_before_it_is_filled_up(tmp_path):
-    other, loop = open_queue("simple", tmp_path), asyncio.get_running_loop()
-    for _ in range(2):
-        await other.enqueue("work", b"payload")
-
-    def race():
-        with ThreadPoolExecutor(1) as thread:
-            thread.submit(asyncio.run, open_queue("simple", tmp_path).dequeue()).result()
-
-    class Left(Raced):
-        scans = 0
-
-        def scan(self, now):
-            self.scans += 1
-            if self.scans == 2:
-                left = threading.Event()
-                loop.call_soon_threadsafe(calling.cancel)
-                loop.call_soon_threadsafe(left.set)
-                assert left.wait(60)
-                raise OSError("the disk is away for a moment")
-            return self._store.scan(now)
-
-    async with StoreQueue(Left(open_queue("simple", tmp_path).store, race)) as queue:
-        calling = asyncio.create_task(queue.dequeue(batch_size=3))
-        with pytest.raises(asyncio.CancelledError):
-            await calling
-    assert 1 == (await other.stats()).ready
-
-
-async def test_of_two_views_at_once_the_older_has_no_etag_of_the_newer(tmp_path):
-    other, scans = open_queue("elements", tmp_path), []
-
-    class Scanned(Raced):
-        def scan(self, now):
-            scans.append(now)
-            if len(scans) == 2:
-                self._race()
-            return self._store.scan(now)
-
-    def race():
-        asyncio.run(other.enqueue("work", b"payload"))
-
-    async with StoreQueue(Scanned(open_queue("elements", tmp_path).store, race)) as queue:
-        older, newer = await asyncio.gather(queue.view(), queue.view())
-        assert [0, 1] == [len(each.records) for each in (older, newer)]
-        assert older.header.version < newer.header.version
-        assert 1 == len((await queue.view(older)).records)
 
 
 def appended(path):

@@ -4,19 +4,17 @@ import asyncio
 import errno
 import os
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jqueue import ClaimLostError, JobStatus, StorageError
-from jqueue.formats.journal import Journal
 from jqueue.formats.queue import StoreQueue
 from jqueue.formats.textqueue import records
 from jqueue.formats.textqueue.store import TextQueueFile
 from jqueue.testing.virtual_time import VirtualClock
-from tests.unit.formats.places import StandingClock, open_queue
+from tests.unit.formats.places import StandingClock
 from tests.virtual_world import in_virtual_time
 
 
@@ -182,25 +180,6 @@ async def test_a_message_queued_again_by_hand_is_claimed_by_a_new_attempt(path):
             await queue.nack(a)
 
 
-async def test_a_mark_that_ended_a_claim_is_remembered_when_it_is_undone(path):
-    path.write_bytes(b"-a\n-b\n-c\n")
-    async with queue_on(path) as queue, queue_on(path) as other:
-        await queue.dequeue(batch_size=3)
-        path.write_bytes(b"=a\n!b\n#c\n")
-        await other.stats()
-        path.write_bytes(b"-a\n-b\n-c\n")
-        assert [2, 2, 2] == [job.attempt for job in await queue.dequeue(batch_size=3)]
-
-
-async def test_the_ids_of_copied_messages_are_those_that_a_new_queue_object_finds(path):
-    path.write_bytes(b'#jq {"id":"x"}\n-a\n\n' * 2)
-    async with queue_on(path, clock=StandingClock()) as queue:
-        await queue.cancel("x")
-        await queue.enqueue("work", b"b", job_id="b")
-        assert [("x", b"a"), ("b", b"b")] == await messages(path)
-        assert ["x", "b"] == [job.id for job in await queue.dequeue(batch_size=9)]
-
-
 async def test_a_claim_is_on_the_disk_before_it_is_answered(path, journal, monkeypatch):
     path.write_bytes(b"-a\n-b\n")
     flushed, flush = [], os.fsync
@@ -360,36 +339,3 @@ async def test_a_truncated_line_of_the_journal_does_not_damage_the_next(path, jo
             [b] = await queue.dequeue()
             assert (b"b", 1) == (b.payload, b.attempt)
             assert {a.claim, b.claim} == {job.claim for job in (await other.read_state()).jobs}
-
-
-async def test_an_append_behind_a_torn_message_that_changes_just_then_is_done_again(tmp_path, monkeypatch):
-    torn = b'#jq {"id":"torn","ep":"work","t":1,"n":50}\n-torn\n'
-    async with open_queue("text", tmp_path) as queue:
-        (tmp_path / "queue").write_bytes(torn)
-        await queue.stats()
-        real, changes = os.pread, [b"-edit\n"]  # another program changes it, and then back
-
-        def changed(descriptor, length, offset):
-            return changes.pop() if changes and length == len(b"-torn\n") else real(descriptor, length, offset)
-
-        monkeypatch.setattr(os, "pread", changed)
-        await queue.enqueue("work", b"next")
-        assert [] == changes
-        [job] = await queue.dequeue(batch_size=2)
-        assert b"next" == job.payload
-
-
-async def test_old_states_of_messages_that_another_program_has_marked_are_dropped(path, queue, journal, monkeypatch):
-    monkeypatch.setattr("jqueue.formats.journal.COMPACT_BYTES", 0)
-    monkeypatch.setattr("jqueue.formats.journal.ABANDONED", timedelta(0))
-    path.write_bytes(b"-a\n-b\n")
-    a, b = await queue.dequeue(batch_size=2)
-    await queue.nack(a)
-    await queue.nack(b)
-    path.write_bytes(b"=a\n-b\n")
-    for _ in range(9):
-        await queue.nack((await queue.dequeue())[0], charge=False)
-    states = Journal(str(journal), str(path), set)
-    states.read()
-    assert [b.id] == list(states.states)
-    assert 11 == (await queue.dequeue())[0].attempt

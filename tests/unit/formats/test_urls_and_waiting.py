@@ -1,7 +1,6 @@
 """The URLs of the older formats, and what wakes a call that waits on one."""
 
 import asyncio
-import itertools
 import shutil
 import threading
 from datetime import timedelta
@@ -12,7 +11,6 @@ import pytest
 from jqueue import StorageError, connect
 from jqueue.core import call_queue
 from jqueue.domain.errors import InvalidURLError
-from jqueue.runtime.file_events import FileEvents
 from jqueue.runtime.system import SystemClock
 from jqueue.testing.virtual_time import VirtualClock
 from tests.unit.formats.places import FORMATS, filled, in_each_format, open_queue
@@ -125,28 +123,3 @@ async def test_the_watch_of_a_folder_ends_with_the_last_call_that_waits(tmp_path
         assert ([], []) == tuple(answers)
         await asyncio.sleep(60)
         assert [120] == ended
-
-
-def test_an_idle_watch_wakes_seldom_and_still_tells_of_a_change(tmp_path):
-    if not FileEvents.available():
-        pytest.skip("needs watchfiles")
-    looks, told = itertools.count(), threading.Semaphore(0)
-
-    class Counting(FileEvents):
-        def is_set(self):
-            next(looks)
-            return super().is_set()
-
-    events = Counting(lambda: [tmp_path], told.release, quick=100)
-    events.start()
-    try:
-        for _ in range(2):  # it has begun; it is idle
-            assert told.acquire(timeout=60)
-        before = next(looks)
-        assert not told.acquire(timeout=1)
-        assert next(looks) - before <= 25
-        (tmp_path / "job").touch()
-        assert told.acquire(timeout=60)
-    finally:
-        events.end()
-        events.join()

@@ -1,19 +1,16 @@
 """A folder of vsqs as a queue: its messages, their names, and the files that are never touched."""
 
-import asyncio
 import os
 import shutil
-from datetime import UTC, datetime
 
 import pytest
 
 from jqueue import ClaimLostError, JobStatus, JQueueError
 from jqueue.domain.errors import BlobMissingError
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.formats import journal
 from jqueue.formats.journal import Journal
 from jqueue.testing.fake_clock import FakeClock
-from tests.unit.formats.places import filled, journal_of, names
+from tests.unit.formats.places import filled, names
 from tests.unit.formats.places import open_vsqs as queue_on
 
 NOW = 1_767_225_600_000_000
@@ -145,33 +142,6 @@ async def test_a_claim_that_another_program_took_over_cannot_be_ended(tmp_path):
     assert [f"5.{2 * NOW}"] == names(tmp_path)
 
 
-async def test_no_two_claims_of_a_message_have_the_same_name(tmp_path):
-    clock = FakeClock()
-    queue, other = queue_on(filled(tmp_path, {"5": b""}), clock), queue_on(tmp_path, clock)
-    [job] = await queue.dequeue(claim_timeout=10)
-    first = names(tmp_path)
-    await other.read_state()
-    await queue.nack(job, charge=False)
-    [again] = await other.dequeue(claim_timeout=10)
-    assert first != names(tmp_path)
-    with pytest.raises(ClaimLostError):
-        await queue.ack(job)
-    await other.ack(again)
-
-
-async def test_a_claim_after_a_heartbeat_has_a_name_of_its_own(tmp_path):
-    clock = FakeClock()
-    queue, other = queue_on(filled(tmp_path, {"5": b""}), clock), queue_on(tmp_path, clock)
-    [job] = await queue.dequeue(claim_timeout=10)
-    clock.advance(1)
-    await queue.heartbeat(job)
-    await other.nack(job, charge=False)
-    [again] = await other.dequeue(claim_timeout=10)
-    with pytest.raises(ClaimLostError):
-        await queue.ack(job)
-    await other.ack(again)
-
-
 async def test_a_claim_that_is_seen_before_its_line_in_the_journal_is_read_again(tmp_path, monkeypatch):
     clock = FakeClock()
     queue, other = queue_on(filled(tmp_path, {"5": b""}), clock), queue_on(tmp_path, clock)
@@ -210,28 +180,6 @@ async def test_a_folder_that_has_disappeared_is_not_made_again_by_the_end_of_a_c
     assert not (tmp_path / "queue").exists()
 
 
-async def test_old_states_of_messages_that_vsqs_has_removed_are_dropped(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "COMPACT_BYTES", 0)
-    clock = FakeClock()
-    queue = queue_on(tmp_path, clock)
-    for number in range(3):
-        await queue.enqueue("work", b"", headers={"n": str(number)})
-    await queue.nack((await queue.dequeue(batch_size=2))[1], dead=True)
-    (tmp_path / str(NOW + 2)).unlink()
-    clock.advance(3600)
-    later = NOW + 3_600_000_000
-    for _ in range(5):
-        await queue.enqueue("work", b"", delay=60)
-    expected = {str(number) for number in (NOW, NOW + 1, *range(later, later + 5))}
-    assert expected | {str(NOW + 2)} == journal_of(tmp_path).states.keys(), "a young one may belong to a new message"
-    clock.advance(1)
-    for _ in range(25):
-        await queue.enqueue("work", b"", delay=60)
-    assert str(NOW + 2) not in journal_of(tmp_path).states
-    assert expected <= journal_of(tmp_path).states.keys()
-    assert {"0", "1"} <= {(job.headers or {}).get("n") for job in (await queue.read_state()).jobs}
-
-
 async def test_a_message_whose_claim_cannot_be_noted_stays_ready(tmp_path):
     (tmp_path / ".jqueue-journal.lock").mkdir()
     async with queue_on(filled(tmp_path, {"5": b""})) as queue:
@@ -245,25 +193,6 @@ async def test_a_message_that_cannot_be_read_holds_up_no_other_one(tmp_path):
     queue = queue_on(filled(tmp_path, {"5": b"secret", "6": b"payload"}))
     (tmp_path / "5").chmod(0)
     assert [b"payload"] == [job.payload for job in await queue.dequeue(batch_size=9)]
-
-
-async def test_a_message_that_can_be_read_by_now_is_served(tmp_path, monkeypatch):
-    clock = FakeClock()
-    queue = queue_on(filled(tmp_path, {"5": b"payload"}), clock)
-    with monkeypatch.context() as unreadable:
-        unreadable.setattr(os, "access", lambda path, mode: False)
-        for _ in range(3):
-            assert [] == await queue.dequeue()
-            clock.advance(60)
-    [job] = await queue.dequeue()
-    assert b"payload" == job.payload
-
-
-async def test_a_job_put_off_until_before_1970_is_ready_and_harms_no_other_call(tmp_path):
-    queue = queue_on(tmp_path)
-    calls = (queue.enqueue("mail", b"1"), queue.enqueue("mail", b"2", run_at=datetime(1960, 1, 1, tzinfo=UTC)))
-    await asyncio.gather(*calls)
-    assert [b"1", b"2"] == [job.payload for job in await queue_on(tmp_path).dequeue(batch_size=9)]
 
 
 async def test_a_new_message_of_the_number_of_a_finished_one_has_no_attempts(tmp_path):
