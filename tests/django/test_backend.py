@@ -35,7 +35,6 @@ from jqueue.django.api import (
 from jqueue.django.backend import JQueueBackend
 from jqueue.django.worker import worker_of
 from jqueue.runtime import file_lock
-from jqueue.worker import Context
 from tests.worker.scenes import LONG, SECRET, NoThreads
 
 try:
@@ -197,14 +196,6 @@ def retry_now(site, result):
 
 
 # Enqueueing
-
-
-def test_the_backend_supports_all_that_django_can_ask_for(site):
-    backend = task_backends["default"]
-    assert backend.supports_defer
-    assert backend.supports_async_task
-    assert backend.supports_get_result
-    assert backend.supports_priority
 
 
 def test_an_enqueued_task_is_ready_and_in_the_queue_and_its_signal_is_sent(site, signals):
@@ -377,27 +368,6 @@ def test_a_task_whose_return_value_cannot_be_kept_is_successful_without_it_and_a
     assert "a result must be JSON" in warning
 
 
-@pytest.mark.parametrize("outlasting", [outlive, aoutlive])
-def test_a_task_that_outlives_its_timeout_has_only_failed(site, signals, outlasting, monkeypatch):
-    stop = Context.stop
-
-    def stop_and_let_go(ctx):
-        stop(ctx)
-        let_go.set()
-
-    monkeypatch.setattr(Context, "stop", stop_and_let_go)
-    outlasting.enqueue()
-    assert 1 == site.work()
-    assert [FAILED] == [status for name, _, status in signals if name == "finished"]
-
-
-def test_tasks_run_by_priority_the_largest_first_and_then_in_their_order(site):
-    for priority in (-100, 0, 100, 0):
-        send.using(priority=priority).enqueue(priority, len(calls))
-    site.work(concurrency=1)
-    assert [100, 0, 0, -100] == [args[0] for args, _, _ in calls]
-
-
 def test_a_task_runs_although_an_operator_gave_it_a_priority_and_the_settings_no_longer_have_its_queue(site):
     with site.settings(queues=["a:b"]):
         result = send.using(queue_name="a:b").enqueue()
@@ -452,14 +422,6 @@ def test_an_async_task_keeps_its_connection_to_the_database_while_another_one_en
     assert 0 == site.work(concurrency=2)
     result.refresh()
     assert [1] == result.return_value
-
-
-def test_large_arguments_and_results_are_kept_whole(site):
-    text = "é" * 1_000_000
-    result = send.enqueue(text)
-    site.work()
-    result.refresh()
-    assert ([text], [text, {}]) == (result.args, result.return_value)
 
 
 def test_a_task_has_options_of_its_own_before_those_of_the_backend(site):
@@ -576,13 +538,6 @@ def test_attempts_that_the_queue_no_longer_remembers_are_counted(site):
 # The command in a program that goes on after it
 
 
-@task
-async def linger():
-    while True:
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-
-
 def test_a_program_keeps_its_signals_when_it_has_called_the_command_in_any_thread(site):
     numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
     before = [signal.getsignal(number) for number in numbers]
@@ -590,13 +545,6 @@ def test_a_program_keeps_its_signals_when_it_has_called_the_command_in_any_threa
         assert 0 == threads.submit(site.work).result()
     assert 0 == site.work()
     assert before == [signal.getsignal(number) for number in numbers]
-
-
-@pytest.mark.wide
-def test_a_program_goes_on_when_a_task_does_not_stop(site):
-    with site.settings(timeout=0.01):
-        linger.enqueue()
-        assert 1 == site.work(concurrency=1)
 
 
 def test_a_queue_that_cannot_be_used_is_an_error_of_the_command(site):

@@ -10,9 +10,7 @@ from jqueue import (
     ClaimLostError,
     DirectQueue,
     InMemoryStorage,
-    InvalidJobError,
     UnknownOutcomeError,
-    connect,
     migrate,
 )
 from jqueue.core import migration
@@ -242,12 +240,3 @@ async def test_steps_move_with_their_job_and_one_whose_result_is_in_an_object_ke
     [job] = await dest.dequeue("work")
     assert (there.id, "x" * 9) == (job.id, job.steps[0].result)
     assert "steps" in (await dest.read_state()).critical
-
-
-async def test_a_move_of_a_queue_to_itself_is_refused(tmp_path):
-    file = open_at(tmp_path, "file", "one")
-    await file.enqueue("work", b"")
-    for other in (f"{tmp_path}/../{tmp_path.name}/one.json", f"file://{tmp_path}/one.json"):
-        with pytest.raises(InvalidJobError, match="are the same queue"):
-            await migrate(file, connect(other))
-    assert 1 == len(await jobs_of(file))

@@ -160,17 +160,6 @@ async def test_all_jobs_that_match_are_changed_a_thousand_in_a_commit_even_behin
     assert (1250, before + 3) == (cancelled.values["done"], await version(queue))
 
 
-async def test_a_job_that_cannot_be_queued_again_is_counted_with_the_reason(queue, app):
-    await queue.enqueue("mail", b"", unique_key="bob", max_attempts=1)
-    [claimed] = await queue.dequeue("mail")
-    await queue.nack(claimed, dead=True)
-    await queue.enqueue("mail", b"", unique_key="bob")
-    body = {"query": {"state": "dead"}, "seen_at": (await get(app, "/api/dead")).values["now"] + 1}
-    answer = (await act(app, "redrive", body)).values
-    assert (0, 1) == (answer["done"], answer["refused"])
-    assert "bob" in answer["why"]
-
-
 async def test_an_action_on_all_that_match_never_reaches_jobs_of_other_states(queue, app):
     dead = await kill(queue)
     await queue.enqueue("mail", b"")
@@ -273,20 +262,6 @@ OPEN = {"paused": False, **dict.fromkeys(("max_running", "rate", "per", "key_rat
 async def rules(queue):
     found = (await queue.read_state()).entrypoints.get("mail")
     return None if found is None else (found.paused, found.max_running, found.rate, found.per)
-
-
-async def test_jobs_are_cancelled_by_filters_except_those_that_changed_or_came_since(queue, other, app):
-    ids = [(await queue.enqueue("mail", b"", priority=number)).id for number in range(3)]
-    others = [(await queue.enqueue("resize", b"")).id, (await queue.enqueue("mail", b"", delay=60)).id]
-    later = await queue.enqueue("mail", b"")
-    seen_at = later.created_at.timestamp() - 0.000_001
-    [claimed] = await other.dequeue("mail")
-    before = await version(queue)
-    body = {"query": {"entrypoint": "mail", "state": "ready"}, "seen_at": seen_at}
-    answer = await act(app, "cancel", body)
-    assert ({"done": 2, **DONE}, before + 1) == (answer.values, await version(queue))
-    assert claimed.id == ids[0]
-    assert {claimed.id, later.id, *others} == {job.id for job in (await queue.read_state()).jobs}
 
 
 async def test_a_wrong_argument_is_refused_in_one_sentence(queue, app):

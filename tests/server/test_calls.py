@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import time
 import tracemalloc
 from base64 import b64encode
 from hashlib import sha256
@@ -18,11 +17,11 @@ from jqueue.domain.job import Claim as JobClaim
 from jqueue.domain.models import job_of
 from jqueue.domain.operations.codec import AllOrNothing, ClientBatch, Guarded, decode_result, error_of
 from jqueue.domain.operations.dequeue import Dequeue
-from jqueue.domain.operations.ends import Ack, HandBackCalls, Nack
+from jqueue.domain.operations.ends import Ack, HandBackCalls
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.lookups import Find, Peek
 from jqueue.domain.operations.operator import Cancel
-from jqueue.domain.operations.rules import SetLimits, SetSchedule
+from jqueue.domain.operations.rules import SetSchedule
 from jqueue.ports.sharing import client_name
 from jqueue.server.access import Role, TokenFile
 from tests.server.served import TOKENS, name_of, serving, token_file
@@ -95,17 +94,6 @@ async def test_a_stop_ends_the_wait_of_a_dequeue(broker):
     while not waiting.done():
         await broker.call(encode(Stop(client="c1", call="c1/1")), Role.WORKER)
     assert b"[[[]]]" in (await waiting).body
-
-
-async def test_a_client_that_goes_away_leaves_no_claim(broker, other):
-    message = encode(Claim(client="c1", operation=Dequeue(call="c1/1", claim_timeout=60.0), seconds=5.0, wait=30.0))
-    message = message.replace(b"c1", name_of(Role.WORKER).encode())
-    headers = {"Authorization": f"Bearer {TOKENS[Role.WORKER]}", "Content-Type": "application/json"}
-    async with broker.session.post(f"{broker.url}/v1/calls", data=message, headers=headers) as response:
-        await response.content.readexactly(1)
-    await other.enqueue("mail", job_id="one")
-    [job] = await other.dequeue(wait=5)
-    assert ("one", 1) == (job.id, job.tries)
 
 
 async def test_sigterm_answers_what_waits_and_refuses_what_comes(path, tmp_path):
@@ -249,28 +237,11 @@ async def test_a_batch_without_operations_is_refused_and_commits_nothing(broker,
     assert not path.exists()
 
 
-@pytest.mark.parametrize(
-    "wrong", [SetLimits("mail", rate=1, per=0), Nack(JobClaim("a", 1), -1.0), Dequeue(())], ids=str
-)
-async def test_a_value_that_would_harm_the_queue_is_refused_before_the_commit(broker, wrong):
-    assert (422, "InvalidJobError") == (await broker.call(batch(wrong), Role.OPERATOR)).problem
-
-
 async def test_one_service_answers_for_a_queue_on_any_storage():
     async with BrokerQueue(TwoMethods()) as queue, serving(queue) as served:
         assert queue.service() is queue.service()
         [job] = await results(served, batch(add("one")), add("one"), role=Role.OPERATOR)
         assert "one" == job.id
-
-
-async def test_a_small_answer_is_sent_at_once(broker):
-    """In two packets, the second one would wait for 40 ms, until the client's kernel has confirmed the first."""
-    seconds = []
-    for _ in range(40):
-        begun = time.perf_counter()
-        await broker.call(encode(Stop(client="c1", call="c1/1")), Role.WORKER)
-        seconds.append(time.perf_counter() - begun)
-    assert sorted(seconds)[10] < 0.03
 
 
 async def test_the_history_names_the_token_of_a_client_whatever_the_client_says(broker, other):

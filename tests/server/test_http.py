@@ -4,7 +4,6 @@ import asyncio
 import base64
 import hashlib
 import json
-import signal
 import socket
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
@@ -181,12 +180,6 @@ def test_every_error_of_the_queue_has_a_status():
         )  # fmt: skip
         assert status in PROBLEMS or kind is errors.JQueueError
         assert ("Retry-After" in problem.headers) is (status in (429, 503))
-
-
-async def test_an_unknown_outcome_and_a_full_queue_have_problems_of_their_own():
-    unknown = errors.UnknownOutcomeError("the answer was lost", job_ids=["one"])
-    assert (504, ["one"]) == ((problem := Problem.of(unknown)).status, list(problem.document["job_ids"]))
-    assert "5" == Problem.of(errors.QueueFullError("the queue is full")).headers["Retry-After"]
 
 
 async def test_a_queue_that_is_full_says_when_to_try_again(path):
@@ -442,13 +435,3 @@ async def test_a_client_that_does_not_read_its_answer_is_left(path):
                 while data := await asyncio.to_thread(client.recv, 1 << 20):
                     size += len(data)
             assert size < 8 << 20
-
-
-async def test_sigterm_answers_a_waiting_claim(path):
-    queue = BrokerQueue(LocalFileSystemStorage(path))
-    async with queue, serving(queue) as served:
-        waiting = asyncio.create_task(served.post("/v1/claims?wait=30", {}))
-        await asyncio.sleep(0.3)
-        signal.raise_signal(signal.SIGTERM)
-        assert (200, {"jobs": []}) == ((await waiting).status, (await waiting).values)
-        await served.running

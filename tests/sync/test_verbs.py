@@ -2,7 +2,6 @@
 
 import inspect
 import threading
-from datetime import date
 from typing import Any
 
 import pytest
@@ -24,11 +23,6 @@ from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.worker import Worker
 
 worker = Worker()
-
-
-@worker.handler("resize", priority=3, keep_result=60)
-async def resize(size: tuple[int, int]) -> date:
-    return date(*size, 1)
 
 
 @pytest.fixture
@@ -75,35 +69,6 @@ def test_the_life_of_jobs_is_driven_by_blocking_calls(queue):
     assert (view := queue.view()) is queue.view(view)
     with pytest.raises(InvalidJobError):
         queue.iterate_jobs("lost")
-
-
-def test_rules_schedules_and_the_history_are_set_and_read_by_blocking_calls(queue):
-    settings = queue.configure(dead_retention=60, history=3600)
-    assert (60, 3600) == (settings.dead_retention, settings.history)
-    queue.pause("work")
-    jobs = queue.enqueue_many(Enqueue("work", b"") for _ in range(250))
-    assert [] == queue.dequeue()
-    queue.resume("work")
-    queue.limit("work", running=1)
-    assert 1 == len(queue.dequeue(batch_size=2))
-    entry = queue.schedule("nightly", "0 3 * * *", "clean", timezone="Europe/Berlin")
-    assert ([entry], True, False) == (queue.schedules(), queue.unschedule("nightly"), queue.unschedule("nightly"))
-    events = list(queue.history())
-    assert len(events) > 250
-    assert jobs[7].id == next(queue.history(job_id=jobs[7].id)).job_id
-
-
-def test_a_handler_enqueues_and_returns_the_job_and_its_result_without_await(queue):
-    job = resize.using(queue, delay=0).enqueue_sync((2026, 7))
-    [claim] = queue.dequeue("resize")
-    assert (job.id, b'{"size":[2026,7]}', 3) == (claim.id, claim.payload, claim.priority)
-    queue.ack(claim, result="2026-07-01")
-    assert date(2026, 7, 1) == resize.using(queue).result_sync(job)
-    wrong: Any = (1, 2, 3)
-    with pytest.raises(InvalidJobError, match="the payload does not fit the handler"):
-        resize.using(queue).enqueue_sync(wrong)
-    with pytest.raises(ResultTimeoutError):
-        resize.using(queue).result_sync(resize.using(queue).enqueue_sync((1, 2)), timeout=0)
 
 
 def test_a_watch_yields_each_state_of_a_job_as_it_comes(queue):

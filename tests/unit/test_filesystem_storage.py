@@ -3,11 +3,8 @@
 import asyncio
 import os
 import stat
-import subprocess
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
@@ -16,8 +13,6 @@ from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import CASConflictError, StorageFatalError
 from jqueue.testing.storage_contract import count_up
 from tests.unit.file_faults import instead_of_fsync, names
-
-ROOT = Path(__file__).parents[2]
 
 
 async def test_folders_are_created_at_the_first_write_and_by_nothing_else(tmp_path):
@@ -239,20 +234,3 @@ async def test_a_child_forked_during_a_write_has_threads_of_its_own_and_does_not
         os.close(reading)
         os.waitpid(child, 0)
     assert (b"second", b"child") == (path.read_bytes(), path.with_name("other.json").read_bytes())
-
-
-def test_the_module_can_be_imported_on_windows():
-    code = """
-import os, sys
-sys.modules["fcntl"] = None
-for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_DIRECTORY", "geteuid", "fchown", "pread", "pwrite"):
-    delattr(os, name)
-from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
-from jqueue.domain.errors import StorageFatalError
-try:
-    LocalFileSystemStorage("queue.json")
-except StorageFatalError as error:
-    print(error)
-"""
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert "needs POSIX file locks" in done.stdout

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -176,32 +175,6 @@ async def test_no_error_of_a_dependency_costs_more_than_an_attempt_of_its_job(er
             job = await queue.enqueue(name, b"")
             assert RunReport(dead=1) == await worker.run(queue, drain=True)
             assert (await queue.read_state()).find(job.id).error.startswith(type(error).__name__)
-
-
-async def test_a_handler_is_not_begun_if_its_job_is_out_of_time_when_its_dependencies_are_made():
-    worker, begun = Worker(), list[str]()
-
-    async def on_its_way():
-        with suppress(asyncio.CancelledError):
-            await asyncio.sleep(60)
-
-    def late(ctx: Context):
-        while not ctx.is_cancelled:
-            time.sleep(0.001)
-
-    async def on_loop(*, it: Annotated[None, Depends(on_its_way)]) -> None:
-        begun.append("on_loop")
-
-    def in_thread(*, it: Annotated[None, Depends(late)]) -> None:
-        begun.append("in_thread")
-
-    for function in (on_loop, in_thread):
-        worker.handler(timeout=0.05, max_attempts=1)(function)
-    async with broker() as queue:
-        for name in worker.handlers:
-            await queue.enqueue(name, b"")
-        assert RunReport(dead=2) == await drained(worker, queue)
-    assert [] == begun
 
 
 async def test_a_batch_makes_its_dependencies_once_and_a_class_is_one_as_well():

@@ -375,21 +375,6 @@ async def test_a_claim_without_a_confirmed_heartbeat_for_its_timeout_is_lost():
     assert (True, [True, True]) == (30 <= time <= 50, flags)
 
 
-async def test_a_cancelled_job_is_removed_when_its_handler_has_ended():
-    worker, over = stubborn(timeout=None, claim_timeout=30, cancel_grace=5)
-    async with broker() as queue:
-        job = await queue.enqueue("work", b"")
-        async with working(worker, queue) as task:
-            await asyncio.sleep(1)
-            await queue.cancel(job.id, running=True)
-            await asyncio.sleep(60)
-            assert "in_progress" == (await only_job(queue)).status
-            over.set()
-            await asyncio.sleep(1)
-            assert () == (await queue.read_state()).jobs
-        assert RunReport(cancelled=1) == task.result()
-
-
 # The context, and what goes with the ack
 
 

@@ -3,15 +3,11 @@
 import dataclasses
 import logging
 import math
-from collections import deque
-from datetime import datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Annotated, Any, Literal, NamedTuple
-from zoneinfo import ZoneInfo
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import AliasChoices, AliasPath, BaseModel, Field, Json, computed_field, field_validator
-from pydantic_core import from_json, to_json
 
 from jqueue import DirectQueue, InMemoryStorage, InvalidJobError, Limits
 from jqueue.errors import ResultNotKeptError
@@ -73,18 +69,6 @@ class Outer(BaseModel):
     mails: list[Renamed]
 
 
-class Span(NamedTuple):
-    start: datetime
-    end: datetime | None
-
-
-class Shift(BaseModel):
-    spans: frozenset[Span]
-
-
-DAY = timedelta(days=1)
-
-
 class Strict(BaseModel):
     model_config = {"extra": "forbid"}
     word: str
@@ -126,18 +110,6 @@ async def there_and_back(annotation, value):
         job = await handler.using(queue).enqueue(value)
         assert RunReport(succeeded=1) == await drained(worker, queue)
         return got[0], await handler.using(queue).result(job)
-
-
-def lists_of(value):
-    """A value as JSON, with each list sorted, as the items of a set have no order."""
-    value = from_json(to_json(value))
-
-    def in_order(part):
-        if isinstance(part, dict):
-            return {key: in_order(each) for key, each in part.items()}
-        return sorted(map(in_order, part), key=repr) if isinstance(part, list) else part
-
-    return in_order(value)
 
 
 @pytest.mark.parametrize(
@@ -369,36 +341,6 @@ async def test_a_payload_that_its_handler_would_not_get_is_refused_by_its_place(
         handler.call(value)
     assert error in str(caught.value)
     assert SECRET not in f"{caught.value} {caught.value.__context__}"
-
-
-@pytest.mark.parametrize("day", [datetime(2026, 3, 29, 2, 30), datetime(2026, 10, 25, 2, 30)], ids=["spring", "autumn"])
-@pytest.mark.parametrize("fold", [0, 1])
-@pytest.mark.parametrize(
-    ("annotation", "value_at"),
-    [
-        (datetime, lambda at: at),
-        (dict[str, datetime], lambda at: {"at": at}),
-        (dict[datetime, int], lambda at: {at: 1, at + DAY: 2}),
-        (set[datetime], lambda at: {at, at + DAY, datetime.max.replace(tzinfo=timezone(-DAY / 2))}),
-        (deque[Span], lambda at: deque([Span(at, at + DAY)])),
-        (Shift, lambda at: Shift(spans=frozenset({Span(at, at + DAY), Span(at, None)}))),
-    ],
-    ids=["alone", "value", "key", "item of a set", "named tuple", "named tuple in a set in a model"],
-)
-async def test_times_in_the_hour_in_which_clocks_change_are_payloads_and_results_like_any_other(
-    day, fold, annotation, value_at
-):
-    value = value_at(day.replace(tzinfo=ZoneInfo("Europe/Berlin"), fold=fold))
-    assert lists_of(value) == lists_of((await there_and_back(annotation, value))[1])
-
-
-async def test_a_set_that_would_not_come_back_equal_is_refused_without_showing_its_items():
-    lossy: list[tuple[Any, Any]] = [(set[Any], {SECRET, (1,)}), (tuple[Any, ...], (SECRET, {1}))]
-    for annotation, value in lossy:
-        _, handler, _ = handling(annotation)
-        with pytest.raises(InvalidJobError) as caught:
-            handler.call(value)
-        assert SECRET not in f"{caught.value} {caught.value.__context__}"
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from jqueue import ClaimLostError, UnknownOutcomeError
+from jqueue import ClaimLostError
 from jqueue.domain.limits import Limits
 from jqueue.errors import StepError
 from jqueue.worker import BatchContext, Context, RunReport, Snooze, Worker
-from tests.worker.scenes import DEAD, FailingQueue, broker, drained, only_job, working
+from tests.worker.scenes import DEAD, broker, drained, only_job, working
 
 pytestmark = pytest.mark.virtual_time
 
@@ -224,22 +224,6 @@ async def test_a_lost_claim_stops_the_handler_and_its_step_is_not_recorded():
         await work.using(queue).enqueue()
         assert RunReport(succeeded=1, lost=1) == await drained(worker, queue)
     assert ["lost", 2, "again"] == seen
-
-
-async def test_a_step_is_recorded_when_the_store_answers_again_and_one_of_unknown_outcome_once():
-    worker, shop, fail = Worker(), Shop(), fails(1)
-
-    @worker.handler("work", retry=at_once_again)
-    async def work(ctx: Context) -> None:
-        await ctx.step("charge", shop.charge, 1)
-        await ctx.step("charge", shop.charge, 2)
-        fail()
-
-    async with broker(kind=FailingQueue) as queue:
-        await work.using(queue).enqueue()
-        queue.fail("apply_each", UnknownOutcomeError("the answer was lost"), times=2, after=True)
-        assert RunReport(succeeded=1, failed=1) == await drained(worker, queue)
-    assert {"charge 1": 1, "charge 2": 1} == shop.done
 
 
 async def test_steps_of_many_jobs_share_commits():
