@@ -120,14 +120,11 @@ class OnAServer:
         key = store.new_key()
 
         def open_one():
-            storage = store.open(key, timeout=60, **self.options(store))
+            storage = store.open(key, timeout=60)
             storage.listed_at_once = 2  # so that a listing takes several answers
             return storage
 
         return open_one
-
-    def options(self, store):
-        return {}
 
 
 def on(server):

@@ -23,7 +23,7 @@ import traceback
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email import message_from_bytes
 from email.message import Message
@@ -33,8 +33,6 @@ from typing import Any, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 import google_crc32c
-
-from tests.servers.gcs_signed_urls import SIGNATURE, is_signed
 
 CHUNK = 256 * 1024  # an unfinished resumable upload keeps a multiple of this
 _PARAMETER = re.compile(
@@ -51,7 +49,6 @@ _ROUTES = (  # method, path and kind
     ("GET", f"/download{_OBJECT}", "download"),
     ("DELETE", _OBJECT, "delete"),
     ("GET", f"{_BUCKET}/o", "list"),
-    ("GET", "/(?P<bucket>[^/]+)/(?P<name>.+)", "signed"),
 )
 
 
@@ -160,7 +157,7 @@ class GCSServer:
 
     `wording` is the wording of errors, "google" or "testbench".
 
-    `requests` counts the calls by method and kind: upload, resumable, abandon, download, signed, delete, list. A
+    `requests` counts the calls by method and kind: upload, resumable, abandon, download, delete, list. A
     resumable upload is one `("POST", "resumable")` and, for each chunk, one `("PUT", "resumable")`.
     """
 
@@ -254,7 +251,7 @@ class GCSServer:
             unknown = {name for name in params if not _PARAMETER.fullmatch(name)} | _HEADERS & {
                 *map(str.lower, headers)
             }
-            if unknown and SIGNATURE not in params:
+            if unknown:
                 raise invalid(f"This server does not know {', '.join(sorted(unknown))}.")
             call = Call(method, kind, **names, params=params, headers=headers, body=body)
             if call.bucket not in self._buckets:
@@ -319,13 +316,6 @@ class GCSServer:
         if first > last:
             return 416, b"The requested range cannot be satisfied.", {"Content-Range": f"bytes */{size}"}
         return 206, content[first : last + 1], headers | {"Content-Range": f"bytes {first}-{last}/{size}"}
-
-    def _signed(self, call: Call) -> Answer:
-        path = f"/{quote(call.bucket)}/{quote(call.name, safe='/~')}"
-        if not is_signed(path, call.headers["Host"], call.params, time.time()):
-            raise RefusalError(403, "forbidden", "Access denied.")
-        resource, content = self._find(replace(call, params={}))
-        return 200, content, {"Content-Type": resource["contentType"]}
 
     def _delete(self, call: Call) -> Answer:
         self._pace(call.bucket, call.name)

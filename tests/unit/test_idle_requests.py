@@ -206,7 +206,7 @@ async def refuse(message):
     raise LinkError("the broker is gone", sent=True)
 
 
-@pytest.mark.parametrize("way", ["store", "broker"])
+@pytest.mark.parametrize("way", ["store", pytest.param("broker", marks=pytest.mark.wide)])
 async def test_a_worker_that_was_idle_for_long_says_within_a_minute_that_the_queue_does_not_answer(way, caplog):
     caplog.set_level(logging.INFO, "jqueue.worker")
     memory = SharedMemory(clock=VirtualClock())

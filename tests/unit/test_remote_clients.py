@@ -238,6 +238,7 @@ loop.run_until_complete(storage.release())
 """
 
 
+@pytest.mark.wide
 def test_a_forked_child_opens_clients_of_its_own_and_never_closes_those_of_its_parent():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", FORKS], cwd=ROOT, capture_output=True, text=True)
     assert (0, "") == (done.returncode, done.stderr)
@@ -276,6 +277,7 @@ assert not late, late
 """
 
 
+@pytest.mark.wide
 def test_the_loops_thread_reads_no_model_and_imports_nothing():
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", OPENS], cwd=ROOT, capture_output=True, text=True)
     assert (0, "") == (done.returncode, done.stderr)

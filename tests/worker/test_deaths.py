@@ -205,44 +205,6 @@ async def test_a_function_without_async_is_called_in_a_thread_and_any_error_of_i
     assert f"): {type(error).__name__} at " in caplog.text
 
 
-@in_virtual_time
-async def test_a_cancellation_that_the_function_raises_itself_is_logged(caplog):
-    worker = Worker()
-
-    @worker.on_dead
-    async def tell(job):
-        lost = asyncio.ensure_future(asyncio.sleep(1))
-        lost.cancel()
-        await lost
-
-    worker.handler("work", max_attempts=1)(fail)
-    queue = direct()
-    await queue.enqueue("work", b"")
-    assert RunReport(dead=1) == await drained(worker, queue)
-    assert "): CancelledError" in caplog.text
-
-
-class Teller:
-    def __init__(self):
-        self.seen = []
-
-    async def __call__(self, job):
-        await asyncio.sleep(1)
-        self.seen.append(job.id)
-
-
-@pytest.mark.parametrize("hidden", [False, True])
-@in_virtual_time
-async def test_an_object_or_a_lambda_that_gives_a_coroutine_is_awaited(hidden):
-    worker, teller = Worker(), Teller()
-    worker.on_dead((lambda job: teller(job)) if hidden else teller)
-    worker.handler("work", max_attempts=1)(fail)
-    queue = direct()
-    job = await queue.enqueue("work", b"")
-    assert RunReport(dead=1) == await drained(worker, queue)
-    assert [job.id] == teller.seen
-
-
 @pytest.mark.parametrize(("seconds", "ended"), [(20, True), (1000, False)])
 @in_virtual_time
 async def test_a_worker_that_ends_waits_for_the_function_within_its_grace(seconds, ended, caplog):
