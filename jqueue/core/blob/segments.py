@@ -290,8 +290,9 @@ class SegmentLoader:
             number = min(MOST_CHUNKS, 2 * number or 1) if min(needed) <= last + 1 else 1
             following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(needed)]
             self._runs[name] = number, max([*needed, *following])
-        if several := sorted({*load.ahead, *needed, *following}):
-            load.chunks += await self._reader.chunks(name, segment, index, several)
+        several = sorted({*load.ahead, *needed, *following} - {chunk for chunk, _ in load.chunks})
+        for first in range(0, len(several), MOST_CHUNKS):  # another try goes on where this one was cut off
+            load.chunks += await self._reader.chunks(name, segment, index, several[first : first + MOST_CHUNKS])
 
     def _settle(self, name: str, load: _Load, rows: SegmentRows) -> None:
         """Add what was read of a segment, and note what could not be read."""

@@ -34,6 +34,9 @@ from jqueue.domain.turns import clock_of
 
 Claiming = TypeVar("Claiming", bound=Claims)
 
+CHUNKS_AHEAD = 64
+"""Largest number of chunks that a batch asks for at once: they are read within one deadline."""
+
 WorstPriority = Callable[[str], float | None]
 
 
@@ -313,7 +316,7 @@ class ClaimBatch(Claims, frozen=True):
         jobs: largest number of jobs.
         singles: largest number of jobs that are claimed one by one.
         ranges: largest number of ranges.
-        least: smallest number of jobs of a range. A range is tried again after as many single jobs.
+        least: smallest number of jobs of a range. A range is tried again after as many single jobs, then twice as many.
         rows: largest number of jobs of a range.
         alone: entrypoints whose jobs are claimed one by one.
         range_id: first part of the ids of the ranges; set when the operation is prepared.
@@ -358,7 +361,20 @@ class ClaimBatch(Claims, frozen=True):
         except RowsMissingError as error:
             missing = error.wanted
         rows = draft.jobs.rows
-        raise RowsMissingError({*missing, *rows.upcoming(rows.unloaded(self._names), self.jobs)})
+        ahead = {part for each in missing for part in self._singles_behind(each, draft)}
+        raise RowsMissingError({*missing, *ahead, *rows.upcoming(rows.unloaded(self._names), self.jobs)})
+
+    def _singles_behind(self, missing: Wanted, draft: Draft) -> list[Wanted]:
+        """Return the chunks behind a missing one, if its rows are claimed one by one: each load repeats the commit."""
+        rows, name = draft.jobs.rows, missing.segment
+        segment, index = rows.current(name), rows.indexes.get(name)
+        if segment is None or index is None or missing.chunk is None:
+            return []
+        first = missing.chunk * segment.chunk_rows
+        alone = segment.entrypoint in self.alone or _next_single(first, segment, index) < first + segment.chunk_rows
+        wanted = -(-min(self.jobs, self.singles) // segment.chunk_rows)
+        chunks = rows.next_chunks(name, min(CHUNKS_AHEAD, wanted)) if alone else []
+        return [Wanted(name, chunk) for chunk in chunks if chunk >= missing.chunk]
 
     @property
     def _names(self) -> tuple[str, ...] | None:
@@ -371,7 +387,7 @@ class ClaimBatch(Claims, frozen=True):
 
     def _claim(self, draft: Draft, now: datetime) -> list[JobRecord | RangeClaim]:
         found: list[JobRecord | RangeClaim] = []
-        left, singles, ranges = self.jobs, self.singles, self.ranges
+        left, singles, ranges, several = self.jobs, self.singles, self.ranges, self.least
         one_by_one = self._with_fields_of(Dequeue, self.entrypoints)
         while left and singles:
             if not draft.header.segments or not ranges:
@@ -379,9 +395,10 @@ class ClaimBatch(Claims, frozen=True):
             claimed = self._range(draft, now, left, self.ranges - ranges)
             if claimed is not None:
                 found.append(claimed)
-                left, ranges = left - claimed.rows, ranges - 1
+                left, ranges, several = left - claimed.rows, ranges - 1, self.least
                 continue
-            jobs = one_by_one.claim_next(draft, now, min(left, singles, self.least))
+            jobs = one_by_one.claim_next(draft, now, min(left, singles, several))
+            several *= 2  # a look for a range takes time that grows with the jobs that were claimed before
             if not jobs:
                 break
             found += jobs
