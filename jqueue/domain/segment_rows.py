@@ -445,17 +445,6 @@ class SegmentRows:
         """Return the row of a job that is in progress in a range; None if it is elsewhere, or its row is not loaded."""
         return self._claimed[job_id][1] if self.range_of(job_id) == range_id else None
 
-    def ranges_with(self, job_id: str) -> list[str]:
-        """Return the ids of the ranges that have the row of a job by the index; if none is known, that may have it."""
-        found, unknown = [], []
-        for range_id, each in self.ranges.items():
-            index = self.indexes.get(each.segment)
-            if index is None:
-                unknown.append(range_id)
-            elif any(each.has(row) for row in index.rows_of(job_id)):
-                found.append(range_id)
-        return found or unknown
-
     def jobs_of(self, range_id: str, rows: Iterable[int]) -> list[JobRecord]:
         """Return the jobs of some rows of a range, in order. Those that cannot be read are left out.
 

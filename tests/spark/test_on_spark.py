@@ -261,13 +261,13 @@ def test_wrong_calls_of_end_batch_are_one_line_and_the_batch_is_not_acked(spark,
             return
         refuse(batch.drop("holder"), url)
         refuse(batch, url, failed=batch.select("payload"))
-        refuse(batch, url, failed=batch, most=0)
+        refuse(batch, url, failed={"no-such-id": ValueError("bad")})
         refuse(batch, url, failed={job_id: ValueError("bad")}, results={job_id: 3})
         end_batch(batch, f"{tmp_path}/other.json", failed=batch)
 
     with pytest.raises(StreamingQueryException, match="is the URL that of the stream"):
         run_stream(spark.readStream.format("jqueue").load(url), tmp_path, work)
-    assert ["end_batch takes", "failed needs a ", "more than 0 row", "a row of a batc"] == [
+    assert ["end_batch takes", "failed needs a ", "the batch has n", "a row of a batc"] == [
         each[:15] for each in refused
     ]
     assert [job_id] == [job.id for job in jobs_of(url)]

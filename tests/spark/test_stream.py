@@ -321,16 +321,18 @@ def test_nothing_is_left_beside_the_queue_of_batches_whose_rows_all_succeed(url)
 
 
 @both
-def test_one_line_has_the_number_of_outcomes_whose_rows_a_batch_does_not_have(url, caplog, make):
+def test_an_id_of_no_job_is_refused_and_one_line_has_the_number_of_rows_that_a_batch_does_not_have(url, caplog, make):
     stream = make(url)
     other = enqueue(url, [Enqueue("work", b"", delay=3600)])[0]
 
     def function(batch, rows):
         if batch == 1:
-            end_with(url, rows, failed=dict.fromkeys([rows[0]["id"], other, "a typo"], RangeFailure("x", dead=True)))
+            with pytest.raises(InvalidJobError, match="the batch has no row with the id 'a typo'"):
+                end_with(url, rows, failed=dict.fromkeys([other, "a typo"]))
+            end_with(url, rows, failed=dict.fromkeys([rows[0]["id"], other], RangeFailure("x", dead=True)))
 
     stream.run(function=function)
-    assert ["outcomes of 2 rows are ignored: batch 1 has no such jobs, or has lost them"] == caplog.messages
+    assert ["outcomes of 1 row are ignored: batch 1 has no such jobs, or has lost them"] == caplog.messages
     assert {stream.batches[1][0]} == set(stream.left) - {other}
 
 

@@ -147,3 +147,18 @@ async def test_ranges_with_many_failed_jobs_ask_for_all_their_rows_at_once():
         ends = [EndRange(each, dict.fromkeys(ids)) for each, ids in zip(claimed, failed, strict=True)]
         assert [None] * len(ends) == await queue.apply_each(*ends)
         assert clock.monotonic() - began < 2
+
+
+@in_virtual_time
+async def test_jobs_that_are_claimed_one_by_one_are_read_in_few_tries():
+    """Each try does all operations of the commit again, such as the ends of the batch before."""
+    clock = VirtualClock()
+    limits = Limits(batch_size=2000)
+    async with in_segments(DirectQueue(Slow(clock=clock), clock=clock, limits=limits), rows_kept=0) as queue:
+        jobs = [Enqueue("t", b"", concurrency_key=f"key {number}") for number in range(64)]
+        await queue.enqueue_many(jobs)
+        await spilled(queue)
+        began = clock.monotonic()
+        [claimed] = await queue.apply(batch())
+        assert 64 == len(claimed)
+        assert clock.monotonic() - began < 4

@@ -20,7 +20,6 @@ from jqueue.domain.errors import (
     JobFailedError,
     JobNotFoundError,
     ResultNotKeptError,
-    SegmentDamagedError,
 )
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, JobRecord, JobStatus
 from jqueue.domain.limits import CLOCK_ALLOWANCE, LONGEST_GRACE, check_name
@@ -29,7 +28,7 @@ from jqueue.domain.operations.base import OnJob, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.groups import AwaitGroup, LookAtGroup
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
-from jqueue.domain.segments import Range, RangeClaim
+from jqueue.domain.segments import Range, RangeClaim, hash_of
 
 
 class Peek(Operation, frozen=True):
@@ -279,7 +278,8 @@ class RangesHeldBy(Operation, frozen=True):
 class JobsInRanges(Operation, frozen=True):
     """Look up jobs by their ids. Its result has an entry for each job in progress in a range: ids of range and job.
 
-    If the row of a job can no longer be read, its result has an entry for each range that may have the job.
+    The indexes of segments tell, by the hashes of ids, so that no row is read. If the index of a segment cannot be
+    read, there is an entry for each range of the segment.
 
     Attributes:
         ids: the ids.
@@ -293,23 +293,22 @@ class JobsInRanges(Operation, frozen=True):
         """Return the ids, and change nothing.
 
         Raises:
-            RowsMissingError: rows are not loaded. It names those of all jobs.
+            RowsMissingError: indexes are not loaded. It names those of all segments with ranges.
         """
-        found, missing, rows = list[tuple[str, str]](), set[Wanted](), draft.jobs.rows
-        for job_id in self.ids:
-            try:
-                job = draft.jobs.find(job_id)
-            except SegmentDamagedError:
-                found += [(range_id, job_id) for range_id in rows.ranges_with(job_id)]
-                continue
-            except RowsMissingError as error:
-                missing |= error.wanted
-                continue
-            range_id = rows.range_of(job_id)
-            if job is not None and range_id is not None:
-                found.append((range_id, job_id))
-        if missing:
+        rows, held = draft.jobs.rows, dict[str, list[tuple[str, Range]]]()
+        for range_id, each in draft.header.ranges.items():
+            held.setdefault(each.segment, []).append((range_id, each))
+        unread = held.keys() - rows.indexes.keys()
+        if missing := [Wanted(name, None) for name in unread if rows.damage_of(name) is None]:
             raise RowsMissingError(missing)
+        found = list[tuple[str, str]]()
+        for job_id in self.ids:
+            hashed = hash_of(job_id)
+            for name, ranges in held.items():
+                places = None if name in unread else rows.indexes[name].rows_of(job_id, hashed)
+                for range_id, each in ranges:
+                    if places is None or any(map(each.has, places)):
+                        found.append((range_id, job_id))
         return found
 
 

@@ -22,6 +22,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, shown
 from jqueue.domain.job import Claim
 from jqueue.domain.limits import Limits, check_result
+from jqueue.domain.operations.lookups import Find, HeldBy, JobsInRanges, RangesHeldBy
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import RangeFailure
 from jqueue.spark.claims.outcomes import Outcome, Staged
@@ -33,8 +34,12 @@ from jqueue.sync.background import wait_for
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-MOST_OUTCOMES = 10_000
-"""Largest number of rows of a batch with an outcome of their own, by default. They are collected to the driver."""
+MOST_OUTCOMES = 100_000
+"""Largest number of rows of a batch with an outcome of their own. They are collected to the driver."""
+
+
+MOST_LOOKED_UP = 1000
+"""Largest number of ids of rows that a batch does not have which are looked up, to refuse those of no job."""
 
 
 class FailedRow(msgspec.Struct):
@@ -86,7 +91,6 @@ def end_batch(
     results: DataFrame | Results | None = None,
     delay: Duration | None = None,
     keep_result: Duration | None = None,
-    most: int = MOST_OUTCOMES,
 ) -> EndedBatch:
     """Say which rows of a batch have failed, and which results to keep. All other rows are done.
 
@@ -103,19 +107,19 @@ def end_batch(
             interval). Or a mapping.
         delay: time before which failed rows without a delay of their own are not tried again.
         keep_result: time for which results are kept, for rows that say nothing else. A job keeps its own time.
-        most: largest number of failed rows and results together.
 
     Raises:
         ClaimLostError: the queue has no claim of this batch. Check the URL.
-        InvalidJobError: there are too many rows, a column is missing or wrong, or a row has two outcomes.
+        InvalidJobError: there are too many rows, a column is missing or wrong, a row has two outcomes, or an id is
+            of no job.
         StorageError: the store failed, or cannot hold outcomes beside the queue.
     """
     address = absolute(os.fspath(url))
     first = _first_of(batch)
     if first is None:
         return EndedBatch(0, 0)  # the batch has no rows, or has lost all of them
-    failures = _rows(failed, "failed", FailedRow, most)
-    done = _rows(results, "results", ResultRow, most - len(failures))
+    failures = _rows(failed, "failed", FailedRow, MOST_OUTCOMES)
+    done = _rows(results, "results", ResultRow, MOST_OUTCOMES - len(failures))
     if failures.keys() & done.keys():
         raise InvalidJobError("a row of a batch has failed, or it has a result, and not both")
     outcomes = [_failure_of(row, delay) for row in failures.values()]
@@ -165,8 +169,8 @@ def _rows(given: DataFrame | Mapping[str, Any] | None, name: str, kind: type[Row
             raise InvalidJobError(f"{name} has a row without an id, or a column of a wrong type: {error}") from None
     if len(rows) > most:
         raise InvalidJobError(
-            f"more than {counted(most, 'row')} of {name}: make batches smaller with max_jobs_per_trigger, fail the "
-            "batch as a whole, or raise most="
+            f"more than {counted(most, 'row')} of {name}: make batches smaller with max_jobs_per_trigger, or fail "
+            "the batch as a whole"
         )
     if any(not row.id or type(row.id) is not str for row in rows):
         raise InvalidJobError(f"{name} has a row without an id")
@@ -203,5 +207,13 @@ async def _stage(url: str, job_id: str, holder: str, outcomes: list[Outcome]) ->
                 None,
                 "the queue has no claim of this batch: is the URL that of the stream, and its claim not stale?",
             )
+        ids = tuple(each.job_id for each in outcomes)
+        jobs, ranges, pairs = await queue.apply(HeldBy(holder), RangesHeldBy(holder), JobsInRanges(ids))
+        ours = {claim.id for claim in ranges}
+        known = {job.id for job in jobs} | {job_id for range_id, job_id in pairs if range_id in ours}
+        others = [each for each in ids if each not in known][:MOST_LOOKED_UP]  # lost by now, or of no job
+        found = await queue.apply(*map(Find, others)) if others else []
+        if missing := [each for each, job in zip(others, found, strict=True) if not job]:
+            raise InvalidJobError(f"the batch has no row with the id {shown(missing[0])}")
         async with Staging(url, OUTCOMES_DEADLINE).opened() as objects:
             await objects.update(name_of_outcomes(claim_of(holder)), put)
