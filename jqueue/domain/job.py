@@ -6,9 +6,10 @@ of a segment. `jqueue.domain.models.Job`, a pydantic model with the same fields,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from itertools import takewhile
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from msgspec import Meta
@@ -82,6 +83,19 @@ class AttemptError(NamedTuple):
     """Time of the claim; None in errors that an earlier version wrote."""
 
 
+STALE_ERROR = "stale: no heartbeat within the claim's timeout"
+DIED_ERROR = "the process of its worker died"
+SPARED_ERROR = "the process of its worker died while it had several jobs"
+"""The error of a job to which the death of its worker's process is not charged."""
+
+_LOST = frozenset((STALE_ERROR, DIED_ERROR, SPARED_ERROR))
+
+
+def lost_in_a_row(errors: Sequence[AttemptError]) -> int:
+    """Return the number of last attempts whose workers were lost: they died, or no longer confirmed their claims."""
+    return sum(1 for _ in takewhile(lambda error: error.text in _LOST, reversed(errors)))
+
+
 class StoredObject(NamedTuple):
     """The object of a payload or a result."""
 
@@ -137,6 +151,7 @@ class JobFacts:
         queued_at: datetime | None
         run_at: datetime | None
         payload_object: StoredObject | None
+        errors: tuple[AttemptError, ...]
 
     @property
     def claim(self) -> Claim:
@@ -214,6 +229,11 @@ class JobRecord(JobFacts, Entry, frozen=True):
 
     def __repr__(self) -> str:
         return f"<JobRecord {self.id!r}, {self.status}, attempt {self.attempt}>"  # no payload appears in a log
+
+
+def may_kill(job: JobFacts) -> bool:
+    """Return True if the last two workers of a job were lost: it may be the cause. Such jobs run one at a time."""
+    return len(job.errors) > 1 and lost_in_a_row(job.errors[-2:]) == 2
 
 
 def ready_since(job: JobFacts) -> datetime:

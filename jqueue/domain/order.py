@@ -18,7 +18,7 @@ from typing import Any
 
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import Header
-from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord
+from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord, may_kill
 from jqueue.domain.rules import (
     EntrypointRules,
     KeyUsage,
@@ -35,6 +35,9 @@ from jqueue.domain.segment_rows import SegmentRows
 
 NOT_A_ROW = ("", 0)
 """The place of a job that is not the loaded row of a segment."""
+
+SUSPECTS = "\0suspects"
+"""The concurrency key, with a limit of 1, that all jobs share which may kill their workers. No caller can give it."""
 
 
 Entry = tuple[Any, ...]
@@ -175,7 +178,7 @@ class Order:
     def moved(self, before: JobRecord | None, after: JobRecord | None) -> None:
         """Take note that a job of the table has another value; None if it is new, or has left."""
         if before is not None:
-            status, entrypoint, key = before.status, before.entrypoint, before.concurrency_key
+            status, entrypoint = before.status, before.entrypoint
             if self._parked_under:  # a job that has changed is no longer parked: its key is checked again
                 self._parked_under.pop(before.id, None)
             if status is QUEUED:
@@ -186,7 +189,7 @@ class Order:
                     del self._ready[entrypoint]
             elif status is IN_PROGRESS:
                 _count(self.running, entrypoint, -1)
-            if key is not None:
+            for key in _limited_keys(before):
                 self._keyed -= 1
                 if status is IN_PROGRESS:
                     _count(self.running_keys, key, -1)
@@ -194,7 +197,7 @@ class Order:
             if self._rated and (rated := self.rated_key(before)) is not None:
                 self._unpark(rated)
         if after is not None:
-            status, entrypoint, key = after.status, after.entrypoint, after.concurrency_key
+            status, entrypoint = after.status, after.entrypoint
             if status is QUEUED:
                 self.queued += 1
                 if entrypoint not in self._ready:
@@ -212,7 +215,7 @@ class Order:
                 self.running[entrypoint] = self.running.get(entrypoint, 0) + 1
             elif (until := self.leaves_at(after)) is not None:
                 self.leaving.push((until, after.id))
-            if key is not None:
+            for key in _limited_keys(after):
                 self._keyed += 1
                 if status is IN_PROGRESS:
                     _count(self.running_keys, key, 1)
@@ -448,14 +451,15 @@ class Order:
         return None if key is None or job.entrypoint not in self._rated else (job.entrypoint, key)
 
     def _keys_of(self, job: JobRecord) -> list[str | RatedKey]:
-        return [key for key in (job.concurrency_key, self.rated_key(job)) if key is not None]
+        rated = self.rated_key(job)
+        return [*_limited_keys(job), *([] if rated is None else [rated])]
 
     def _held_by(self, job: JobRecord) -> str | RatedKey | None:
         """Return the key of a job that allows no claim now; None if it may be claimed."""
-        key, rated = job.concurrency_key, self.rated_key(job)
-        if key is not None and self.running_keys.get(key, 0) >= (job.concurrency_limit or 1):
-            return key
-        if rated is None:
+        for key in _limited_keys(job):
+            if self.running_keys.get(key, 0) >= (1 if key is SUSPECTS else job.concurrency_limit or 1):
+                return key
+        if (rated := self.rated_key(job)) is None:
             return None
         opens = key_opens_at(self.recent_keys, self.rules, rated, self._now.timestamp())
         if opens is not None and rated not in self._opens:
@@ -470,8 +474,9 @@ class Order:
             kinds[kind] = LazyHeap(partial(self._is_parked, key))
         self._parked_under[job.id] = key
         kinds[kind].push(entry)
-        if isinstance(key, str) and (rated := self.rated_key(job)) is not None:
-            self._unpark(rated)  # another job of that rate may be free
+        for other in self._keys_of(job):  # another job with that key may be free
+            if other != key and (isinstance(key, str) or other is SUSPECTS):
+                self._unpark(other)
 
     def _unpark_rated(self) -> None:
         """Put all jobs whose key has a rate limit back into the order."""
@@ -554,6 +559,14 @@ class Order:
 def _has_place(job: JobRecord, entry: Entry) -> bool:
     """Return True if an entry of a heap is the place of a job that waits to be claimed."""
     return job.status is QUEUED and not job.waits_for and entry == (job.priority, job.sequence, job.entrypoint, job.id)
+
+
+def _limited_keys(job: JobRecord) -> Sequence[str]:
+    """Return the keys that limit the number of jobs in progress. A job is parked under the first one that is taken."""
+    key = job.concurrency_key
+    if job.errors and may_kill(job):
+        return (SUSPECTS,) if key is None else (SUSPECTS, key)
+    return () if key is None else (key,)
 
 
 def _parents_of(job: JobRecord | None) -> tuple[str, ...]:

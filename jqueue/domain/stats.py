@@ -14,7 +14,7 @@ import msgspec
 from jqueue.domain.counters import OTHERS, Totals, totals_of
 from jqueue.domain.durations import in_words
 from jqueue.domain.header import ENTRYPOINTS_SHOWN, Header, SetAside, WorkerRecord, by_name
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus, may_kill
 from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_share, held_bytes
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
@@ -284,7 +284,7 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
         header: the queue's state.
         stats: its statistics.
         now: the time by the queue's clock.
-        jobs: those in the queue's object, among them all in progress that have a concurrency key.
+        jobs: those in the queue's object, among them all in progress that have a concurrency key or `may_kill`.
     """
     if job.status is not JobStatus.QUEUED:
         return []
@@ -304,6 +304,11 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
         if len(holders) >= most:
             named = ", ".join(holders[:HOLDERS_NAMED]) + (", …" if len(holders) > HOLDERS_NAMED else "")
             reasons.append(f"its concurrency key is taken: {len(holders)} of {most} in progress: {named}")
+    suspects = (each.id for each in jobs if each.status is JobStatus.IN_PROGRESS and may_kill(each))
+    if may_kill(job) and (other := next(suspects, None)) is not None:
+        reasons.append(
+            f"another job whose workers were lost is running: {printable(other)}; such jobs run one at a time"
+        )
     rules = header.entrypoints.get(job.entrypoint, EntrypointRules())
     key = job.fair_key if key is None else key
     if rules.key_rate is not None and key is not None:

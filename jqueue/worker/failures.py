@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from jqueue.domain.errors import StepError
+from jqueue.domain.job import SPARED_ERROR
 from jqueue.domain.limits import ERROR_BYTES, cut_error
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted
@@ -74,9 +75,12 @@ def fail(
 
 def worn_out(job: Job, options: HandlerOptions) -> Decision | None:
     """Return the decision about a job that has no attempts left as it is claimed, and log it. None: it has some."""
-    if job.failures <= 1 or job.failures <= attempts_of(job, options.max_attempts):
+    claims = job.failures + bool(
+        job.errors and job.errors[-1].text == SPARED_ERROR
+    )  # that claim was a try all the same
+    if claims <= 1 or claims <= attempts_of(job, options.max_attempts):
         return None
-    times = counted(job.failures, "time")
+    times = counted(claims, "time")
     error = f"the job was claimed {times}, and its workers ended without reporting an outcome"
     log_about(job, logging.ERROR, " is dead: %s", error)
     return Decision("dead", error=error, dead=True)

@@ -15,8 +15,9 @@ from typing import Any
 
 from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError, ResultWantedError
+from jqueue.domain.job import may_kill
 from jqueue.domain.models import Job
-from jqueue.domain.operations.ends import Ack, Nack, may_kill
+from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.queue_options import options_of
 from jqueue.worker.calls import around, call_of
@@ -94,8 +95,6 @@ class JobRunner:
     def begin(self, jobs: Iterable[Job], more: bool) -> None:
         """Start the work on jobs that were just claimed: the jobs of a batch handler together, other jobs singly.
 
-        A job that may have killed its workers gets the process for itself. If there are several, the others go back.
-
         Args:
             jobs: the jobs.
             more: True if more jobs may be ready, for batches that are not full.
@@ -105,30 +104,20 @@ class JobRunner:
         for job in jobs:
             handler, call, wants_context = self._calls[job.entrypoint]
             size = handler.options.batch
-            is_alone = bool(job.errors) and may_kill(job)
-            execution = None if size is None or is_alone else batches.get(job.entrypoint)
+            execution = None if size is None else batches.get(job.entrypoint)
             if execution is None:
                 execution = Execution(handler, call)
                 self._state.occupy(execution)  # until its handler has ended
             held = self._hold(execution, job, now)
             if size is None and wants_context and held.outcome is None:
                 held.context = execution.context = self._context(job, self._deadline(execution))
-            if is_alone and held.outcome is None:
-                if self._state.alone is None:
-                    why = job.errors[-1].text
-                    log_about(job, logging.WARNING, " runs alone, and no other job begins here until then: %s", why)
-                    self._state.alone = execution
-                else:
-                    execution.jobs.clear()
-                    self._decide(held, HAND_BACK)
-            if size is None or is_alone:
+            if size is None:
                 self._start(execution)
             elif len(execution.jobs) < size:
                 batches[job.entrypoint] = execution
             else:
                 batches.pop(job.entrypoint, None)
                 self._start(execution)
-        self._state.is_wary = self._state.alone is not None
         for name, execution in batches.items():
             if more or self._wait_of(execution.handler) > 0:
                 self._state.filling[name] = execution
@@ -147,6 +136,9 @@ class JobRunner:
         else:
             execution.jobs.append(held)
             execution.unstopped += 1
+            if job.errors and may_kill(job):
+                why = "its last two workers were lost while they had it, and no other such job runs meanwhile"
+                log_about(job, logging.WARNING, " begins: %s", why)
         return held
 
     def _start(self, execution: Execution) -> None:
@@ -165,10 +157,6 @@ class JobRunner:
         results: Sequence[Any] = ()
         error: BaseException | None = None
         try:
-            if self._state.alone is execution:
-                await self._state.until_alone(execution)
-                if isinstance(execution.context, Context):
-                    execution.context.move_deadline(self._deadline(execution))
             if execution.phase is not Phase.WAITING:
                 raise asyncio.CancelledError
             execution.phase = Phase.RUNNING
@@ -274,10 +262,7 @@ class JobRunner:
                 return
             now = self._loop.time()
             for job in jobs:
-                if may_kill(job):
-                    self.begin((job,), more=False)
-                else:
-                    self._hold(execution, job, now)
+                self._hold(execution, job, now)
             self._state.claimed.set()
             if len(jobs) < room:
                 if end <= now:
@@ -334,7 +319,6 @@ class JobRunner:
         if execution.phase is Phase.RUNNING and execution.task is not None:
             execution.task.cancel()
         execution.phase = Phase.STOPPING
-        self._state.released.set()
         self._limit(execution, self._state.cancel_grace)
 
     def _limit(self, execution: Execution, seconds: float | None) -> None:

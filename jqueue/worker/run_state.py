@@ -180,9 +180,6 @@ class RunState:
         claiming: number of slots that a claim has taken that is under way.
         held: jobs whose claims are kept alive, until their outcome is in the queue.
         executions: calls of handlers, until they end or are stuck.
-        alone: the call that has the process for itself, or waits until no other job is held; None if there is none.
-        is_wary: True if the last claim had a job that runs alone: the next one asks for one job.
-        released: set when that may be so.
         filling: by entrypoint: the batch that claims more jobs by itself.
         open_claims: number of claims whose jobs are handed out, and ended, bit by bit.
         counts: number of jobs so far, by kind of outcome.
@@ -214,9 +211,6 @@ class RunState:
         self.claiming = 0
         self.held: set[HeldJob] = set()
         self.executions: set[Execution] = set()
-        self.alone: Execution | None = None
-        self.is_wary = False
-        self.released: Signal = Signal()
         self.filling: dict[str, Execution] = {}
         self.open_claims = 0
         self.counts: Counter[OutcomeKind] = Counter()
@@ -241,12 +235,8 @@ class RunState:
 
     @property
     def room(self) -> int:
-        """Number of slots to claim jobs for, those of a claim under way included.
-
-        There are none while a job runs alone, or waits for that.
-        """
-        room = self.slots.room + self.claiming
-        return 0 if self.alone is not None else min(room, 1) if self.is_wary else room
+        """Number of slots to claim jobs for, those of a claim under way included."""
+        return self.slots.room + self.claiming
 
     @property
     def is_idle(self) -> bool:
@@ -291,7 +281,6 @@ class RunState:
         """Count a job and drop it: its outcome is certainly in the queue, or probably, or will never be sent."""
         assert held.outcome is not None
         self.held.discard(held)
-        self.released.set()
         self.counts[held.outcome] += 1
         if is_certain and held.outcome == "dead":
             self.slots.died(held)
@@ -306,7 +295,7 @@ class RunState:
     def stick(self, execution: Execution) -> None:
         """Note that a handler goes on although it was told to stop. It keeps its slot and its claims."""
         execution.phase = Phase.STUCK
-        self._leave(execution)
+        self.executions.discard(execution)
         self.stuck[execution] = self.loop.time()
         if self.slots.stuck >= self.concurrency:
             text = (
@@ -319,7 +308,7 @@ class RunState:
     def end(self, execution: Execution) -> bool:
         """Note that a handler has ended. Return True if it was stuck."""
         was_stuck, execution.phase = execution.phase is Phase.STUCK, Phase.ENDED
-        self._leave(execution)
+        self.executions.discard(execution)
         if self.filling:
             self.filled(execution)
         if was_stuck:
@@ -329,18 +318,6 @@ class RunState:
         if not self.executions:
             self.slots.progress.set()
         return was_stuck
-
-    def _leave(self, execution: Execution) -> None:
-        self.executions.discard(execution)
-        self.alone = None if self.alone is execution else self.alone
-        self.released.set()
-
-    async def until_alone(self, execution: Execution) -> None:
-        """Wait until no job is held but that of a call, and those whose handlers are stuck; or until it is stopped."""
-        mine = {execution, *self.stuck}
-        while execution.phase is Phase.WAITING and any(held.execution not in mine for held in self.held):
-            await self.released.wait()
-            mine |= self.stuck.keys()
 
     def wake_waiting(self) -> None:
         """Wake the tasks that wait for the end: a handler has ended, or outcomes have arrived."""

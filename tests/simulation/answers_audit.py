@@ -45,7 +45,7 @@ from tests.simulation.chain import (
 )
 from tests.simulation.history import NEVER, Call, Evidence, Violation, is_of_the_store
 from tests.simulation.model_audit import LOOKS, Answer, ModelAudit, claims_told
-from tests.simulation.plain_values import STALE
+from tests.simulation.plain_values import DIED, SPARED, STALE
 from tests.simulation.stored_segments import FOLDER
 from tests.simulation.workload import DEADLINE, READ_FOR
 
@@ -78,7 +78,8 @@ def check_deaths(versions: Sequence[Version], told: Mapping[str, Mapping[int, Se
         if after.number not in by_process:
             continue
         dead = {
-            job_id: job["dead_at"] != before.jobs.get(job_id, {}).get("dead_at") and job.get("error") == STALE
+            job_id: job["dead_at"] != before.jobs.get(job_id, {}).get("dead_at")
+            and (job.get("error") == STALE or job.get("error") in (DIED, SPARED))
             for job_id, job in after.jobs.items()
             if status_of(job) == DEAD
         }

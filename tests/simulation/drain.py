@@ -31,7 +31,7 @@ async def drain(world: World) -> list[str]:
     loop = asyncio.get_running_loop()
     needs_objects = world.keeps_history or world.large or world.segmented
     storage = world.network.client("drain", 0.01, abilities=world.with_objects if needs_objects else 0)
-    entropy = SeededEntropy(random.Random(0), "drain")
+    entropy = SeededEntropy(random.Random(0), "drain", world.deaths)
     left: list[str] = []
 
     def record(verb: str, work: Awaitable[Any], **details: Any) -> Awaitable[Any]:

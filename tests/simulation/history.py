@@ -253,6 +253,7 @@ class Evidence:
         jumped: processes whose clock has jumped, if the store does not tell the time. An object that such a process has
             just stored may be too old to be named.
         sent: the calls that went to brokers.
+        deaths: the time at which each process died that did so, by the holder of its claims.
     """
 
     versions: Sequence[Version]
@@ -267,6 +268,7 @@ class Evidence:
     calm: bool = False
     jumped: frozenset[str] = frozenset()
     sent: SentCalls = field(default_factory=dict)
+    deaths: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.timeline = Timeline(list(self.versions))

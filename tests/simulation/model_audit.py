@@ -26,11 +26,11 @@ from jqueue.domain.operations.rules import RunSchedule
 from jqueue.operations import ClaimRange, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
 from tests.simulation.chain import COMPLETED, NOTHING, Version, status_of
-from tests.simulation.history import BY_ITSELF, Call, Evidence, Record, Violation
+from tests.simulation.history import BY_ITSELF, NEVER, Call, Evidence, Record, Violation
 from tests.simulation.modelled import Model, Shown, first_difference, load
 from tests.simulation.people import OLD_PROGRAM
 from tests.simulation.plain_queue import EXPIRED, REMOVED
-from tests.simulation.plain_values import BLOB_BYTES
+from tests.simulation.plain_values import BLOB_BYTES, is_suspect
 from tests.simulation.replay import Difference, Replay
 
 MODEL = 20
@@ -84,6 +84,7 @@ class ModelAudit:
         self._sent = evidence.sent
         self._calls = evidence.calls
         self._standstills = evidence.standstills
+        self._deaths = evidence.deaths
         self.answers: dict[Call, list[Answer]] = defaultdict(list)
         self.made: dict[Call, list[tuple[Claim, Version]]] = defaultdict(list)
         self.moved: dict[Claim, float] = {}
@@ -359,7 +360,13 @@ class ModelAudit:
                     raise Violation(2, f"{operation.id} was added with another {name}", call=call, version=after)
 
     def _check_sweep(self, sweep: Sweep, after: Version) -> None:
-        """Check that the claims that are revoked have stood still for their timeouts."""
+        """Check that the claims that are revoked have stood still for their timeouts, or that their processes died."""
+        for claim, beat in sweep.orphans:
+            for job in self._model.seen_as(claim, beat):
+                self.seen["claim of a dead process revoked"] += 1
+                self.seen["job that may kill lost again"] += is_suspect(job)
+                if self._deaths.get(job["holder"], NEVER) > after.at:
+                    raise Violation(6, f"{claim} was revoked, and the process of {job['holder']} lives", version=after)
         for claim, beat in sweep.suspects:
             held, job = self._model.ranges.get(claim.job_id), self._model.find(claim.job_id)
             if held is not None and (held["attempt"], held["heartbeat_at"]) == (claim.attempt, beat):

@@ -6,6 +6,7 @@ it has heaps, drafts and journals; this one is right because it has none.
 """
 
 import json
+from collections import Counter
 from datetime import datetime, timedelta
 from itertools import zip_longest
 from typing import Any
@@ -41,13 +42,17 @@ from tests.simulation.plain_values import (
     ABSENT,
     AS_ASKED,
     BLOB_BYTES,
+    DIED,
     ENTRY,
     GONE,
     NO_CLAIM,
+    ORDERED,
+    SPARED,
     STALE,
     JobFields,
     Refused,
     ended,
+    is_suspect,
     kept_text,
     step_of,
 )
@@ -202,8 +207,8 @@ class PlainQueue(PlainGroups, PlainRules):
                 return self.purge(operation)
             case RequeueStale(timeout):
                 return self.requeue_stale(timeout)
-            case Sweep(suspects):
-                return self.sweep(suspects)
+            case Sweep(suspects, orphans):
+                return self.sweep(suspects, orphans)
         return self._look_or_order(operation)
 
     def _look_or_order(self, operation):
@@ -469,8 +474,8 @@ class PlainQueue(PlainGroups, PlainRules):
                 return self.status_of(group)
         return None
 
-    def send_back(self, job, dead, revoked=False, **changes):
-        """End a claim with a failure."""
+    def send_back(self, job, dead, revoked=False, spared=False, **changes):
+        """End a claim with a failure. A job that is spared is not charged with it, and keeps its place."""
         self.count(job["entrypoint"], FAILED, *[RECOVERED] * revoked)
         if job["cancel_requested"]:
             self.remove(job, CANCELLED)
@@ -482,8 +487,8 @@ class PlainQueue(PlainGroups, PlainRules):
             self.end_parent(job["id"], "dead")
         else:
             self.count(job["entrypoint"], RETRIED)
-            place = {"place": self.next_turn(job)}
-            self.change(job, status="queued", **NO_CLAIM, **place, **self._returned(job), **changes)
+            changes |= {"failures": max(0, job["failures"] - 1)} if spared else {"place": self.next_turn(job)}
+            self.change(job, status="queued", **NO_CLAIM, **self._returned(job), **changes)
 
     def _returned(self, job):
         """Return the time since when a job waits again. Jobs of old programs do not say when they were claimed."""
@@ -672,26 +677,44 @@ class PlainQueue(PlainGroups, PlainRules):
 
         old = [name for name, held in self.ranges.items() if is_old(held["heartbeat_at"])]
         stale = [job for job in self.claimed() if "range" not in job and is_old(job["heartbeat_at"])]
-        return self.revoke(stale) + sum(self.revoke_range(name) for name in old)
+        return self.revoke(stale, ORDERED) + sum(self.revoke_range(name, ORDERED) for name in old)
 
-    def sweep(self, suspects):
-        """Revoke stale claims, each given with its last heartbeat. Returns the number of jobs."""
-        stale, in_ranges = [], 0
+    def sweep(self, suspects, orphans):
+        """Revoke stale claims, and those of dead processes, each given with its last heartbeat.
+
+        Returns the number of jobs.
+        """
+        lost = [job for claim in orphans for job in self.seen_as(*claim)]
+        beside = Counter(job["holder"].rpartition("@")[2] for job in lost)
+        revoked = sum(
+            self.revoke([job], DIED, spared=beside[job["holder"].rpartition("@")[2]] > 1 and not is_suspect(job))
+            for job in sorted(lost, key=self._by_place)
+        )
+        stale = []
         for (job_id, attempt), beat in suspects:
-            held, job = self.ranges.get(job_id, {}), self.find(job_id)
+            held = self.ranges.get(job_id, {})
             if held and (held["attempt"], held["heartbeat_at"]) == (attempt, beat):
-                in_ranges += self.revoke_range(job_id)
-            is_held = job is not None and job["status"] == "in_progress" and "range" not in job
-            if is_held and (job["attempt"], job["heartbeat_at"]) == (attempt, beat):
-                stale.append(job)
-        return self.revoke(stale) + in_ranges
+                revoked += self.revoke_range(job_id)
+            stale += self.seen_as((job_id, attempt), beat)
+        return revoked + self.revoke(stale)
 
-    def revoke(self, stale):
-        """Revoke the claims of stale jobs, in the order of their places."""
-        for job in sorted(stale, key=lambda job: (int(job["place"]), job["id"])):
-            errors = job["errors"] if job["cancel_requested"] else self._errors_of(job, STALE)
-            more: JobFields = {"error": STALE, "error_dropped": 0, "traceback": None, "errors": errors}
-            self.send_back(job, dead=False, revoked=True, **more)
+    def seen_as(self, claim, beat):
+        """Return the job of a claim in a list, if its claim and its heartbeat are still as they were seen."""
+        job = self.find(claim[0])
+        is_held = job is not None and job["status"] == "in_progress" and "range" not in job
+        return [job] if is_held and (job["attempt"], job["heartbeat_at"]) == (claim[1], beat) else []
+
+    def _by_place(self, job):
+        return int(job["place"]), job["id"]
+
+    def revoke(self, stale, error=STALE, *, spared=False):
+        """Revoke the claims of jobs, in the order of their places."""
+        for job in sorted(stale, key=self._by_place):
+            text = SPARED if spared else error
+            errors = job["errors"] if job["cancel_requested"] else self._errors_of(job, text)
+            more: JobFields = {"error": text, "error_dropped": 0, "traceback": None, "errors": errors}
+            spared = spared and job["claimed_at"] is not None  # otherwise the job could kill its workers for ever
+            self.send_back(job, dead=False, revoked=True, spared=spared, **more)
         return len(stale)
 
     # Ranges: their jobs are in progress like others, with the id of the range in `range`
@@ -749,7 +772,7 @@ class PlainQueue(PlainGroups, PlainRules):
         job = self.table[job_id] = {name: value for name, value in self.table[job_id].items() if name != "range"}
         return job
 
-    def revoke_range(self, range_id):
+    def revoke_range(self, range_id, error=STALE):
         """Revoke the claim of a range. Returns the number of its jobs."""
         held = self.ranges[range_id]
         if range_id in self.stuck:
@@ -757,7 +780,7 @@ class PlainQueue(PlainGroups, PlainRules):
         if held["is_whole"]:
             return self.return_range(range_id, charge=True)
         del self.ranges[range_id]
-        return self.revoke([self.leave_range(job_id) for job_id in held["ids"]])
+        return self.revoke([self.leave_range(job_id) for job_id in held["ids"]], error)
 
     def end_range(self, asked, *, remembered):
         """End the claim on a range: see `jqueue.operations.EndRange`. Its done jobs may be remembered by their ids."""
@@ -1006,4 +1029,4 @@ class PlainQueue(PlainGroups, PlainRules):
 
 def may_be_in_a_range(job: JobFields) -> bool:
     """True if a job can be claimed as a part of a range."""
-    return all(job[name] is None for name in SINGLE)
+    return all(job[name] is None for name in SINGLE) and not is_suspect(job)

@@ -13,7 +13,7 @@ from jqueue import InvalidJobError
 from jqueue.domain.operations.rules import UNCHANGED, PauseSchedule, Reset, RunSchedule
 from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.testing.virtual_time import EPOCH
-from tests.simulation.plain_values import ENTRY, JobFields, Refused
+from tests.simulation.plain_values import ENTRY, JobFields, Refused, is_suspect
 
 NO_LIMITS = dict.fromkeys(("running", "rate", "per", "key_rate", "key_per"))
 NO_RULES = {"paused": False, **NO_LIMITS, "declared": None}
@@ -153,6 +153,7 @@ class PlainRules:
         """
         running = Counter(job["entrypoint"] for job in self.claimed())
         keys = Counter(job["concurrency_key"] for job in self.claimed())
+        suspects = sum(map(is_suspect, self.claimed()))
         is_open = {
             name: self.is_open(name, running[name]) for name in {job["entrypoint"] for job in self.table.values()}
         }
@@ -166,6 +167,7 @@ class PlainRules:
             and (through is None or int(job["place"]) <= through)
             and (is_open[job["entrypoint"]] or not ruled)
             and (job["concurrency_key"] is None or keys[job["concurrency_key"]] < (job["concurrency_limit"] or 1))
+            and not (suspects and is_suspect(job))
             and self.key_is_open(job)
             and (job["id"] == wanted or job["id"] not in unsure)
         ]

@@ -28,6 +28,12 @@ class _Wording(str):
 STALE: str = _Wording("stale: no heartbeat within the claim's timeout")
 """The error of a job whose claim was revoked."""
 
+ORDERED = "stale: the claim was taken back by an operator's order"
+"""The error of a job whose claim an operator has revoked."""
+
+DIED, SPARED = "the process of its worker died", "the process of its worker died while it had several jobs"
+"""The errors of a job whose worker's process died: the first if it is charged with that, the second if not."""
+
 GONE: str = _Wording("its parent is gone")
 """The error of a job that waited for one which has left the queue."""
 
@@ -72,6 +78,12 @@ ENTRY = (
 def step_of(weight: float | None) -> int:
     """Number of places by which a job stands behind the last one of its fair key."""
     return 1 if weight is None else round(1 / weight)
+
+
+def is_suspect(job: JobFields) -> bool:
+    """True if the last two workers of a job were lost: no other such job may be in progress then."""
+    last = [text for _, _, text, *_ in job.get("errors", ())[-2:]]
+    return len(last) == 2 and all(text.startswith(("stale: no ", DIED)) for text in last)
 
 
 def ended(job: JobFields) -> datetime:

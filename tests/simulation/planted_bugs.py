@@ -47,8 +47,9 @@ class Bug(NamedTuple):
     is_slow: bool = False
 
 
-WITHOUT_GROUPS = partial(Settings, groups=0.0)
-"""Settings without groups, which would move the first seeds."""
+WITHOUT_DEATHS = partial(Settings, mortal=0.0)
+WITHOUT_GROUPS = partial(WITHOUT_DEATHS, groups=0.0)
+"""Settings without groups, and without deaths that others see, which would move the first seeds."""
 
 NOT_RECOGNISED = Bug("domain/commits.py", "return Verdict.LANDED", "return Verdict.NOT_DONE")
 
@@ -172,7 +173,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Groups of jobs.
-    Settings(rate=0.3, processes=5, steps=4, segments=0.5, groups=1.0): {
+    WITHOUT_DEATHS(rate=0.3, processes=5, steps=4, segments=0.5, groups=1.0): {
         "The job that follows a group is enqueued again at the next change of the group": Bug(
             "domain/groups.py", "        record = record.evolve(then=None)", "        pass"
         ),
@@ -278,7 +279,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Jobs have fair keys in every seed.
-    Settings(rate=0.4, processes=6, modern=1.0, fair=1.0, damage=0.0): {
+    WITHOUT_DEATHS(rate=0.4, processes=6, modern=1.0, fair=1.0, damage=0.0): {
         "The places of fair keys are not read back with a version of another writer": Bug(
             "domain/draft.py",
             "        self.header = header\n",
@@ -376,7 +377,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # The results of steps are recorded in every seed.
-    Settings(rate=0.4, processes=6, stepped=1.0, segments=0.3): {
+    WITHOUT_DEATHS(rate=0.4, processes=6, stepped=1.0, segments=0.3): {
         "A step is recorded by a claim that is lost": Bug(
             "domain/operations/ends.py",
             "job = draft.held(self.job)\n        for step",
@@ -395,7 +396,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "An ack keeps the steps": Bug("domain/operations/ends.py", "steps=(),\n                result=", "result="),
     },
-    Settings(rate=0.2, modern=1.0, large=1.0, stepped=1.0, segments=0.3): {
+    WITHOUT_DEATHS(rate=0.2, modern=1.0, large=1.0, stepped=1.0, segments=0.3): {
         "A collection removes the results of steps": Bug(
             "domain/job.py", "*(step.result_object for step in job.steps)", "*()"
         ),
@@ -555,7 +556,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)", seeds=100, first=12
         ),
     },
-    Settings(
+    WITHOUT_DEATHS(
         groups=0.0, rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0
     ): {
         "The checksum of a chunk of rows is not compared": Bug(
@@ -628,14 +629,14 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Processes, and copies of them that run on with the same memory.
-    Settings(
+    WITHOUT_DEATHS(
         groups=0.0, rate=0.2, short_table=0.0, modern=0.0, segments=0.0, shared=0.0, attended=0.0, snapshots=1.0
     ): {
         "A commit of a copy of the process counts as one's own": Bug(
             "domain/commits.py", "record.token == commit.token", "record.sequence == commit.sequence"
         ),
     },
-    Settings(
+    WITHOUT_DEATHS(
         groups=0.0, rate=0.1, short_table=0.0, modern=0.0, segments=0.0, shared=1.0, attended=0.0, snapshots=1.0
     ): {
         "The batch of a copy of the client counts as one that came before": Bug(
@@ -651,7 +652,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
     },
     # Jobs wait for others in every seed.
-    Settings(rate=0.4, processes=6, segments=0.0, families=1.0): {
+    WITHOUT_DEATHS(rate=0.4, processes=6, segments=0.0, families=1.0): {
         "A job is claimed before its parents are done": Bug(
             "domain/order.py",
             "job.waits_for or job_id in self._parked_under",
@@ -681,8 +682,38 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/dequeue.py", "if draft.jobs.order.unseen:", "if False:", seeds=200
         ),
     },
-    Settings(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, families=1.0): {
+    WITHOUT_DEATHS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, families=1.0): {
         "The end of a range releases no children": Bug("domain/draft.py", "self._end_rows(move)", "pass", seeds=200),
+    },
+    # Processes die, and others see it.
+    Settings(groups=0.0, rate=0.2, processes=6, steps=5, segments=0.0, mortal=1.0): {
+        "The death of a process is charged to each of its jobs": Bug(
+            "domain/operations/ends.py", "for job in jobs if not may_kill(job)}", "for job in jobs if False}"
+        ),
+        "The death of a process with several jobs is charged to none of them": Bug(
+            "domain/operations/ends.py", "for job in jobs if not may_kill(job)}", "for job in jobs}"
+        ),
+        "Two jobs that may kill their workers are in progress at once": Bug(
+            "domain/order.py", "(1 if key is SUSPECTS", "(2 if key is SUSPECTS"
+        ),
+        "A job that may kill its workers never becomes ready again": Bug(
+            "domain/order.py",
+            "                self._unpark(key)\n            if self._rated",
+            "                key is SUSPECTS or self._unpark(key)\n            if self._rated",
+        ),
+        "A job that is ready beside others that may kill their workers never gets its chance": Bug(
+            "domain/order.py",
+            "isinstance(key, str) or other is SUSPECTS",
+            "isinstance(key, str) and other is not SUSPECTS",
+        ),
+        "The claims of a process that lives are revoked": Bug(
+            "core/staleness.py", "if is_gone(record.pid, record.mark):", "if record.mark:"
+        ),
+    },
+    Settings(groups=0.0, rate=0.2, processes=6, steps=5, segments=1.0, ranges=1.0, damage=0.0, mortal=1.0): {
+        "A job that may kill its workers is moved into a segment": Bug(
+            "core/blob/segment_writer.py", "if may_kill(job):", "if False:"
+        ),
     },
     # Workers that show themselves, and some that stop others.
     WITHOUT_GROUPS(attended=1.0, shared=0.5): {

@@ -8,6 +8,7 @@ from jqueue.domain.errors import DeadlineExceededError, ResultTimeoutError
 from jqueue.domain.job import Claim
 from tests.simulation.chain import COMPLETED, IN_PROGRESS, QUEUED, Fields, Version, status_of
 from tests.simulation.history import NEVER, Call, Evidence, Violation
+from tests.simulation.plain_values import is_suspect
 from tests.simulation.workload import DEADLINE
 
 LOOKING = ("stats", "read_state", "schedules", "iterate", "read_range")
@@ -172,6 +173,8 @@ def _is_free(job: Fields, version: Version, entrypoint: str | None) -> bool:
         return False
     claimed = [each for each in version.jobs.values() if status_of(each) == IN_PROGRESS]
     running = sum(each["entrypoint"] == job["entrypoint"] for each in claimed)
+    if is_suspect(job) and any(map(is_suspect, claimed)):
+        return False
     key, most = job.get("concurrency_key"), rules.get("max_running")
     with_key = sum(each.get("concurrency_key") == key for each in claimed)
     return (most is None or running < most) and (key is None or with_key < (job.get("concurrency_limit") or 1))

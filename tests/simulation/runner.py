@@ -81,6 +81,7 @@ class Settings:
         fair: share of the modern seeds with whole segments in which jobs have fair keys.
         corrects: share of all seeds in which dead jobs are redriven with another payload.
         attended: share of all seeds in which workers show themselves in the queue, and some are told to stop.
+        mortal: share of all seeds in which processes see each other's deaths, and more of them die.
         groups: share of all seeds with groups of jobs.
         families: share of all seeds in which jobs wait for other jobs.
         left_out: names of events that do not take place, as the search for a short failure finds them.
@@ -110,6 +111,7 @@ class Settings:
     fair: float = 0.3
     corrects: float = 0.0
     attended: float = 0.15
+    mortal: float = 0.2
     groups: float = 0.3
     families: float = 0.3
     left_out: frozenset[str] = frozenset()
@@ -212,6 +214,7 @@ class Simulation:
             calm=world.network.calm and not events["pause"] + events["crash"],
             jumped=frozenset(() if world.tells_time else self._jumped),
             sent=world.sent,
+            deaths=world.deaths,
         )
         if isinstance(store, HonestStore):
             events["object named in a version"] += check_objects(landings, self.versions, store)
@@ -262,6 +265,7 @@ class Simulation:
             self.world.fair = keys.choice([0.3, 0.9])
         self.world.corrects = self.schedule.dice("corrections").random() < settings.corrects
         self.world.attended = self.schedule.dice("workers").random() < settings.attended
+        self.world.mortal = self.schedule.dice("deaths").random() < settings.mortal
         self.world.grouped = self.schedule.dice("groups").random() < settings.groups
         self.world.families = self.schedule.dice("families").random() < settings.families
         self.world.crowded = self.schedule.dice("many callers at once").random() < settings.crowds
@@ -363,6 +367,13 @@ class Simulation:
             if self.schedule.takes_place(f"{name}: copy of {client.process.name}"):
                 self.report.events["copy of a process"] += 1
                 return [self._start(loop, client)]
+        deaths = self.schedule.dice(f"{name}: a death")
+        if self.world.mortal and alive and deaths.random() < 0.6:
+            client = deaths.choice(alive)
+            if self.schedule.takes_place(f"{name}: death of {client.process.name}"):
+                self.report.events["death that others see"] += 1
+                client.die()
+                return [self._start(loop)]
         dice = self.schedule.dice(name)
         event = dice.random()
         if event < 0.4 or not alive:
@@ -378,7 +389,7 @@ class Simulation:
             return []
         self.report.events[kind] += 1
         if kind == "crash":
-            client.process.die()
+            client.die()
             return [self._start(loop)]
         if kind == "clock jump":
             jump = dice.choice([-10_000, -1, 1, 10_000, 3600])

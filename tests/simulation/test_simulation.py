@@ -68,6 +68,7 @@ def test_every_fault_and_every_event_occurs():
     assert staged <= set(report.events)
     assert {"job changed by an order", "cron entry run by an order", "worker told to stop"} <= set(report.events)
     assert {"job dead with its holder", "step recorded", "job with steps claimed"} <= set(report.events)
+    assert {"claim of a dead process revoked", "job that may kill lost again"} <= set(report.events)
     segments = {"segment named", "segments merged", "row admitted", "segment left the manifest", "segment removed"}
     assert segments <= set(report.events)
     assert report.work["commits recognised"] > 30

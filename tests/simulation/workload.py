@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -18,6 +18,7 @@ from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import JQueueError
 from jqueue.domain.events import HistoryEvent
+from jqueue.domain.header import WorkerRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.segments import RangeClaim, Retention
@@ -62,8 +63,9 @@ CHOSEN_ID: ContextVar[list[str] | None] = ContextVar("chosen id", default=None)
 class SeededEntropy:
     """Ids and jitter from the seed."""
 
-    def __init__(self, dice: random.Random, name: str) -> None:
+    def __init__(self, dice: random.Random, name: str, deaths: Collection[str] = ()) -> None:
         self._dice = dice
+        self._deaths = deaths
         self._maker = sha256(name.encode()).hexdigest()
         self._count = 0
 
@@ -78,6 +80,10 @@ class SeededEntropy:
     def jitter(self, bound: float) -> float:
         """Return seconds spread evenly over [0, bound]."""
         return self._dice.random() * bound
+
+    def is_gone(self, pid: int, mark: str) -> bool:
+        """Return True if a process has died. Its mark is the holder of its claims."""
+        return mark in self._deaths
 
 
 class SimulatedClock:
@@ -180,6 +186,8 @@ class World:
         ranged: True if some actors claim ranges.
         shared: True if some processes commit the calls of others.
         attended: True if workers show themselves in the queue, and some are told to stop.
+        mortal: True if processes show themselves in the queue, and see each other's deaths.
+        deaths: the time at which each process died that did so, by the holder of its claims.
         attendees: the process of each of these workers, by the id of its run.
         told: the time at which each of them was told to stop, by the id of its run.
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
@@ -225,6 +233,8 @@ class World:
     crowded: bool = False
     shared: bool = False
     attended: bool = False
+    mortal: bool = False
+    deaths: dict[str, float] = field(default_factory=dict)
     attendees: dict[str, str] = field(default_factory=dict)
     told: dict[str, float] = field(default_factory=dict)
     left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
@@ -272,6 +282,7 @@ class Client:
         self.process = process
         self.dice = dice = world.schedule.dice(process.name)
         self.clock = SimulatedClock(world.network.loop, dice.choice(SKEWS))
+        self.holder = f"{process.name}@here:{process.name.rpartition(' ')[2]}" if world.mortal else process.name
         abilities = dice.choice([1, 2]) if world.tells_time else 0
         if world.keeps_history and world.schedule.dice(f"objects of {process.name}").random() < WITH_OBJECTS:
             abilities = world.with_objects
@@ -282,12 +293,12 @@ class Client:
         self.offers, self.shares = world.shared and sharing.random() < OFFERS, sharing.random() < SHARES
         options: dict[str, Any] = {
             "clock": self.clock,
-            "entropy": SeededEntropy(world.schedule.dice(f"jitter of {process.name}"), process.name),
+            "entropy": SeededEntropy(world.schedule.dice(f"jitter of {process.name}"), process.name, world.deaths),
             "deadline": DEADLINE,
             "call_timeout": CALL_TIMEOUT,
             "poll_interval": dice.choice([1.0, 5.0]),
             "stale_timeout": dice.choice([1.0, 30.0, 300.0]),
-            "holder": process.name,
+            "holder": self.holder,
             "share": self.shares,
             "limits": Limits(
                 blob_bytes=BLOB_BYTES, result_bytes=2 * BLOB_BYTES, object_bytes=OBJECT_BYTES if world.large else None
@@ -319,15 +330,27 @@ class Client:
         try:
             async with asyncio.TaskGroup() as group:
                 async with self.queue:
+                    if self.world.mortal:
+                        self.queue.attend(f"life of {self.process.name}", self._record, lambda: None)
                     tasks = [group.create_task(actor.act()) for actor in actors]
                     await asyncio.wait(tasks, timeout=self._patience())
                     left = loop.time()
                     self.world.exits[self.process.name] = (left, NEVER)
+                    self.queue.leave(f"life of {self.process.name}")
                 if server := self.world.network.servers.get(self.process.name):
                     await server.leave()
                 self.world.exits[self.process.name] = (left, loop.time())
         except* JQueueError as errors:
             self.world.errors.extend(errors.exceptions)
+
+    def _record(self, at: float) -> WorkerRecord:
+        name, pid = self.process.name, int(self.holder.rpartition(":")[2])
+        return WorkerRecord(name=name, host="here", pid=pid, mark=self.holder, at=at)
+
+    def die(self) -> None:
+        """Die at this instruction. Other processes of the machine can see it."""
+        self.process.die()
+        self.world.deaths[self.holder] = asyncio.get_running_loop().time()
 
     def _patience(self) -> float | None:
         """Return the seconds after which the process leaves with calls under way; None to wait for its actors."""

@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from jqueue import BrokerQueue, DirectQueue, InMemoryStorage
+from jqueue.domain.operations.ends import Sweep
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import VirtualClock
 from jqueue.worker import Context, RunReport, Worker
@@ -253,57 +254,51 @@ async def test_a_worker_is_named_in_its_claims_and_has_a_record_in_each_of_its_q
 @pytest.mark.parametrize("batch", [None, 8], ids=["singly", "in batches"])
 @both
 @in_virtual_time
-async def test_a_job_whose_workers_have_died_runs_alone_and_the_others_before_and_after_it(make, batch):
-    worker, spans = Worker(concurrency=4), list[tuple[float, float, list[str]]]()
+async def test_jobs_whose_workers_were_lost_run_one_at_a_time_and_all_others_beside_them(make, batch, caplog):
+    worker, spans = Worker(concurrency=4), list[tuple[float, list[str]]]()
 
     async def run(names: list[str]) -> None:
-        began = now()
+        spans.append((now(), names))
         await asyncio.sleep(5)
-        spans.append((began, now(), names))
 
     async def run_one(name: str) -> None:
         await run([name])
 
     worker.handler("work", batch=batch)(run_one if batch is None else run)
     async with make() as queue:
-        await queue.enqueue("work", b"suspect", job_id="suspect")
+        for name in ("first", "second"):
+            await queue.enqueue("work", name.encode())
         for _ in range(2):
-            await queue.dequeue()
-            await queue.requeue_stale(0)
+            lost = await queue.dequeue(batch_size=2)
+            await queue.apply(Sweep(tuple((job.claim, job.heartbeat_at) for job in lost)))
         await queue.enqueue("work", b"beside", priority=-1)
         async with working(worker, queue):
             await asyncio.sleep(1)
             await queue.enqueue("work", b"after")
-            await asyncio.sleep(30)
-            await until(lambda: sum(len(names) for *_, names in spans) == 3)
-    assert {"suspect", "beside", "after"} == {name for *_, names in spans for name in names}
-    [alone] = [span for span in spans if "suspect" in span[2]]
-    assert ["suspect"] == alone[2]
-    assert all(end <= alone[0] or begin >= alone[1] for begin, end, names in spans if names != alone[2])
+            await until(lambda: sum(len(names) for _, names in spans) == 4)
+    began = {name: round(at) for at, names in spans for name in names}
+    assert {"beside": 0, "first": 0, "after": 1, "second": 5} == began
+    assert 2 == caplog.text.count("begins: its last two workers were lost while they had it")
 
 
+@both
 @in_virtual_time
-async def test_a_job_that_waits_to_run_alone_can_be_stopped_and_times_out_only_once_it_runs():
-    worker, ran = Worker(concurrency=4, claim_timeout=6), list[str]()
+async def test_the_last_attempt_by_the_limit_of_the_handler_is_not_repeated_if_its_death_was_charged_to_none(make):
+    worker, ran = Worker(), list[bytes]()
 
-    @worker.handler("work", timeout=8)
-    async def work(name: str, ctx: Context) -> None:
-        assert ctx.deadline is not None
-        assert ctx.deadline - queue.options.clock.now() == timedelta(seconds=8)
-        await asyncio.sleep(6)
-        ran.append(name)
+    @worker.handler("work", max_attempts=1)
+    async def work(payload: bytes) -> None:
+        ran.append(payload)
 
-    async with broker() as queue:
-        for name in ("b", "c", "a"):
-            await queue.enqueue("work", name.encode(), job_id=name)
-            for _ in range(0 if name == "a" else 2):
-                await queue.dequeue(batch_size=2)
-                await queue.requeue_stale(0)
-        async with working(worker, queue, drain=True) as task:
-            await asyncio.sleep(1)
-            await queue.cancel("b", running=True)
-            assert RunReport(succeeded=2, cancelled=1, handed_back=1) == await task
-    assert ["a", "c"] == ran
+    async with make() as queue:
+        await queue.enqueue_many(jobs(2))
+        lost = await queue.dequeue(batch_size=2, holder="mailer@here:7")
+        await queue.apply(Sweep((), tuple((job.claim, job.heartbeat_at) for job in lost)))
+        assert RunReport(dead=2) == await drained(worker, queue)
+        assert {"the job was claimed 2 times, and its workers ended without reporting an outcome"} == {
+            job.error for job in (await queue.read_state()).jobs
+        }
+    assert [] == ran
 
 
 @pytest.mark.parametrize(("age", "waits"), [(200, True), (50, False)])

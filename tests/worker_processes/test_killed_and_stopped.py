@@ -103,18 +103,36 @@ async def test_the_job_of_a_killed_worker_is_claimed_again_at_once(tmp_path, fir
         await scene.until(lambda: {job.id for job in jobs} <= scene.count(ENDS).keys(), "all jobs are done")
 
 
-async def test_a_job_that_kills_its_workers_costs_its_neighbours_one_failure_at_the_most(tmp_path):
+async def test_all_jobs_of_a_killed_worker_run_again_at_once_beside_those_that_are_ready(tmp_path):
     async with Scene(tmp_path).open() as scene:
-        poison = Enqueue("poison", b"0.5", max_attempts=3, job_id="poison")
-        await scene.queue.enqueue_many([poison, *[Enqueue("doze", b"1", max_attempts=2)] * 10])
-        for _ in range(3):
+        lost = await scene.queue.enqueue_many([Enqueue("doze", b"30", max_attempts=2)] * 50)
+        first = scene.start("poison", "--concurrency", "50")
+        await scene.until(lambda: {job.id for job in lost} <= scene.count(BEGINS).keys(), "all run")
+        await asyncio.sleep(3)  # it is in the list of workers
+        first.kill()
+        scene.start("poison", "--concurrency", "60")
+        await scene.until(lambda: all(scene.count(BEGINS)[job.id] == 2 for job in lost), "all run again at once")
+        ready = await scene.queue.enqueue("doze", b"0")
+        await scene.until(lambda: ready.id in scene.count(ENDS), "a ready job is done beside them")
+        assert {0} == {job.failed_tries for job in (await scene.jobs()).values()}
+        assert {ready.id} == scene.count(ENDS).keys()
+
+
+async def test_a_job_that_kills_its_workers_is_dead_in_the_end_and_its_neighbours_are_charged_with_nothing(tmp_path):
+    async with Scene(tmp_path).open() as scene:
+        poison = Enqueue("poison", b"0.5", max_attempts=2, job_id="poison")
+        await scene.queue.enqueue_many([poison, *[Enqueue("doze", b"1", max_attempts=2, keep_result=600)] * 10])
+        for _ in range(2 + 2):  # two deaths of which any of the jobs may be the cause, and two that are charged
             assert scene.start("poison").end() == 3
         worker = scene.start("poison")
-        await scene.until_only(lambda jobs: jobs.keys() == {"poison"}, "the neighbours are done")
-        await scene.until_only(lambda jobs: jobs["poison"].status is JobStatus.DEAD, "it is dead")
+        jobs = await scene.until_only(
+            lambda jobs: all(job.status in (JobStatus.DEAD, JobStatus.COMPLETED) for job in jobs.values()), "all end"
+        )
         worker.stop()
         assert worker.end() == 0
-        assert 2 == max(scene.count(BEGINS).values())
+        assert {"poison"} == {job.id for job in jobs.values() if job.status is JobStatus.DEAD}
+        assert {0} == {job.failed_tries for job in jobs.values() if job.status is JobStatus.COMPLETED}
+        assert 3 == max(scene.count(BEGINS).values())
 
 
 async def test_workers_that_all_stood_still_keep_their_claims(tmp_path):

@@ -23,7 +23,7 @@ from jqueue.core.observers import Observers
 from jqueue.core.tasks import SHORTEST_PAUSE, Background, SpareTurns, as_storage_error, end_tasks, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
-from jqueue.domain.job import JobRecord, JobStatus
+from jqueue.domain.job import JobRecord, JobStatus, may_kill
 from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.enqueue import stored_bytes
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
@@ -315,6 +315,8 @@ def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tu
             yield
         if job.status is not JobStatus.QUEUED or job.error_dropped or job.result_dropped or job.after:
             continue  # figures count dropped texts, and a job with parents is found by them
+        if may_kill(job):
+            continue  # the order must know it before its row is loaded
         scheduled = job.run_at is not None and job.run_at > now
         groups.setdefault((job.entrypoint, job.group, scheduled), []).append(
             (key_of(job).place(scheduled=scheduled), place)

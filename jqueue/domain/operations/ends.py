@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -27,12 +28,15 @@ from jqueue.domain.header import KeyHold
 from jqueue.domain.job import (
     COMPLETED,
     DEAD,
+    DIED_ERROR,
     IN_PROGRESS,
     NO_CLAIM,
     OBJECT_BYTES,
     OBJECTS,
     QUEUED,
     RESULTS,
+    SPARED_ERROR,
+    STALE_ERROR,
     STEPS,
     AttemptError,
     Claim,
@@ -41,6 +45,8 @@ from jqueue.domain.job import (
     Progress,
     Step,
     StoredObject,
+    lost_in_a_row,
+    may_kill,
 )
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import (
@@ -172,19 +178,22 @@ def _size_of(error: AttemptError) -> int:
     return ATTEMPT_BYTES + written_bytes(error.text) + (0 if error.holder is None else written_bytes(error.holder))
 
 
-def send_back(draft: Draft, job: JobRecord, verb: Verb, now: datetime, *, dead: bool = False, **changes: Any) -> None:
+def send_back(
+    draft: Draft, job: JobRecord, verb: Verb, now: datetime, *, dead: bool = False, charge: bool = True, **changes: Any
+) -> None:
     """End a claim: the job goes behind its equals, or is dead if it has no attempts left. A cancelled job leaves.
 
-    `HAND_BACK` is no failure: the failure count goes back and the place is kept. The attempt stays used.
+    `HAND_BACK` is no failure: the failure count goes back and the place is kept. The attempt stays used. The same holds
+    for another verb without `charge`, but a job that has no attempts left is dead all the same.
     """
-    uncharged = verb is Verb.HAND_BACK
     if job.cancel_requested:
         draft.move(job, verb, None, None)
         return
-    if not uncharged and (dead or (job.max_attempts is not None and job.failures >= job.max_attempts)):
+    is_last = job.max_attempts is not None and job.failures >= job.max_attempts
+    if verb is not Verb.HAND_BACK and (dead or is_last):
         after = job.evolve(status=DEAD, dead_at=now, **NO_CLAIM, **changes)
     else:
-        if uncharged:
+        if verb is Verb.HAND_BACK or not charge:
             changes["failures"] = max(0, job.failures - 1)
         elif "sequence" not in changes:
             changes["sequence"] = next_sequence(draft, job, now)
@@ -606,18 +615,7 @@ def hand_back_calls(draft: Draft, calls: Collection[str], now: datetime) -> None
         send_back(draft, draft.jobs[job_id], Verb.HAND_BACK, now)
 
 
-STALE_ERROR = "stale: no heartbeat within the claim's timeout"
 ORDERED_ERROR = "stale: the claim was taken back by an operator's order"
-DIED_ERROR = "the process of its worker died"
-
-
-def may_kill(job: JobRecord | Job) -> bool:
-    """Return True if a job may be the cause of the deaths of its workers: it should have no neighbours.
-
-    The process of its last worker is known to have died, or its last two workers have stopped to confirm their claims.
-    """
-    last = [each.text for each in job.errors[-2:]]
-    return last[-1:] == [DIED_ERROR] or last == [STALE_ERROR] * 2
 
 
 def revoke_range(draft: Draft, range_id: str, now: datetime, error: str = STALE_ERROR) -> int:
@@ -642,15 +640,48 @@ def revoke_range(draft: Draft, range_id: str, now: datetime, error: str = STALE_
     return held.rows
 
 
-def revoke(draft: Draft, stale: Iterable[JobRecord], now: datetime, error: str = STALE_ERROR) -> int:
-    """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs."""
+def revoke(
+    draft: Draft,
+    stale: Iterable[JobRecord],
+    now: datetime,
+    error: str = STALE_ERROR,
+    spared: Collection[str] = (),
+) -> int:
+    """Revoke the claims on jobs, in the order of their sequence numbers. Return the number of jobs.
+
+    Args:
+        draft: the queue.
+        stale: the jobs.
+        now: the time.
+        error: the error to keep with them.
+        spared: ids of jobs that are not charged. One without room for its error is charged all the same: otherwise it
+            could kill its workers for ever.
+    """
     jobs = sorted(stale, key=lambda job: (job.sequence, job.id))
     for job in jobs:
-        changes: dict[str, Any] = {}
+        charge = job.id not in spared
+        text, errors = error if charge else SPARED_ERROR, job.errors
         if not job.cancel_requested:
-            changes["errors"] = kept_errors(draft, job, error, now)
-        send_back(draft, job, Verb.REVOKE, now, error=error, error_dropped=0, traceback=None, **changes)
+            errors = kept_errors(draft, job, text, now)
+            charge = charge or lost_in_a_row(errors) <= lost_in_a_row(job.errors)
+        changes: dict[str, Any] = {"error": text, "error_dropped": 0, "traceback": None, "errors": errors}
+        send_back(draft, job, Verb.REVOKE, now, charge=charge, **changes)
     return len(jobs)
+
+
+def spared_of(orphans: Iterable[JobRecord]) -> set[str]:
+    """Return the ids of the jobs to which the deaths of their processes are not charged.
+
+    A death is charged to the job that may be the cause of it by `may_kill`, or that was the only job of the process.
+    Other jobs are spared. A job that is spared twice in a row may be the cause, and such jobs run one at a time. So a
+    job that kills each of its workers is dead after `max_attempts` + 2 deaths at most, and its neighbours are charged
+    with none. An error that the job reports in between allows two more deaths, and counts as a failure itself.
+    """
+    by_process = defaultdict[str, list[JobRecord]](list)
+    for job in orphans:
+        by_process[(job.holder or "").rpartition("@")[2]].append(job)
+    several = [jobs for jobs in by_process.values() if len(jobs) > 1]
+    return {job.id for jobs in several for job in jobs if not may_kill(job)}
 
 
 class RequeueStale(Operation, frozen=True):
@@ -700,7 +731,8 @@ class Sweep(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead."""
-        died = revoke(draft, self._held(draft, self.orphans), now, DIED_ERROR)
+        orphans = self._held(draft, self.orphans)
+        died = revoke(draft, orphans, now, DIED_ERROR, spared_of(orphans))
         in_ranges = 0
         for claim, heartbeat_at in self.suspects:
             held = draft.header.ranges.get(claim.job_id)
