@@ -746,7 +746,8 @@ class QueueContract(QueueContractBase):
             for number in range(4):
                 await queue.enqueue("work", b"%d" % number, fair_key="b", fair_weight=0.25)
             for _ in range(16):
-                await other.enqueue("work", b"a", fair_key="a", fair_weight=1)
+                heavy = await other.enqueue("work", b"a", fair_key="a", fair_weight=1)
+            assert heavy.fair_weight is None, "the usual weight is not kept"
             rounds = [[job for _ in range(5) for job in await queue.dequeue("work")] for _ in range(4)]
             light = [[job for job in claimed if job.fair_key == "b"] for claimed in rounds]
             assert [[job.payload for job in jobs] for jobs in light] == [[b"0"], [b"1"], [b"2"], [b"3"]]
