@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import logging
 import os
 import signal
 import subprocess
@@ -315,6 +316,27 @@ def test_output_of_handlers_does_not_mix_with_messages_and_results_of_any_kind_a
     assert {None, "é" * 30_000} == {job.result for job in call(url, jobs)}
     assert 2 == len(call(url, jobs)), "a result that cannot be kept is missing"
     assert 4 == capfd.readouterr().out.count("by another process")
+
+
+def test_none_is_a_result_that_a_handler_keeps_and_each_job_that_is_done_is_logged_on_request(url, capfd):
+    worker = Worker(log_done=True)
+
+    @worker.lifespan
+    @asynccontextmanager
+    async def lifespan():
+        logging.basicConfig(level="INFO", stream=sys.stderr, force=True)
+        yield
+
+    @worker.handler("work", keep_result=60)
+    async def work(payload: bytes) -> None: ...
+
+    @worker.handler("quiet")
+    async def quiet(payload: bytes) -> None: ...
+
+    enqueue(url, [*works(b""), Enqueue("quiet", b"")])
+    assert 2 == run(url, worker).done
+    assert [("work", "completed", None)] == [(job.entrypoint, job.status, job.result) for job in call(url, jobs)]
+    assert 2 == capfd.readouterr().err.count(" is done after ")
 
 
 async def jobs(queue):

@@ -69,7 +69,7 @@ class Plan:
         call: calls it: see `call_of`.
         seconds: time that a call may take.
         wants_context: True if the handler or middleware takes a context.
-        is_plain: True if it takes one job without a context, and does not run in a process.
+        is_plain: True if it takes one job without a context, does not run in a process, and keeps no result.
     """
 
     handler: Handler[..., Any]
@@ -83,7 +83,8 @@ class Plan:
         """Return the way to call a handler, given the seconds for a handler without a timeout of its own."""
         limit = handler.options.seconds if seconds is None or handler.options.seconds is not None else seconds
         wants_context = handler.signature.wants_context or bool(handler.middlewares or handler.thread_middlewares)
-        is_plain = not wants_context and handler.runs_in != "process" and handler.options.batch is None
+        is_alone = handler.options.batch is None and handler.options.keep_result is None
+        is_plain = is_alone and not wants_context and handler.runs_in != "process"
         return cls(handler, call_of(handler, threads), math.inf if limit is None else limit, wants_context, is_plain)
 
 
@@ -162,7 +163,7 @@ class PartitionLoop:
         return (self._queue,) if asyncio._get_running_loop() is self._loop else ()
 
     def stop_from_anywhere(self) -> None:
-        """Begin no more calls, and let those that run end. A second call stops them."""
+        """Begin no more calls, and let running calls end. A second call stops them."""
         self._loop.call_soon_threadsafe(self._stop)
 
     def _stop(self) -> None:
@@ -212,7 +213,7 @@ class PartitionLoop:
         self._slots.add(slot)
 
     def _check_end(self, task: asyncio.Task[None] | None = None) -> None:
-        """End the loop if no slot is left, or if one has failed, as notes cannot be written."""
+        """End the loop if no slot is left, or if one has failed because notes cannot be written."""
         error = None if task is None or task.cancelled() else task.exception()
         if error is not None and not self._ended.done():
             self._ended.set_exception(error)
@@ -244,7 +245,7 @@ class PartitionLoop:
         try:
             if plan.is_plain and row.encoding != "chained" and slot.places:
                 value = await plan.call(row, None)
-                if value is None and row.keep_result is None and not slot.reasons:  # most are done so
+                if value is None and row.keep_result is None and not slot.reasons and not self._settings.log_done:
                     self._marks.states[places[0]] = DONE
                     slot.places = ()
                     return
