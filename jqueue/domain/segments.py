@@ -581,7 +581,8 @@ class SegmentIndex(msgspec.Struct, dict=True, omit_defaults=True):
         fields: names of all fields that lines have; empty if they are not known.
         common: an object with the fields that all rows share, which are not on their lines.
         id_rest: the end of the ids of all rows, which are not on their lines: see `bulk_id`. The first has number 1.
-        first: sequence number of the first row, if lines have none: each row has one more. None: lines have them.
+        first: sequence number of the first row, if lines have none and each row has one more than the row before.
+        numbers: sequence numbers of all rows, 4 bytes each, little-endian, if lines have none and they are in no order.
     """
 
     rows: int
@@ -595,14 +596,21 @@ class SegmentIndex(msgspec.Struct, dict=True, omit_defaults=True):
     common: msgspec.Raw = msgspec.Raw(b"")
     id_rest: str | None = None
     first: int | None = None
+    numbers: bytes = b""
 
     def whole(self, lines: bytes) -> bytes:
         """Return lines with all fields. An id or a sequence number that no line has is empty, or 0."""
         if not self.common:
             return lines
-        id_text, number = b'"id":"",' if self.id_rest else b"", b'"sequence":0,' if self.first is not None else b""
+        id_text, number = b'"id":"",' if self.id_rest else b"", b'"sequence":0,' if self.sequences(0, 1) else b""
         head = b"{%b%b%b," % (id_text, number, bytes(self.common)[1:-1])
         return head + lines[1:].replace(b"\n{", b"\n" + head)  # a text in JSON has no newline
+
+    def sequences(self, first: int, last: int) -> Sequence[int]:
+        """Return the sequence numbers of rows from a first to before a last; none if lines have them."""
+        if self.first is not None:
+            return range(self.first + first, self.first + last)
+        return _little_endian(array("I", self.numbers[4 * first : 4 * last]))
 
     def rows_of(self, job_id: str, hashed: int | None = None) -> list[int]:
         """Return the rows whose job may have an id, whose hash may be known already."""

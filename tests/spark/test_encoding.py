@@ -17,7 +17,7 @@ from jqueue.domain.job_options import IN_BULK
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations.base import Preparation, claim_of
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.spark.enqueue import encoding
+from jqueue.spark.enqueue import encoding, json_columns
 from jqueue.spark.enqueue.columns import Columns
 
 NOW, DAY, NAN = datetime(2030, 1, 1, tzinfo=UTC), timedelta(days=1), float("nan")
@@ -48,8 +48,8 @@ def encoded(batch, constants, rows=3):
     columns = Columns({name: place for place, name in enumerate(batch.schema.names)}, constants)
     with patch.object(encoding, "STAGED_ROWS", rows):
         encoder = encoding.RowEncoder(columns, LIMITS, NOW, 0, lambda: BASE)
-    for first in range(0, len(batch), 2):
-        encoder.add(batch.slice(first, 2))
+    for first in range(0, len(batch), 3):
+        encoder.add(batch.slice(first, 3))
     return [*encoder.full(), *encoder.rest()]
 
 
@@ -95,6 +95,7 @@ def test_rows_become_the_jobs_that_enqueue_makes_of_each_or_are_refused(data, ro
         with pytest.raises(InvalidJobError, match=r"row \d of partition 0"):
             encoded(batch, constants)
         return
-    segments = encoded(batch, constants)
+    with patch.object(json_columns, "FEW", data.draw(st.sampled_from([1, 2, 8]))):
+        segments = encoded(batch, constants)
     found = sorted((job for each in segments for job in jobs_in(each)), key=lambda job: job.sequence)
     assert expected == [job.evolve(id="new") for job in found]

@@ -333,9 +333,8 @@ def decode_chunk(data: bytes, number: int, segment: Segment, index: SegmentIndex
         raise InvalidBlobError(f"rows of chunk {number} cannot be read as jobs: {error}") from None
     for job, job_id in zip(jobs, ids, strict=False):  # nothing else has them: a copy takes ten times as long
         force_setattr(job, "id", job_id)
-    if index.first is not None:
-        for sequence, job in enumerate(jobs, index.first + first):
-            force_setattr(job, "sequence", sequence)
+    for job, sequence in zip(jobs, index.sequences(first, last), strict=False):
+        force_setattr(job, "sequence", sequence)
     for row, job in enumerate(jobs, first):
         if job.status is not JobStatus.QUEUED or not is_sound(job):
             raise InvalidBlobError(f"row {row} of it is not a queued job")

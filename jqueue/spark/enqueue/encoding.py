@@ -50,11 +50,13 @@ from jqueue.spark.enqueue.json_columns import (
     binary,
     bytes_of,
     children,
+    escaped,
     joined,
     json_of,
     objects_of,
     quoted,
     seconds,
+    spread,
     times,
 )
 
@@ -92,9 +94,8 @@ class RowEncoder:
             stored["run_at"] = created_at + timedelta(seconds=delay)
         entrypoint = columns.constants.get("entrypoint", "")
         self._common = JobRecord("", entrypoint, b"", QUEUED, 0, created_at, **stored)
-        self._is_numbered = not ORDERING.isdisjoint(columns.places)  # True if lines have their sequence numbers
         options = {"run_at" if name == "delay" else name for name in columns.places.keys() - {"entrypoint", "group"}}
-        self._fields = tuple(sorted({"payload", *options, *(["sequence"] if self._is_numbered else [])}))
+        self._fields = tuple(sorted({"payload", *options}))
         self._groups: JobGroups[EncodedRows] = JobGroups(EncodedRows, STAGED_ROWS, STAGED_BYTES, STAGED_BYTES)
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -165,7 +166,7 @@ class RowEncoder:
             yield pc.greater(pc.binary_length(column), self._limits.most_payload(objects=False))
         else:
             kind = str if option is None else option.kind
-            yield self._read(name, column, partial(_are_wrong, name=name, kind=kind, limits=self._limits))
+            yield self._read(name, column, partial(_are_wrong, name, kind, self._limits))
         needed, excluded = (None, None) if option is None else (option.needs, option.excludes)
         if needed is not None and needed not in self._constants:
             yield pc.and_(column.is_valid(), given[needed].is_null()) if needed in given else column.is_valid()
@@ -212,40 +213,31 @@ class RowEncoder:
 
     def _rows(self, given: Mapping[str, pa.Array]) -> dict[str, Any]:
         """Return the line of each row, and the facts about it that its segment must know."""
-        number = len(given["payload"])
-        numbers = np.arange(self.jobs + 1, self.jobs + number + 1)
-        facts: dict[str, Any] = {"number": numbers}
-        texts: dict[str, Any] = {}
-        if self._is_numbered:
-            texts["sequence"] = binary(pa.array(numbers).cast(pa.string()))
+        number, created_at = len(given["payload"]), _micros_of(self._common.created_at)
+        facts: dict[str, Any] = {"number": np.arange(self.jobs + 1, self.jobs + number + 1)}
         fields = {name: column for name, column in given.items() if name not in ("payload", "entrypoint", "group")}
         if (delay := fields.pop("delay", None)) is not None:
-            micros = pc.round(pc.multiply(seconds(delay), 1e6), round_mode="half_to_even").cast(pa.int64())
-            run_at = pc.add(micros, _micros_of(self._common.created_at))
+            values, places = spread(delay)
+            micros = pc.round(pc.multiply(seconds(values), 1e6), round_mode="half_to_even").cast(pa.int64())
+            run_at = _taken(pc.add(micros, created_at), places)
             fields["run_at"] = pc.coalesce(run_at, _micros(fields["run_at"])) if "run_at" in fields else run_at
-        for name, column in fields.items():
-            texts[name] = _texts(IN_BULK[name].kind, column)
         for name in ("entrypoint", "group", "unique_key", "max_attempts"):
             if name in given:
                 facts[name] = given[name]
         if "priority" in fields:
             facts["priority"] = fields["priority"].fill_null(0).cast(pa.int64())
         if "run_at" in fields:
-            facts["since"] = _micros(fields["run_at"]).fill_null(_micros_of(self._common.created_at))
+            facts["since"] = _micros(fields["run_at"]).fill_null(created_at)
         if several := [given[name].is_valid() for name in SINGLE if name in given]:
             facts["single"] = several[0] if len(several) == 1 else pa.array(np.logical_or.reduce(several))
         if "unique_key" in given and ("unique_for" in given or self._common.unique_for):
             kept = pc.greater(seconds(given["unique_for"]), 0.0) if "unique_for" in given else True
-            size = pc.add(pc.binary_length(texts["unique_key"]), HOLD_BYTES + 2 + 36)
+            size = pc.add(pc.binary_length(escaped(given["unique_key"])), HOLD_BYTES + 2 + 2 + 36)
             facts["hold"] = pc.if_else(kept, size, 0).fill_null(0)
         for feature, name in ((LIMITS, "concurrency_key"), (GROUPS, "group")):
             if name in given and given[name].null_count < number:
                 self.features.add(feature)
-        fixed: list[Any] = [b'{"payload":"', base64(given["payload"]), b'"']
-        for name, text in texts.items():
-            part = joined(b',"%b":' % name.encode(), text)
-            fixed += [] if part.null_count == number else [pc.coalesce(part, b"") if part.null_count else part]
-        facts["line"] = joined(*fixed, b"}\n")
+        facts["line"] = joined(b'{"payload":"', base64(given["payload"]), b'"', *_options(fields), b"}\n")
         return facts
 
     def _grouped(self, rows: pa.RecordBatch) -> Iterator[tuple[Group, pa.RecordBatch]]:
@@ -271,10 +263,6 @@ class RowEncoder:
             if "since" in names:
                 is_scheduled = some["since"][0].as_py() > _micros_of(created_at)
             yield Group(entrypoint, is_scheduled, False, member, created_at), some
-
-
-ORDERING = frozenset({"entrypoint", "group", "priority", "run_at", "delay"})
-"""Columns by which the rows of a segment may be out of their order, or not all of a task: lines have their numbers."""
 
 
 class EncodedRows:
@@ -322,6 +310,7 @@ class EncodedRows:
         order = np.lexsort((numbers, priorities, since) if scheduled else (numbers, priorities))
         if (np.diff(order) != 1).any():
             rows, numbers, priorities, since = (each.take(order) for each in (rows, numbers, priorities, since))
+        is_mixed = bool((np.diff(numbers) != 1).any())
         places, data = bytes_of(rows["line"].combine_chunks())
         starts = np.arange(0, len(rows), chunk_rows)
         edges = [*(places[starts] - places[0]).tolist(), int(places[-1] - places[0])]
@@ -345,7 +334,8 @@ class EncodedRows:
             fields=fields,
             common=msgspec.Raw(encode_json({name: shared[name] for name in shared.keys() - LINE_HAS})),
             id_rest=id_rest,
-            first=None if "sequence" in fields else int(numbers[0]),
+            first=None if is_mixed else int(numbers[0]),
+            numbers=numbers.astype("<u4").tobytes() if is_mixed else b"",
         )
         return sealed(
             [lines],
@@ -385,7 +375,7 @@ def _key_table(keys: pa.ChunkedArray) -> KeyTable:
     rows = np.flatnonzero(keys.is_valid().to_numpy()).astype("<u4")
     digests = hashes_of(keys.drop_null().cast(pa.binary()).to_pylist(), 8 * KeyTable.WORDS)
     hashes = np.frombuffer(digests, ">u8").reshape(-1, KeyTable.WORDS).astype("<u8")
-    order = np.lexsort((rows, *hashes.T[::-1]))
+    order = np.argsort(hashes[:, 0], kind="stable")
     return KeyTable(hashes[order].T.tobytes() + rows[order].tobytes())
 
 
@@ -410,18 +400,46 @@ def _micros(column: pa.Array) -> pa.Int64Array:
     return column if types.is_int64(column.type) else column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
 
 
-def _texts(kind: type, column: pa.Array) -> pa.BinaryArray:
-    """Return the values of an option in JSON, by their kind."""
+def _options(fields: Mapping[str, pa.Array]) -> Iterator[Any]:
+    """Yield columns of text that, joined, are the options of each row in its line.
+
+    Columns with few values become one column: of each combination of their values, the text is made once.
+    """
+    codes, few = None, list[tuple[pa.BinaryArray, Numbers]]()
+    for name, column in fields.items():
+        values, places = spread(column)
+        start, text, *end = _texts(IN_BULK[name].kind, values)
+        parts = [b',"%b":%b' % (name.encode(), start), text, *end]
+        if places is None:
+            yield from [pc.coalesce(joined(*parts), b"")] if text.null_count else parts
+        else:
+            texts = pa.concat_arrays([joined(*parts), pa.array([b""], pa.binary())])  # the last is that of null
+            own = places.fill_null(len(values)).to_numpy().astype(np.int64)
+            codes = own if codes is None else codes * len(texts) + own
+            few.append((texts, own))
+    if codes is not None:
+        combined = pa.array(codes).dictionary_encode()
+        _, rows = np.unique(combined.indices.to_numpy(), return_index=True)
+        yield joined(*(texts.take(pa.array(own[rows])) for texts, own in few)).take(combined.indices)
+
+
+def _taken(values: pa.Array, places: pa.Array | None) -> pa.Array:
+    """Return the value of each row: see `spread`."""
+    return values if places is None else values.take(places)
+
+
+def _texts(kind: type, column: pa.Array) -> list[Any]:
+    """Return the values of an option in JSON, by their kind: bytes, a column, and perhaps bytes."""
     if kind is str:
-        return quoted(column)
+        return [b'"', escaped(column), b'"']
     if kind is int:
-        return binary(column.cast(pa.string()))
+        return [b"", binary(column.cast(pa.string()))]
     if kind is timedelta:
-        return binary(seconds(column).cast(pa.string()))
+        return [b"", binary(seconds(column).cast(pa.string()))]
     if kind is datetime:
-        return joined(b'"', times(_micros(column)), b'Z"')
+        return [b'"', times(_micros(column)), b'Z"']
     headers = json_of(column)
-    return pc.if_else(pc.or_(column.is_null(), pc.equal(headers, b"{}")), None, headers)
+    return [b"", pc.if_else(pc.or_(column.is_null(), pc.equal(headers, b"{}")), None, headers)]
 
 
 def _value(cell: pa.Scalar) -> Any:
@@ -430,13 +448,18 @@ def _value(cell: pa.Scalar) -> Any:
     return float(value) if isinstance(value, Decimal) else value
 
 
-def _are_wrong(column: pa.Array, name: str, kind: type, limits: Limits) -> pa.BooleanArray:
-    """Return for each value of an option of a kind if it is wrong.
+def _are_wrong(name: str, kind: type, limits: Limits, column: pa.Array) -> pa.BooleanArray:
+    """Return for each row if its value of an option of a kind is wrong.
 
     Raises:
         ArithmeticError: a time is out of range.
         UnicodeDecodeError: a text is not UTF-8.
     """
+    values, places = spread(column)
+    return _taken(_wrong_values(name, kind, limits, values), places)
+
+
+def _wrong_values(name: str, kind: type, limits: Limits, column: pa.Array) -> pa.BooleanArray:
     if kind is str:
         return _are_no_names(column, limits.name_bytes)
     if kind is int:
@@ -447,7 +470,7 @@ def _are_wrong(column: pa.Array, name: str, kind: type, limits: Limits) -> pa.Bo
         return pc.invert(pc.and_(least(seconds(column), 0.0), pc.less_equal(seconds(column), LONGEST)))
     if kind is datetime:
         times(_micros(column))
-        return pa.array([False])
+        return pa.array([False] * len(column), pa.bool_())
     return _are_no_headers(column, limits)
 
 

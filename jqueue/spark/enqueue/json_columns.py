@@ -24,6 +24,9 @@ MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 DAY = 86_400_000_000
 """Number of microseconds of a day."""
 
+FEW = 8
+"""Number of rows for each different value from which a column is made of its different values."""
+
 _ESCAPED = re.compile(rb'["\\\x00-\x1f]')
 
 
@@ -65,13 +68,34 @@ def quoted(column: pa.Array) -> pa.BinaryArray:
     Raises:
         UnicodeDecodeError: one is not UTF-8.
     """
+    return joined(b'"', escaped(column), b'"')
+
+
+def escaped(column: pa.Array) -> pa.BinaryArray:
+    """Return texts as they stand between quotes.
+
+    Raises:
+        UnicodeDecodeError: one is not UTF-8.
+    """
     places, data = bytes_of(column := binary(column))
     used = data[places[0] : places[-1]]
     str(used, "utf-8")
     if _ESCAPED.search(used) is None:
-        return joined(b'"', column, b'"')
-    texts = [None if each is None else msgspec.json.encode(each.decode()) for each in column.to_pylist()]
+        return column
+    texts = [None if each is None else msgspec.json.encode(each.decode())[1:-1] for each in column.to_pylist()]
     return pa.array(texts, pa.binary())
+
+
+def spread(column: pa.Array) -> tuple[pa.Array, pa.Int32Array | None]:
+    """Return the different values of a column, and the place of each row's among them, which is null for null.
+
+    Without places, the values are the column itself, as most of them differ.
+    """
+    if not types.is_nested(column.type):
+        encoded = column.dictionary_encode()
+        if len(encoded.dictionary) <= len(column) // FEW:
+            return encoded.dictionary, encoded.indices
+    return column, None
 
 
 def times(column: pa.Array) -> pa.BinaryArray:
