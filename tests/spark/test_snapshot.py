@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 import jqueue.spark.lines
 from jqueue import BrokerQueue, Limits, connect
 from jqueue.core.blob.lines import encode_record
-from jqueue.domain.errors import BlobMissingError, InvalidBlobError, InvalidJobError, StorageFatalError
+from jqueue.domain.errors import InvalidBlobError, InvalidJobError, QueueMissingError, StorageFatalError
 from jqueue.domain.models import Job, record_of
 from jqueue.operations import Enqueue
 from jqueue.spark.lines import rows_of
@@ -272,7 +272,7 @@ def test_a_queue_without_jobs_gives_no_rows_and_a_missing_one_is_named(url):
     assert [] == snapshot(url, entrypoint="other", num_partitions=8)
     call(url, lambda queue: queue.cancel(job_id))
     assert [] == snapshot(url)
-    with pytest.raises(BlobMissingError, match=r"there is no queue at .*/none.json: check the URL; the first enqueue"):
+    with pytest.raises(QueueMissingError, match=r"there is no queue at .*/none.json: check the URL; the first enqueue"):
         snapshot(f"{url},{url[:-10]}none.json")
 
 

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from jqueue.domain.errors import InvalidJobError, InvalidURLError
+from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
 from jqueue.domain.segments import RangeFailure
 from jqueue.operations import Enqueue
 from jqueue.spark import end_batch
@@ -248,7 +248,7 @@ def test_frequent_polls_of_spark_read_the_queue_once_for_each_poll_interval(url,
         reader, start = open_source(steps, entrypoint="work", poll_interval=3600)
         for _ in range(100):
             assert start == reader.latestOffset(start, TEN)
-    assert ["read queue.json"] == requests.names
+    assert ["read queue.json"] * 2 == requests.names  # the first sees that there is a queue
 
 
 @pytest.mark.wide
@@ -387,6 +387,16 @@ def test_a_wrong_option_is_refused_in_one_line_by_the_first_call(place, options,
         reader.initialOffset()
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_queue_that_does_not_exist_ends_the_query_in_one_line(url):
+    reader = query_source(url, StructType([StructField("id", StringType())]))
+    start = reader.initialOffset()
+    assert start == reader.latestOffset(start, TEN)  # Spark notes the id first
+    with pytest.raises(JQueueError, match=rf"^the queue of the streaming query failed: there is no queue at {url}.*$"):
+        reader.latestOffset(start, TEN)
+    reader.stop()
+    assert not Path(url).exists()
 
 
 def test_an_unknown_column_and_the_checkpoint_of_another_source_are_refused_in_one_line(url, open_source):

@@ -23,6 +23,7 @@ from jqueue.spark.claims.held import (
     LEAST_ROWS,
     Heartbeats,
     Held,
+    check_queue,
     claiming,
     claims_held_by,
     end_claims,
@@ -90,6 +91,7 @@ class BatchClaims:
             parts: least number of ranges, if they are large enough.
         """
         queue, names, worker = self.queue, self.names, self.worker
+        await check_queue(queue)
         crons = [cron for cron in worker.crons if cron.handler.entrypoint in names]
         handlers = [worker.handlers[name] for name in names]
         await declare(queue, handlers, crons, QueueHealth("the queue", queue.options.entropy))

@@ -14,7 +14,7 @@ from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
 from jqueue.core.heartbeat import HeartbeatManager
 from jqueue.domain.durations import Duration
-from jqueue.domain.errors import JobNotFoundError, JQueueError
+from jqueue.domain.errors import JobNotFoundError, JQueueError, QueueMissingError
 from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job
@@ -24,6 +24,7 @@ from jqueue.domain.operations.ends import Ack, Nack
 from jqueue.domain.operations.lookups import HeldBy, RangesHeldBy
 from jqueue.domain.operations.ranges import ClaimBatch, EndRange
 from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, RangeClaim, RangeFailure, in_progress
+from jqueue.ports.storage import describe
 from jqueue.spark.claims.outcomes import Outcome
 
 DEADLINE = 60.0
@@ -51,6 +52,16 @@ def open_queue(url: str, claim_timeout: float, deadline: float = DEADLINE) -> Di
     """
     limits = Limits(batch_size=2 * (MOST_SINGLES + RANGES_KEPT) + 2)
     return connect(url, DirectQueue, limits=limits, stale_timeout=claim_timeout, deadline=deadline)
+
+
+async def check_queue(queue: DirectQueue) -> None:
+    """Check that there is a queue. Claims of a queue that does not exist are no error: they find no jobs.
+
+    Raises:
+        QueueMissingError: there is none.
+    """
+    if (await queue.view()).absent:
+        raise QueueMissingError(describe(queue.storage))
 
 
 def claiming(

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 from jqueue.core.blob.lines import encode_record
 from jqueue.core.direct import DirectQueue
 from jqueue.core.tasks import some_at_once
-from jqueue.domain.errors import BlobMissingError, StorageError
+from jqueue.domain.errors import QueueMissingError, StorageError
 from jqueue.domain.job import JobStatus
 from jqueue.domain.printable import counted
 from jqueue.domain.selection import Selection, phases_of
@@ -121,7 +121,7 @@ class SnapshotReader(DataSourceReader):
         """Read one version of each queue, and cut it into runs of jobs.
 
         Raises:
-            BlobMissingError: one of the queues does not exist.
+            QueueMissingError: one of the queues does not exist.
             InvalidURLError: an address is wrong, or no queue matches.
             StorageError: a queue could not be read. The message names it.
         """
@@ -160,7 +160,7 @@ async def _pieces_of(queue: FleetQueue, selection: Selection) -> list[Piece]:
     except StorageError as error:
         raise type(error)(f"{queue.name}: {error}") from None
     if view.absent:
-        raise BlobMissingError(f"there is no queue at {queue.name}: check the URL; the first enqueue creates a queue")
+        raise QueueMissingError(queue.name)
     if view.set_aside:
         lines = counted(len(view.set_aside), "line was", "lines were")
         logger.warning("%s: %s left out: not readable as jobs", queue.name, lines)

@@ -39,6 +39,7 @@ from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.claims.held import (
     Heartbeats,
     Held,
+    check_queue,
     claiming,
     claims_held_by,
     end_claims,
@@ -123,6 +124,7 @@ class ClaimsOfQuery:
     claim_timeout: float
     poll_interval: float
     _without_outcomes: set[str] = field(default_factory=set)  # claims of which no earlier run has staged outcomes
+    _is_checked: bool = False  # True if there is a queue
     _source: str | None = None  # the query whose claims are known
     _held: dict[str, Held] = field(default_factory=dict)  # by claim, in the order in which they become batches
     _backlog: Backlog | None = None  # as of the last claim
@@ -177,6 +179,9 @@ class ClaimsOfQuery:
             JQueueError: the store failed. The next call finds the claims again.
         """
         try:
+            if not self._is_checked:
+                await check_queue(self.queue)
+                self._is_checked = True
             is_new = self._source != start.source
             await self._find_claims(start.source)
             if is_new and start.claim and start.claim not in self._held:
