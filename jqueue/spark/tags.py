@@ -1,30 +1,34 @@
-"""Spark jobs under a tag: if the driver gives them up, their tasks are stopped. And the context of such a task."""
+"""Spark jobs under a tag: if the driver gives them up, their tasks are stopped. And their names, and their context."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pyspark import TaskContext
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DESCRIPTION = "spark.job.description"
+
 
 @contextmanager
-def tagged(spark: SparkSession, name: str) -> Iterator[None]:
+def tagged(spark: SparkSession, name: str, description: str) -> Iterator[None]:
     """Tag the Spark jobs of a block, and interrupt them if it fails.
 
     Args:
         spark: the session.
         name: the end of the tag, which no other block has.
+        description: the jobs and their stages have it in Spark's interface.
     """
     tag = f"jqueue-{name}"
     spark.addTag(tag)
     try:
-        yield
+        with described(spark, description):
+            yield
     except BaseException:
         with suppress(Exception):
             spark.interruptTag(tag)
@@ -32,6 +36,23 @@ def tagged(spark: SparkSession, name: str) -> Iterator[None]:
     finally:
         with suppress(Exception):  # if Spark has ended, another error says so
             spark.removeTag(tag)
+
+
+@contextmanager
+def described(spark: SparkSession, description: str) -> Iterator[None]:
+    """Have the Spark jobs of a block a description, unless the program has given them one. Spark Connect has none."""
+    context: Any = None
+    with suppress(Exception):  # of Spark Connect
+        context = spark.sparkContext
+    if context is None or context.getLocalProperty(DESCRIPTION) is not None:
+        yield
+        return
+    context.setLocalProperty(DESCRIPTION, description)
+    try:
+        yield
+    finally:
+        with suppress(Exception):  # Spark may have ended
+            context.setLocalProperty(DESCRIPTION, None)
 
 
 def task_context() -> TaskContext | None:

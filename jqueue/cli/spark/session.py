@@ -158,7 +158,9 @@ def tasks_shown(session: SparkSession, doing: str) -> Iterator[None]:
         session: the session that runs them.
         doing: the work in a word or two.
     """
-    with jobs_counted(doing, of_what="tasks") as tell:
+    from jqueue.spark.tags import described
+
+    with described(session, f"jqueue: {doing}"), jobs_counted(doing, of_what="tasks") as tell:
         tracker, over = session.sparkContext.statusTracker(), threading.Event()
 
         def poll() -> None:

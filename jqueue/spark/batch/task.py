@@ -168,7 +168,7 @@ def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask) -
     numbers = [*(place * number // singles for place in range(singles)), *range(number, number + len(held.ranges))]
     lines = [*(encode_job(record_of(job)) for job in held.jobs), *(pickle.dumps(claim) for claim in held.ranges)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
-    with tagged(spark, task.write_id):
+    with tagged(spark, task.write_id, "jqueue: run_batch"):
         lots = spark.createDataFrame(table).repartitionById(number + len(held.ranges), "partition")
         answers = lots.mapInArrow(partial(do_partition, task), from_arrow_schema(ANSWER))
         return [row.staged for row in answers.collect()]
