@@ -27,6 +27,8 @@ from pyspark.sql.types import (
 )
 
 from jqueue.domain.errors import InvalidJobError
+from jqueue.spark.rows import SNAPSHOT_SCHEMA
+from jqueue.spark.tables import schema_of_table
 from tests.spark.spark_calls import Write, jobs_of, schema, source, texts_of, write
 
 TEXT, HEADERS = StringType(), MapType(StringType(), StringType())
@@ -197,6 +199,18 @@ def test_a_string_that_is_not_utf_8_is_accepted_only_as_a_payload_and_a_time_mus
 
 
 # Columns that are wrong
+
+
+def test_an_insert_of_sql_gives_options_for_columns_that_it_leaves_out(url):
+    """Spark passes all columns of the table, and those are null."""
+    table = schema_of_table(SNAPSHOT_SCHEMA, {"provider": "jqueue", "path": url})
+    row = {**dict.fromkeys(table.names), "payload": b"1"}
+    write(url, [tuple(row.values())], table, entrypoint="mail", delay=60)
+    [job] = jobs_of(url)
+    assert ("mail", 60) == (job.entrypoint, (job.run_at - job.created_at).total_seconds())
+    with_time = tuple({**row, "run_at": NOON}.values())
+    why = refused(lambda: Write(url, table, entrypoint="mail", delay=60).stage([with_time]))
+    assert "run_at is not null, and the queue or an option sets it: leave it out of the INSERT" in why
 
 
 @pytest.mark.parametrize(

@@ -145,7 +145,7 @@ def test_a_table_of_sql_is_read_and_written(spark, tmp_path):
         spark.sql("INSERT INTO jobs BY NAME SELECT 'mail' entrypoint, CAST('c' AS BINARY) payload, 7L priority")
         assert [(b"a", 0), (b"b", 0), (b"c", 7)] == [(job.payload, job.priority) for job in jobs_of(url)]
         assert 1 == spark.sql("SELECT * FROM jobs WITH (entrypoint 'resize')").count()
-        with pytest.raises(InvalidJobError, match="id is not null, and only the queue sets it"), plain_errors():
+        with pytest.raises(InvalidJobError, match="id is not null, and the queue or an option sets it"), plain_errors():
             spark.sql("INSERT INTO jobs SELECT * FROM jobs")
     finally:
         spark.sql("DROP TABLE IF EXISTS jobs")

@@ -35,7 +35,7 @@ class Columns:
         places: the number of the column for each part of a job that has one.
         constants: the parts that are the same in all jobs.
         fields: names and numbers of the columns that become one JSON object; empty if there is a payload.
-        unset: names and numbers of the columns that must be null, as only the queue sets them.
+        unset: names and numbers of the columns that must be null, as the queue or an option sets them.
     """
 
     places: Mapping[str, int]
@@ -55,6 +55,7 @@ def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
         InvalidJobError: a column is missing, unknown, or of a wrong type. The message names it.
     """
     places: dict[str, int] = {}
+    is_table = url_in(schema) is not None  # then the columns that an INSERT leaves out are there, too, and null
     others: list[tuple[str, int]] = []
     names = set[str]()
     for number, field in enumerate(schema.fields):
@@ -62,7 +63,8 @@ def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
         if name in names:
             raise InvalidJobError(f"two columns are called {shown(field.name)}: rename or drop one of them")
         names.add(name)
-        if name not in EXPECTED:
+        is_option = name in constants or (name == "run_at" and "delay" in constants)
+        if name not in EXPECTED or (is_table and is_option):
             others.append((field.name, number))
             continue
         words, fits = EXPECTED[name]
@@ -85,7 +87,6 @@ def columns_of(schema: sql.StructType, constants: Mapping[str, Any]) -> Columns:
         for name, number in others:
             _check_json(f"column {shown(name)}", schema.fields[number].dataType)
         return Columns(places, constants, tuple(others))
-    is_table = url_in(schema) is not None
     unset = tuple(other for other in others if is_table and other[0] in SNAPSHOT_SCHEMA.names)
     if unknown := [shown(other[0]) for other in others if other not in unset]:
         raise InvalidJobError(

@@ -123,7 +123,7 @@ class RowEncoder:
 
     def _add(self, batch: pa.RecordBatch) -> None:
         for name, place in self._columns.unset:
-            why = f"{name} is not null, and only the queue sets it: leave it out of the INSERT"
+            why = f"{name} is not null, and the queue or an option sets it: leave it out of the INSERT"
             self._refuse(batch.column(place).is_valid(), why)
         given = {"payload": self._payloads(batch)}
         for name, place in self._columns.places.items():
