@@ -90,7 +90,7 @@ def connect(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    found, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
+    place, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
     if is_older:
         from jqueue.formats.queue import StoreQueue
 
@@ -99,12 +99,12 @@ def connect(
                 "this URL names a queue of an older program, which the given class cannot open: leave the class out, "
                 "or give jqueue.formats.queue.StoreQueue"
             )
-        return (kind or StoreQueue)(found, **settings)
+        return (kind or StoreQueue)(place, **settings)
     if kind is None:
         from jqueue.core.broker import BrokerQueue
 
         kind = BrokerQueue
-    return kind(found, **settings)
+    return kind(place, **settings)
 
 
 def open_storage(
@@ -130,13 +130,13 @@ def open_storage(
         ImportError: the extra for that store is not installed. The message names it.
         TypeError: the URL is neither text nor a path.
     """
-    found, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
+    place, is_older = _found(url, create, token=token, ca_file=ca_file, insecure=insecure)
     if is_older:
         raise InvalidURLError(
             "this URL names a queue of an older program, but only a queue in one object of a store can be used here: "
             f"it should look like {EXAMPLES['s3']}, or be a path"
         )
-    storage: ObjectStoragePort = found
+    storage: ObjectStoragePort = place
     return storage
 
 
@@ -150,9 +150,9 @@ def _found(url: str | os.PathLike[str], create: bool, **access: Any) -> tuple[An
         raise InvalidURLError(f"no store is called {scheme}: try {EXAMPLES[_ALIASES[scheme]]}")
     build = STORES.get(scheme) or FORMATS.get(scheme)
     if build is None:
-        known = ", ".join(EXAMPLES.values())
+        urls = ", ".join(EXAMPLES.values())
         raise InvalidURLError(
-            f"the scheme of this URL is unknown: it should look like one of {known}, or be a path (./a:b with a colon)"
+            f"the scheme of this URL is unknown: it should look like one of {urls}, or be a path (./a:b with a colon)"
         )
     if match[2] is None:
         raise url_error(scheme, "has no // after its scheme")

@@ -143,8 +143,8 @@ class ClaimRegistry:
     def held(self, reference: JobReference) -> HeldClaim | None:
         """Return the record of a claim; None if there is none. Errors are as for `find`."""
         claim = self.find(reference)
-        found = _find(self._held.get(claim.job_id), claim.attempt)
-        return None if found is None or found[2] is None else HeldClaim(claim.job_id, found[0], found[1], found[2])
+        entry = _find(self._held.get(claim.job_id), claim.attempt)
+        return None if entry is None or entry[2] is None else HeldClaim(claim.job_id, entry[0], entry[1], entry[2])
 
     def confirm(self, claims: Iterable[Claim]) -> None:
         """Note that the store confirmed these claims."""
@@ -229,10 +229,10 @@ def _take(table: dict[str, Entry], claim: Claim) -> Entry | None:
     newest = table.pop(job_id, None)
     if newest is None or (newest[0] == attempt and newest[3] is None):
         return newest
-    found, rest = _find(newest, attempt), _without(newest, attempt)
+    entry, rest = _find(newest, attempt), _without(newest, attempt)
     if rest is not None:
         table[job_id] = rest
-    return None if found is None else (*found[:3], None)
+    return None if entry is None else (*entry[:3], None)
 
 
 def _drop_oldest(table: dict[Any, Any], kept: int) -> None:

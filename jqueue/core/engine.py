@@ -522,9 +522,9 @@ class Engine:
     def _note_missing(self, error: RowsMissingError, applied: Attempt) -> None:
         """Note the rows to load. Rows of a segment that this commit names can be loaded only after it."""
         committed, late = self.draft.jobs.rows.committed, self._late_segments()
-        known = {each for each in error.wanted if each.segment in committed}
-        applied.missing |= {each for each in known if each.segment not in late}
-        applied.postponed = applied.postponed or not known
+        loadable = {each for each in error.wanted if each.segment in committed}
+        applied.missing |= {each for each in loadable if each.segment not in late}
+        applied.postponed = applied.postponed or not loadable
 
     def _late_segments(self) -> set[str]:
         """Return the segments that commits do not wait for: requests that need them are left to a later commit."""
@@ -597,14 +597,14 @@ class Engine:
         """
         started, generation = self.clock.monotonic(), self.generation
         try:
-            found = await self._read(self.etag)
+            content = await self._read(self.etag)
         except BaseException:
             if generation is self.generation:
                 self.watch.failed()
             raise
         self.check_generation(generation)
         self.pacing.cycle.read(self.clock.monotonic() - started)
-        moved = found is not None and await self._adopt(*found)
+        moved = content is not None and await self._adopt(*content)
         self.pacing.read(self.draft.header.version, moved=moved)
         stood_still = self._presence.stood_still()
         self.watch.observed(self.draft, self.clock.monotonic(), self.store_time(), stood_still)
@@ -742,9 +742,9 @@ class Engine:
         """Parse a blob, and raise StorageFatalError if it belongs to another queue than the known one."""
         parsed = parse_blob(data)
         if queue_id not in ("", parsed.header.queue):
-            found = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
+            owner = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
             raise StorageFatalError(
-                f"the object {describe(self.place)} now holds another queue ({found}), not queue {shown(queue_id)}: if "
+                f"the object {describe(self.place)} now holds another queue ({owner}), not queue {shown(queue_id)}: if "
                 "that is intended, restart the programs that use it, also its broker, or make new queue objects"
             )
         if OBJECTS in parsed.header.critical and not self._keeps_objects:

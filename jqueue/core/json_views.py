@@ -128,8 +128,8 @@ class ShownLife(ShownJob):
 
 def _values(kind: type[msgspec.Struct], source: Any, made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of a record: those that were made for it, and attributes of the same names for the others."""
-    found = {name: made[name] if name in made else getattr(source, name) for name in kind.__struct_fields__}
-    return {name: instant(value) if isinstance(value, datetime) else value for name, value in found.items()}
+    values = {name: made[name] if name in made else getattr(source, name) for name in kind.__struct_fields__}
+    return {name: instant(value) if isinstance(value, datetime) else value for name, value in values.items()}
 
 
 def job_values(job: Job, now: datetime, kind: type[ShownJob] = ShownJob) -> dict[str, Any]:
@@ -313,10 +313,10 @@ def stats_values(
     """
     header, waits = view.header, why_waiting(view.header, stats, now)
     seat = header.broker
-    known = stats.entrypoints or {}
+    by_entrypoint = stats.entrypoints or {}
     entrypoints = {}
-    for each in sorted({*known, *header.entrypoints}):  # one with limits and no jobs has zeros
-        figures, rules = known.get(each, EntrypointStats()), header.entrypoints.get(each, EntrypointRules())
+    for each in sorted({*by_entrypoint, *header.entrypoints}):  # one with limits and no jobs has zeros
+        figures, rules = by_entrypoint.get(each, EntrypointStats()), header.entrypoints.get(each, EntrypointRules())
         entrypoints[each] = {
             **_figures(figures),
             "paused": figures.paused,
@@ -350,7 +350,7 @@ def stats_values(
 
 def _workers(view: QueueView, now: datetime) -> list[dict[str, Any]]:
     """Return the values of the workers of a queue by name, and of the other holders of jobs after them."""
-    claims, found = view.holders(), []
+    claims, workers = view.holders(), []
     for record in by_name(view.header.workers.values()):
         jobs, oldest = claims.pop(record.holder, (0, None))
         made = {
@@ -363,17 +363,17 @@ def _workers(view: QueueView, now: datetime) -> list[dict[str, Any]]:
             "runs_seconds": round(now.timestamp() - record.started, 3),
             "entrypoints": list(record.entrypoints),
         }
-        found.append(_values(ShownWorker, record, made))
+        workers.append(_values(ShownWorker, record, made))
     for holder, (jobs, oldest) in sorted(claims.items()):
         unknown: dict[str, Any] = dict.fromkeys(ShownWorker.__struct_fields__)
-        known = {"holder": holder, "worker": False, "jobs": jobs, "oldest_claim_at": oldest}
-        found.append(_values(ShownWorker, None, unknown | known))
-    return found
+        values = {"holder": holder, "worker": False, "jobs": jobs, "oldest_claim_at": oldest}
+        workers.append(_values(ShownWorker, None, unknown | values))
+    return workers
 
 
 def _writers(header: Header) -> list[dict[str, Any]]:
     """Return the values of the writers of a queue, the last to commit first."""
-    names, found = writer_names(header), []
+    names, writers = writer_names(header), []
     for writer, record in sorted(header.commits.items(), key=lambda row: -row[1].version):
         made = {
             "writer": writer,
@@ -382,8 +382,8 @@ def _writers(header: Header) -> list[dict[str, Any]]:
             "last_commit_at": _moment(record.at),
             "cycle_seconds": record.cycle,
         }
-        found.append(_values(ShownWriter, record, made))
-    return found
+        writers.append(_values(ShownWriter, record, made))
+    return writers
 
 
 def _figures(figures: EntrypointStats) -> dict[str, Any]:

@@ -256,12 +256,12 @@ class QueueBase(SupportsApply):
             now = loop.time()
             left, waiting = max(0.0, min(seconds, until - now)), max(0.0, end - now)
             try:
-                [found] = await self._submit((operation,), left, wait=waiting)
+                [answer] = await self._submit((operation,), left, wait=waiting)
             except UnknownOutcomeError as error:
                 if loop.time() >= until - A_MOMENT:
                     raise DeadlineExceededError(late, error) from None
             else:
-                return found
+                return answer
 
     async def _loaded(self, result: Any, stored: StoredObject | None, seconds: float) -> Any:
         """Return a result that is kept with a job, or in an object."""

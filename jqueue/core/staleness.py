@@ -236,14 +236,14 @@ def orphans(
             ended.setdefault(record.holder, set()).add(record.client)
         else:
             alive.add(record.holder)
-    found = []
+    claims = []
     for job in map(draft.jobs.__getitem__, draft.jobs.claimed if ended.keys() - alive else ()):
         if job.holder in ended and job.holder not in alive and job.heartbeat_at is not None:
             client = (job.claim_call or "").rpartition("/")[0]
             is_recent = (now - job.heartbeat_at).total_seconds() < WORKER_AGE / 2  # the record of a holder is there
             if client in ended[job.holder] if client else is_recent:
-                found.append((job.claim, job.heartbeat_at))
-    return tuple(found)
+                claims.append((job.claim, job.heartbeat_at))
+    return tuple(claims)
 
 
 def _grace(timeout: float) -> float:

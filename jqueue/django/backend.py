@@ -145,8 +145,8 @@ class JQueueBackend(BaseTaskBackend):
             HandlerOptions(**_own_options(task))
         except InvalidJobError as error:
             raise InvalidTask(str(error)) from None
-        known = known_tasks.get(task.module_path)
-        if known is None or known.func is not task.func:
+        registered = known_tasks.get(task.module_path)
+        if registered is None or registered.func is not task.func:
             known_tasks[task.module_path] = task
 
     @async_unsafe("enqueue() waits for the store. In async code, await aenqueue()")
@@ -181,9 +181,9 @@ class JQueueBackend(BaseTaskBackend):
     def check(self, **kwargs: Any) -> Iterator[CheckMessage]:
         """Yield the problems of the settings. No store is asked."""
         where = f"TASKS[{self.alias!r}]"
-        known = sorted({"url", *TASK_OPTIONS, *QUEUE_OPTIONS})
-        for name in sorted(self.options.keys() - set(known)):
-            hint = f"The options are {', '.join(known)}."
+        names = sorted({"url", *TASK_OPTIONS, *QUEUE_OPTIONS})
+        for name in sorted(self.options.keys() - set(names)):
+            hint = f"The options are {', '.join(names)}."
             yield Error(f"{where} has the unknown option {name!r}.", hint=hint, id="jqueue.E001")
         try:
             HandlerOptions(**{name: self.options[name] for name in TASK_OPTIONS if name in self.options})

@@ -71,12 +71,12 @@ class KnownTaskError(TaskError):
             ValueError: no module that is imported has it.
         """
         module, _, name = self.exception_class_path.rpartition(".")
-        found = vars(sys.modules[module]).get(name) if module in sys.modules else None
-        if not (isinstance(found, type) and issubclass(found, BaseException)):
+        value = vars(sys.modules[module]).get(name) if module in sys.modules else None
+        if not (isinstance(value, type) and issubclass(value, BaseException)):
             raise ValueError(
                 f"{self.exception_class_path!r} is no exception of a module that this process has imported"
             )
-        return found
+        return value
 
 
 def encode_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:

@@ -105,15 +105,15 @@ class FileEvents(threading.Thread):
             self._changed()
             step, timeout = STEP_MILLISECONDS, self._quick
             while True:
-                found = events.watch(step, step, timeout, self)
-                if found == "timeout":
+                changes = events.watch(step, step, timeout, self)
+                if changes == "timeout":
                     step, timeout = IDLE_STEP_MILLISECONDS, 0
                     self._changed()  # an event of this moment was dropped
                     continue
-                if isinstance(found, str):
+                if isinstance(changes, str):
                     return
                 step, timeout = STEP_MILLISECONDS, self._quick
-                paths = {path for _, path in found}
+                paths = {path for _, path in changes}
                 if any(path in folders or os.path.dirname(path) in folders for path in paths):
                     self._changed()
                 if not paths.isdisjoint(places):

@@ -178,8 +178,8 @@ class FileLock:
         try:
             descriptor, status = open_file(self._path, os.O_RDWR | os.O_CREAT)
         except PermissionError:
-            found = file_status(self._path)
-            if found is None or found.st_size:
+            there = file_status(self._path)
+            if there is None or there.st_size:
                 raise
             return None  # it is empty: its creator is about to open it to the users of the data file
         held = HeldLock(self._path, descriptor, status)
@@ -229,10 +229,10 @@ class HeldLock:
     def is_in_place(self) -> bool:
         """True if the path still leads to the locked file. If the file was removed, the lock excludes no writer."""
         try:
-            found = os.stat(self._path, follow_symlinks=False)
+            status = os.stat(self._path, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return os.path.samestat(found, self._status)
+        return os.path.samestat(status, self._status)
 
     def read_token(self) -> None:
         """Read the token. Raise StorageFatalError if the file holds something else."""

@@ -35,8 +35,8 @@ def place_name(queue: object) -> str:
     place = getattr(queue, "store", None) or getattr(queue, "storage", None)
     if place is None:
         return type(queue).__name__
-    known = type(place).__module__.startswith("jqueue.")
-    return describe(place) if known else type(place).__name__
+    is_ours = type(place).__module__.startswith("jqueue.")
+    return describe(place) if is_ours else type(place).__name__
 
 
 def kind_of(error: BaseException) -> str:
@@ -49,7 +49,7 @@ def kind_of(error: BaseException) -> str:
         (TimeoutError, "timeout"),
         ((StorageError, OSError), "transient"),
     )
-    return next((kind for known, kind in kinds if isinstance(error, known)), "other")
+    return next((kind for classes, kind in kinds if isinstance(error, classes)), "other")
 
 
 def address_of(text: str) -> tuple[str, int]:

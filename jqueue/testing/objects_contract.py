@@ -110,8 +110,8 @@ class ObjectsContract(StorageHandles):
         async with self.objects(make_storage) as [storage]:
             await storage.create_object(".ten", b"0123456789")
             for start, stop in ranges:
-                found = await storage.read_object(".ten", start, stop)
-                assert found == b"0123456789"[start:stop], f"a wrong range from {start} to {stop}"
+                part = await storage.read_object(".ten", start, stop)
+                assert part == b"0123456789"[start:stop], f"a wrong range from {start} to {stop}"
             await storage.create_object(".none", b"")
             for start, stop in [(0, None), (0, 1), (1, None)]:
                 assert await storage.read_object(".none", start, stop) == b""
@@ -197,10 +197,10 @@ class ObjectsContract(StorageHandles):
                     assert listed.size == len(contents[listed.suffix]), "an object was listed before it was whole"
                 for suffix, content in contents.items():
                     try:
-                        found = await storage.read_object(suffix)
+                        seen = await storage.read_object(suffix)
                     except ObjectMissingError:
                         break
-                    assert found == content, "a reader found a part of an object"
+                    assert seen == content, "a reader found a part of an object"
 
         async with self.objects(make_storage, 3) as [creator, *readers]:
             await asyncio.gather(create(creator), *map(watch, readers))
@@ -213,11 +213,11 @@ class ObjectsContract(StorageHandles):
             for size, suffix in enumerate(suffixes):
                 await storage.create_object(suffix, bytes(size))
             for prefix in (".", ".hist", ".history", ".history/", ".history/0", ".history/1/2", ".other/1", ".x"):
-                found = await storage.list_beside(prefix)
-                assert [(each.suffix, each.size) for each in found] == sorted(
+                objects = await storage.list_beside(prefix)
+                assert [(each.suffix, each.size) for each in objects] == sorted(
                     (suffix, size) for size, suffix in enumerate(suffixes) if suffix.startswith(prefix)
                 ), f"a wrong listing of {prefix}"
-                assert all(each.modified.utcoffset() == timedelta(0) for each in found), "modified must be in UTC"
+                assert all(each.modified.utcoffset() == timedelta(0) for each in objects), "modified must be in UTC"
 
     async def test_a_removed_object_is_missing_and_can_be_removed_again(self, make_storage: StorageFactory) -> None:
         async with self.objects(make_storage, 2) as [storage, other]:

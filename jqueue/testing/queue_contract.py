@@ -272,9 +272,9 @@ class QueueContractBase:
 
     async def held(self, queue: JobQueue, job: Job | Claim | str) -> Job:
         """Return the job as the queue holds it now, and fail if it has left."""
-        found = await self.find(queue, job)
-        assert found is not None, "the job is no longer in the queue"
-        return found
+        current = await self.find(queue, job)
+        assert current is not None, "the job is no longer in the queue"
+        return current
 
     async def dead_job(self, queue: JobQueue, entrypoint: str = "work", **arguments: Any) -> Job:
         """Enqueue a job, make it dead, and return it."""
@@ -376,8 +376,8 @@ class QueueContract(QueueContractBase):
             enqueued = await asyncio.gather(
                 *(queue.enqueue("work", b"%d" % number) for number in range(self.in_order) for queue in queues)
             )
-            found = await asyncio.gather(*(queue.dequeue("work", batch_size=self.in_order) for queue in queues))
-            served = [job.id for jobs in found for job in jobs]
+            claimed = await asyncio.gather(*(queue.dequeue("work", batch_size=self.in_order) for queue in queues))
+            served = [job.id for jobs in claimed for job in jobs]
             assert sorted(served) == sorted(ids(enqueued)), "a job was lost, or claimed twice"
 
     async def test_headers_and_names_may_hold_any_text(self, make_queue: QueueFactory) -> None:

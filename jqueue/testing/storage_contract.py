@@ -151,8 +151,8 @@ class StorageContract(StorageHandles):
         large = bytes(range(251)) * (self.large_body // 251 + 1)
         async with self.handles(make_storage, 2) as [storage, other]:
             etag = await storage.write(large)
-            content, found = await other.read()
-            assert (content == large, found) == (True, etag)
+            content, etag_read = await other.read()
+            assert (content == large, etag_read) == (True, etag)
             etag = await storage.write(b"small", etag)
             assert await other.read() == (b"small", etag)
 
@@ -250,9 +250,9 @@ class StorageContract(StorageHandles):
             for size, suffix in enumerate(suffixes):
                 await storage.beside(suffix).write(bytes(size + 1))
             await storage.write(b"the object itself")
-            found = await storage.list_beside(".list ")
-            assert [each.suffix for each in found] == suffixes
-            assert [each.size for each in found] == [size + 1 for size in range(self.listed)]
+            objects = await storage.list_beside(".list ")
+            assert [each.suffix for each in objects] == suffixes
+            assert [each.size for each in objects] == [size + 1 for size in range(self.listed)]
 
     async def test_only_what_begins_with_the_prefix_is_listed(self, make_storage: StorageFactory) -> None:
         async with self.listing_handle(make_storage) as storage:
@@ -285,8 +285,8 @@ class StorageContract(StorageHandles):
             await storage.write(b"from now on the store's time is known")
             before = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
             await storage.beside(".list").write(b"x")
-            [found] = await storage.list_beside(".list")
-            assert found.modified.utcoffset() == timedelta(0), "modified must be a time with time zone UTC"
+            [listed] = await storage.list_beside(".list")
+            assert listed.modified.utcoffset() == timedelta(0), "modified must be a time with time zone UTC"
             after = storage.store_time() if isinstance(storage, SupportsStoreTime) else None
             if before is not None and after is not None:  # stores tell whole seconds, and so does HTTP
-                assert before - timedelta(seconds=5) <= found.modified <= after + timedelta(seconds=5)
+                assert before - timedelta(seconds=5) <= listed.modified <= after + timedelta(seconds=5)

@@ -94,5 +94,5 @@ def _homes(queue: BlobQueue) -> dict[str, tuple[Any, str]]:
         (collector, "kept_for staged_kept interval"),
         (queue, "staged_named_within"),
     ]
-    found = {name: (part, name) for part, names in parts for name in names.split()}
-    return {**found, "segment_named_within": (writer, "named_within")}
+    homes = {name: (part, name) for part, names in parts for name in names.split()}
+    return {**homes, "segment_named_within": (writer, "named_within")}

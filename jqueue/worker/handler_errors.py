@@ -145,17 +145,17 @@ def portable(error: BaseException) -> dict[str, Any]:
     error = decisive(error)
     name, module = f"{type(error).__name__}", f"{type(error).__module__}"
     try:
-        known = next((kind for kind in _KNOWN.values() if isinstance(error, kind)), None)
+        kind_of_ours = next((kind for kind in _KNOWN.values() if isinstance(error, kind)), None)
         text = error_text(error)
         message = text if isinstance(error, TEXT_ONLY) else text.removeprefix(f"{name}: ")
         return {
             "name": name,
             "module": module,
-            "base": (known or _builtin_of(error)).__name__,
+            "base": (kind_of_ours or _builtin_of(error)).__name__,
             "message": None if text == name else message,
             "frames": frames_of(error),
             "stack": stack_of(error),
-            "choice": {each: getattr(error, each) for each in _CHOICE if known and hasattr(error, each)},
+            "choice": {each: getattr(error, each) for each in _CHOICE if kind_of_ours and hasattr(error, each)},
             "lineages": list(dict.fromkeys(lineage_of(type(leaf)) for leaf in leaves_of(error))),
         }
     except Exception:  # the exception class of a user may raise anything

@@ -29,12 +29,12 @@ async def watch_loop(executions: Callable[[], Collection[Execution]], held: floa
         held: seconds without a turn after which it warns.
     """
     loop, thread, turn = asyncio.get_running_loop(), threading.get_ident(), threading.Event()
-    found, is_over, tick = [""], False, held / 2
+    place, is_over, tick = [""], False, held / 2
 
     def look() -> None:
         while not is_over:
             if not turn.wait(held):
-                found[0] = _where(loop, thread)
+                place[0] = _where(loop, thread)
                 turn.wait()
             turn.clear()
 
@@ -45,8 +45,8 @@ async def watch_loop(executions: Callable[[], Collection[Execution]], held: floa
             await asyncio.sleep(tick)
             stood = loop.time() - before - tick
             if stood > held:
-                _warn(executions(), stood, found[0])
-            found[0] = ""
+                _warn(executions(), stood, place[0])
+            place[0] = ""
             turn.set()
     finally:
         is_over = True
@@ -64,12 +64,12 @@ def _where(loop: asyncio.AbstractEventLoop, thread: int) -> str:
     return printable(f"{what}, in {code.co_name} ({os.path.basename(code.co_filename)}:{frame.f_lineno})")
 
 
-def _warn(executions: Collection[Execution], seconds: float, found: str) -> None:
+def _warn(executions: Collection[Execution], seconds: float, place: str) -> None:
     running = ", ".join(sorted({each.handler.entrypoint for each in executions})) or "none"
     logger.warning(
         "the event loop of this worker stood still for %.1f s: no heartbeat was sent. %s",
         seconds,
-        f"It was held by {found}. Use a plain function, process=True or asyncio.to_thread for such work"
-        if found
+        f"It was held by {place}. Use a plain function, process=True or asyncio.to_thread for such work"
+        if place
         else f"The process was stopped, or code held the interpreter. Handlers that ran: {running}",
     )

@@ -23,8 +23,8 @@ async def results_of_parents(queue: JobQueue, job: Job) -> dict[str, Any]:
     Raises:
         StorageError: the store failed, or the object of a large result is missing.
     """
-    found = await asyncio.gather(*(queue.result(each, timeout=0) for each in job.after), return_exceptions=True)
-    results = dict(zip(job.after, found, strict=True))
+    answers = await asyncio.gather(*(queue.result(each, timeout=0) for each in job.after), return_exceptions=True)
+    results = dict(zip(job.after, answers, strict=True))
     for error in results.values():
         if isinstance(error, BaseException) and not isinstance(error, NO_RESULT):
             raise error

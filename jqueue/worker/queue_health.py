@@ -212,8 +212,8 @@ def name_of(queue: object) -> str:
     place = getattr(queue, "store", None) or getattr(queue, "storage", None)
     if place is None:
         return "the queue"
-    known = type(place).__module__.startswith("jqueue.adapters.")
-    return f"the queue at {describe(place) if known else type(place).__name__}"
+    is_ours = type(place).__module__.startswith("jqueue.adapters.")
+    return f"the queue at {describe(place) if is_ours else type(place).__name__}"
 
 
 async def check_writable(queue: object) -> None:

@@ -142,8 +142,8 @@ def _chosen(error: BaseException, rule: RetryRule | None = None, failures: int =
             choices += [_asked(next((named[name] for name in each if name in named), None)) for each in lineages]
         else:
             choices.append(None if rule is None else _asked(rule(leaf, failures)))
-    known = [each for each in choices if each is not None]
-    return max(known, key=_weight) if len(known) == len(choices) else None
+    decisions = [each for each in choices if each is not None]
+    return max(decisions, key=_weight) if len(decisions) == len(choices) else None
 
 
 @runtime_checkable

@@ -86,8 +86,8 @@ class Group(JobGroup):
         if payload or priority or options:
             raise InvalidJobError("a call has its own arguments and options: give them with it")
         [added] = await self._queue.apply(member_of(self.id, job), deadline=deadline)
-        found: Job = added
-        return found
+        enqueued: Job = added
+        return enqueued
 
     async def enqueue_many(self, jobs: NewJobs, *, deadline: Duration | None = None) -> Sequence[Job]:
         group = self.id
@@ -102,10 +102,10 @@ class Group(JobGroup):
 
     async def wait(self, timeout: Duration | None = None, *, deadline: Duration | None = None) -> GroupStatus:
         seconds = LONGEST if timeout is None else to_seconds("timeout", timeout)
-        found: list[GroupStatus] = await self._repeated(AwaitGroup(self.id), deadline, seconds)
-        if not found:
+        statuses: list[GroupStatus] = await self._repeated(AwaitGroup(self.id), deadline, seconds)
+        if not statuses:
             raise ResultTimeoutError(self.id, seconds, "Group")
-        return found[0]
+        return statuses[0]
 
     async def cancel(self, *, deadline: Duration | None = None) -> GroupStatus:
         status: GroupStatus = await self._repeated(CancelGroup(self.id), deadline)

@@ -152,10 +152,10 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         self, entrypoint: str | Sequence[str] | None = None, *, batch_size: int = 1, deadline: Duration | None = None
     ) -> list[Job]:
         operation = self._prepared(Peek(Dequeue(entrypoint, batch_size=batch_size)))
-        [found] = await self._submit((operation,), deadline)
-        if not found:
+        [records] = await self._submit((operation,), deadline)
+        if not records:
             await self._require_queue()
-        return [job_of(job) for job in found]
+        return [job_of(job) for job in records]
 
     async def until_ready(
         self,
@@ -167,14 +167,14 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         operation = self._prepared(Peek(Dequeue(entrypoint)))
         request = self._enter((operation,), deadline, wait=wait, convert=all_of)
         request.seen_empty = request.waits_for_jobs  # no read needs to confirm the empty answer of before
-        [found] = await request
-        return bool(found)
+        [ready] = await request
+        return bool(ready)
 
     async def find(self, job_id: str, *, deadline: Duration | None = None) -> Job | None:
-        found = await self._done(Find(job_id), deadline)
-        if not found:
+        records = await self._done(Find(job_id), deadline)
+        if not records:
             await self._require_queue()
-        return job_of(found[0]) if found else None
+        return job_of(records[0]) if records else None
 
     async def watch(self, job_id: Job | str, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
         reference, seen = job_id.id if isinstance(job_id, Job) else job_id, ""
@@ -224,8 +224,8 @@ class OperatorVerbs(QueueBase, Operator, SupportsPeek):
         try:
             wanted = [JobStatus(status) for status in statuses]
         except ValueError:
-            known = ", ".join(JobStatus)
-            raise InvalidJobError(f"the statuses of jobs are {known}; got {shown(statuses)}") from None
+            possible = ", ".join(JobStatus)
+            raise InvalidJobError(f"the statuses of jobs are {possible}; got {shown(statuses)}") from None
         if not isinstance(id_prefix, str):
             raise InvalidJobError(f"id_prefix must be a str, got {type(id_prefix).__name__}")
         names = frozenset(() if entrypoint is None else sought_names(entrypoint))

@@ -87,32 +87,32 @@ class ProducerVerbs(QueueBase, Producer):
         wait_seconds = LONGEST if timeout is None else to_seconds("timeout", timeout)
         operation = self._checked(AwaitResult(reference).prepared(self._preparation))
         until = asyncio.get_running_loop().time() + wait_seconds + self._seconds(deadline)
-        found = await self._searched(operation, self._seconds(deadline), wait_seconds)
-        if not found:
+        jobs = await self._searched(operation, self._seconds(deadline), wait_seconds)
+        if not jobs:
             raise ResultTimeoutError(reference, wait_seconds)
         left = max(LEAST, until - asyncio.get_running_loop().time())
-        return await self._loaded(found[0].result, found[0].result_object, left)
+        return await self._loaded(jobs[0].result, jobs[0].result_object, left)
 
 
 def _checked(jobs: Iterable[NewJob]) -> list[Enqueue]:
-    found = [job.operation() if isinstance(job, Call) else job for job in jobs]
-    for job in found:
+    operations = [job.operation() if isinstance(job, Call) else job for job in jobs]
+    for job in operations:
         if not isinstance(job, Enqueue):
             raise InvalidJobError(f"enqueue_many takes Enqueue(...) or handler.call(...), got {type(job).__name__}")
-    return found
+    return operations
 
 
 async def _few(pieces: AsyncIterator[list[Enqueue]], most: int, most_bytes: float) -> tuple[list[Enqueue], bool]:
     """Return the first jobs, and True if they are all: not more than some number of jobs and of bytes."""
-    found: list[Enqueue] = []
+    first: list[Enqueue] = []
     size = 0
     async for several in pieces:
-        found += several
+        first += several
         payloads = [job.payload for job in several if isinstance(job.payload, bytes | bytearray | memoryview)]
         size += LINE_BYTES * len(several) + sum(map(len, payloads))
-        if len(found) > most or size > most_bytes:
-            return found, False
-    return found, True
+        if len(first) > most or size > most_bytes:
+            return first, False
+    return first, True
 
 
 async def _pieces(jobs: NewJobs) -> AsyncGenerator[list[Enqueue], None]:
