@@ -128,7 +128,7 @@ class JobRunner:
         """Hold a job. If it has no attempts left, it is dead without being run. If it was cancelled, it is not run."""
         held = HeldJob(job, execution, self._claims.confirmed(job, now))
         self._state.held.add(held)
-        execution.occupants += 1  # until its outcome is sent; its handler has the slot already
+        self._state.occupy(execution)  # until its outcome is sent
         if (decision := worn_out(job, execution.handler.options)) is not None:
             self._decide(held, decision)
         elif job.cancel_requested:
