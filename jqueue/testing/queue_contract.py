@@ -526,7 +526,7 @@ class QueueContract(QueueContractBase):
             with pytest.raises(InvalidJobError, match="give its job_id"):
                 await queue.redrive(payload=b"new")
             with pytest.raises(InvalidJobError):
-                await queue.redrive(dead.id, payload=b"x" * (2**31))
+                await queue.redrive(dead.id, payload=bytes(1 << 26))
             assert await queue.redrive(dead.id, payload=b"new") == 1
             [job] = await queue.dequeue()
             assert (job.id, job.payload, job.encoding, job.failures) == (dead.id, b"new", dead.encoding, 1)

@@ -105,7 +105,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=5,
         ),
         "The time in which all processes stood still counts as watched": Bug(
-            "core/staleness.py", "monotonic - self._last_success - still", "monotonic - self._last_success"
+            "core/staleness.py", "monotonic - self._last_success - still", "monotonic - self._last_success", first=27
         ),
         "Stale claims are never revoked": Bug(
             "domain/operations/ends.py", "self._held(draft, self.suspects)", "self._held(draft, ())"
@@ -206,7 +206,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "One job more than the limit of its concurrency key is claimed": Bug(
             "domain/order.py", "self.running_keys.get(key, 0) >= (", "self.running_keys.get(key, 0) > (", first=1
         ),
-        "One claim more than the rate is made": Bug("domain/rules.py", "max(0, rate", "max(0, 1 + rate"),
+        "One claim more than the rate is made": Bug("domain/rules.py", "max(0, rate", "max(0, 1 + rate", first=5),
         "Old claims count against the rate for ever": Bug(
             "domain/rules.py",
             "[span for span in usage if span.first - per < now < span.last + per]",
@@ -219,9 +219,9 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         "A worker's start overwrites an operator's cron entry": Bug(
             "domain/operations/rules.py", 'known.declared is not None and self.by == "program"', "False"
         ),
-        "A paused cron entry fires": Bug("domain/rules.py", "if schedule.paused or (", "if ("),
+        "A paused cron entry fires": Bug("domain/rules.py", "if schedule.paused or (", "if (", first=26),
         "A resumed cron entry fires for what it has missed": Bug(
-            "domain/operations/rules.py", "known if self.paused else without_missed(known, now)", "known"
+            "domain/operations/rules.py", "known if self.paused else without_missed(known, now)", "known", first=18
         ),
         "A pause is ignored": Bug("domain/order.py", "if rules.paused:", "if False:"),
         "A job held back by its concurrency key never becomes ready again": Bug(
@@ -301,7 +301,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/turns.py", "if place > header.turns.get(name, 0):", "if False:"
         ),
         "One claim more than the rate of its key is made": Bug(
-            "domain/rules.py", "rules[entrypoint].key_rate or 0", "1 + (rules[entrypoint].key_rate or 0)"
+            "domain/rules.py", "rules[entrypoint].key_rate or 0", "1 + (rules[entrypoint].key_rate or 0)", first=15
         ),
         "Each process counts its own claims of a key": Bug(
             "domain/order.py",
@@ -311,10 +311,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=53,
         ),
         "A job held back by the rate of its key waits until another job of the key changes": Bug(
-            "domain/order.py", "self._opens.discard(key)\n            self._unpark(key)", "self._opens.discard(key)"
+            "domain/order.py",
+            "self._opens.discard(key)\n            self._unpark(key)",
+            "self._opens.discard(key)",
+            first=15,
         ),
         "Rows are claimed as a range while keys take turns": Bug(
-            "domain/operations/ranges.py", ".priority) in draft.header.turns:", ".priority) in ():", seeds=200
+            "domain/operations/ranges.py", ".priority) in draft.header.turns:", ".priority) in ():", seeds=200, first=12
         ),
     },
     # Jobs are claimed under names in every seed.
@@ -323,7 +326,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "**NO_CLAIM, queued", '**{**NO_CLAIM, "holder": job.holder}, queued'
         ),
         "A dequeue with a bound takes later jobs, too": Bug(
-            "domain/operations/dequeue.py", "if self.through is None:", "if True:"
+            "domain/operations/dequeue.py", "if self.through is None:", "if True:", first=1
         ),
         "Jobs that a bounded dequeue passes over are not put back": Bug(
             "domain/order.py", "heap.push(passed)", "pass", first=3
@@ -352,7 +355,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=2,
         ),
         "A writer that is behind takes the events of a quicker mover for those of a restored backup": Bug(
-            "core/blob/history.py", "through=number_of(lines[-1]) if has_more else 0", "through=0"
+            "core/blob/history.py", "through=number_of(lines[-1]) if has_more else 0", "through=0", first=13
         ),
         "The first event of a commit has the number of the last event before it": Bug(
             "domain/commits.py", "history.last + 1, now", "history.last, now"
@@ -387,18 +390,23 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "status=QUEUED, **NO_CLAIM", "status=QUEUED, steps=(), **NO_CLAIM"
         ),
         "A step is recorded anew when its first answer was lost": Bug(
-            "domain/operations/ends.py", "for step in job.steps:\n            if", "for step in ():\n            if"
+            "domain/operations/ends.py",
+            "for step in job.steps:\n            if",
+            "for step in ():\n            if",
+            first=3,
         ),
         "A claim keeps the progress of the one before": Bug(
             "domain/operations/dequeue.py",
             "                progress=None,\n",
             "                progress=ready.progress,\n",
         ),
-        "An ack keeps the steps": Bug("domain/operations/ends.py", "steps=(),\n                result=", "result="),
+        "An ack keeps the steps": Bug(
+            "domain/operations/ends.py", "steps=(),\n                result=", "result=", first=1
+        ),
     },
     WITHOUT_DEATHS(rate=0.2, modern=1.0, large=1.0, stepped=1.0, segments=0.3): {
         "A collection removes the results of steps": Bug(
-            "domain/job.py", "*(step.result_object for step in job.steps)", "*()"
+            "domain/job.py", "*(step.result_object for step in job.steps)", "*()", first=5
         ),
     },
     # Operators act on what they have seen in every seed.
@@ -454,7 +462,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/bulk.py", "own - header.segments.keys() - header.retired.keys()", "own", seeds=100, first=6
         ),
         "The rows of each task begin at the first place of the write": Bug(
-            "core/bulk.py", "behind=behind)", "behind=0)"
+            "core/bulk.py", "behind=behind)", "behind=0)", first=6
         ),
     },
     # Waiting jobs move to segments in every seed.
@@ -466,7 +474,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py", "if self.segments is None else await self.segments.objects_named_in(header)", ""
         ),
         "A segment that has left the manifest may be removed at once": Bug(
-            "domain/segments.py", "if not (before or retired):", "if True:"
+            "domain/segments.py", "if not (before or retired):", "if True:", first=17
         ),
         "A spill names its segment whole, although another writer has spilled some of its jobs": Bug(
             "domain/operations/segments.py", "self.segment, taken, now):", "self.segment, [], now):", first=1
@@ -487,7 +495,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/segment_rows.py", "head=index.chunks[chunk]", "head=index.chunks[-1]", first=1
         ),
         "A merge names rows that were taken while it wrote its segment": Bug(
-            "domain/operations/segments.py", "else current.taken", "else []"
+            "domain/operations/segments.py", "else current.taken", "else []", first=11
         ),
         "A rollback leaves its rows taken": Bug("domain/segment_rows.py", "rows.discard(row)", "pass", first=11),
         "A writer keeps loaded rows that another writer has taken meanwhile": Bug(
@@ -604,6 +612,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "record is not None and record.sequence >= self.sequence",
             "False",
             also=Bug("core/broker_server.py", "message.sequence <= before[0] and not message.again", "False"),
+            first=27,
         ),
         "Nobody hands back the claims of a dequeue whose answer was lost": Bug(
             "core/broker_client.py", "self._lost_calls[operation.call] = request", "pass", first=11
@@ -618,7 +627,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=11,
         ),
         "A batch does a call whose deadline has passed": Bug(
-            "domain/operations/codec.py", "enumerate(self.due) if due <= now}", "enumerate(self.due) if False}"
+            "domain/operations/codec.py", "enumerate(self.due) if due <= now}", "enumerate(self.due) if False}", first=4
         ),
         "A call that waits here wakes for jobs that a dequeue at the broker will get": Bug(
             "core/writer.py",
@@ -644,6 +653,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "(record.sequence, record.token) == (self.sequence, self.token)",
             "record.sequence == self.sequence",
             also=Bug("core/broker_server.py", "message.sequence <= before[0] and not message.again", "False"),
+            first=21,
         ),
         "Copies of the client name their dequeues alike": Bug(
             "core/broker_client.py",
@@ -679,11 +689,13 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/parents.py", 'if status is COMPLETED or child.on_dead == "run":', "if status is COMPLETED:"
         ),
         "A parent that an editor removed is waited for": Bug(
-            "domain/operations/dequeue.py", "if draft.jobs.order.unseen:", "if False:", seeds=200
+            "domain/operations/dequeue.py", "if draft.jobs.order.unseen:", "if False:", seeds=200, first=13
         ),
     },
     WITHOUT_DEATHS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, families=1.0): {
-        "The end of a range releases no children": Bug("domain/draft.py", "self._end_rows(move)", "pass", seeds=200),
+        "The end of a range releases no children": Bug(
+            "domain/draft.py", "self._end_rows(move)", "pass", seeds=200, first=3
+        ),
     },
     # Processes die, and others see it.
     Settings(groups=0.0, rate=0.2, processes=6, steps=5, segments=0.0, mortal=1.0): {
