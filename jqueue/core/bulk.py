@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ from jqueue.domain.operations.bulk import (
     EnqueueSegments,
     GivenJobs,
     NewSegment,
-    Row,
+    Rows,
     StagedReceipt,
     Transaction,
     doubled_rows,
@@ -55,6 +55,10 @@ from jqueue.ports.log import Logger, logger_of
 
 CHUNKS_AT_ONCE = 16
 """Number of chunks of a segment that are read at once."""
+
+
+def _number(rows: Rows) -> int:
+    return sum(map(len, rows.values()))
 
 
 class SegmentCommit:
@@ -98,11 +102,11 @@ class SegmentCommit:
         """Return an operation for its first try: see `ready`."""
         few = [job for _, job in operation.few]
         doubled = await in_turns(doubled_rows(operation.segments, few))
-        if len(doubled) > MOST_CONFLICTS:
+        if _number(doubled) > MOST_CONFLICTS:
             return await self._without(operation, await in_turns(doubled_rows(operation.segments, few, later=True)))
         return await self.ready(msgspec.structs.replace(operation, doubled=doubled), doubled)
 
-    async def ready(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
+    async def ready(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
         """Make an operation ready for a try: read jobs, and compare hashes with those of segments, in turns.
 
         The commit compares them with those of segments that are new by then, or whose index could not be read here.
@@ -118,13 +122,13 @@ class SegmentCommit:
             InvalidJobError: they are too many.
             StorageError: the store failed.
         """
-        if len(operation.read) + len(rows) > MOST_CONFLICTS:
+        if _number(operation.read) + _number(rows) > MOST_CONFLICTS:
             return await self._without(operation, rows)
         for each in operation.segments if rows else ():
-            wanted = {row for name, row in rows if name == each.name}
+            wanted = rows.get(each.name, ())
             async for rows_read in self._jobs_of(each, {each.segment.chunk_of(row) for row in wanted}):
-                operation.read.update(
-                    ((each.name, row), self._single(job, each.given, each.behind, each.turn))
+                operation.read.setdefault(each.name, {}).update(
+                    (row, self._single(job, each.given, each.behind, each.turn))
                     for row, job in rows_read
                     if row in wanted
                 )
@@ -142,7 +146,7 @@ class SegmentCommit:
                 await in_turns(operation.comparing(name, index))
         return operation
 
-    async def _without(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
+    async def _without(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
         """Return an operation without rows whose unique key is taken, and that are too many to be read."""
         raise InvalidJobError(
             f"more than {MOST_CONFLICTS} of these jobs have an id or a unique key of another one, in the queue or "
@@ -185,9 +189,7 @@ class SegmentCommit:
         read = partial(self._segments.reader.index, name, segment)
         return await self._objects.retried(read, self.seconds_left, reads=True)
 
-    async def _joined(
-        self, new: Sequence[NewSegment], without: Mapping[str, Collection[int]] | None = None
-    ) -> list[NewSegment]:
+    async def _joined(self, new: Sequence[NewSegment], without: Rows | None = None) -> list[NewSegment]:
         """Write the rows of several segments of a group again, as few large segments.
 
         Args:
@@ -430,17 +432,14 @@ class StagedCommit(SegmentCommit):
         taken = self._left_out + outcome.existing
         return StagedReceipt(self.jobs - taken, taken, version=outcome.version)
 
-    async def _without(self, operation: EnqueueSegments, rows: Collection[Row]) -> EnqueueSegments:
+    async def _without(self, operation: EnqueueSegments, rows: Rows) -> EnqueueSegments:
         if self._on_conflict != "return":
             return await super()._without(operation, rows)
-        out: dict[str, set[int]] = {}
-        for name, row in rows:
-            out.setdefault(name, set()).add(row)
-        self._left_out += len(rows)
-        kept = [each for each in operation.segments if each.name not in out]
-        some = [each for each in operation.segments if 0 < len(out.get(each.name, ())) < each.segment.rows]
-        new = [*kept, *await self._joined(some, out)]
-        return await self._first(msgspec.structs.replace(operation, segments=new, doubled=(), read={}, common={}))
+        self._left_out += _number(rows)
+        kept = [each for each in operation.segments if each.name not in rows]
+        some = [each for each in operation.segments if 0 < len(rows.get(each.name, ())) < each.segment.rows]
+        new = [*kept, *await self._joined(some, rows)]
+        return await self._first(msgspec.structs.replace(operation, segments=new, doubled={}, read={}, common={}))
 
     async def _few_jobs(self, new: Sequence[NewSegment]) -> list[tuple[int, Enqueue]]:
         """Return all jobs, with their numbers, if they are few and the blob has room; otherwise none."""

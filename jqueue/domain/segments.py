@@ -490,6 +490,11 @@ class HashTable:
             return self.rows[first:last].tolist()
         return [self.rows[place] for place in range(first, last) if self._hash(place) == wanted]
 
+    def has_hashes_of(self, other: HashTable) -> bool:
+        """Return True if another table has the same hashes, and each once."""
+        is_alike = self.hashes == other.hashes and self._others == other._others
+        return is_alike and len(set(self.hashes)) == len(self.hashes)
+
     def among(self, words: Collection[int]) -> Iterator[tuple[int, int]]:
         """Iterate over the hashes that begin with one of some times 8 bytes, in order, and the row of each."""
         for place, word in enumerate(self.hashes):

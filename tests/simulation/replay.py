@@ -306,7 +306,8 @@ class Replay:
         if self.compares and isinstance(told, BulkAdded) and told.offset != self.model.places:
             raise Difference(f"jobs are numbered from {told.offset} on, and {self.model.places} was the last number")
         self.model.drop_outlived()
-        jobs, rows, singles = [], {}, dict([*asked.few, *asked.read.values()])
+        jobs, rows = [], {}
+        singles = dict([*asked.few, *(each for read in asked.read.values() for each in read.values())])
         alone = told.one_by_one if isinstance(told, BulkAdded) else singles
         for number in alone:
             new = singles[number]

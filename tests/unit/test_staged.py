@@ -204,6 +204,9 @@ async def test_of_very_many_taken_keys_no_row_is_read_and_each_key_is_added_once
     async with deep_queue(storage) as queue:
         first = await stage(queue, b"a", b"b", b"c", b"d", unique_key=list("abcd"))
         assert StagedReceipt(4) == await queue.enqueue_staged([first], FIRST)
+        other = Transaction("other", 1)
+        again = await stage(queue, b"a", b"b", b"c", b"d", transaction=other, unique_key=list("abcd"))
+        assert StagedReceipt(0, 4) == await queue.enqueue_staged([again], other)
         second = Transaction("app", 2)
         tasks = [
             await stage(queue, *part, transaction=second, task=task, unique_key=some)

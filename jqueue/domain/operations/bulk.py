@@ -131,8 +131,8 @@ HASHES_PER_SLICE = 1024
 MOST_CONFLICTS = 10_000
 """Largest number of jobs in segments that are added one by one."""
 
-Row = tuple[str, int]
-"""The name of a new segment, and the number of a row in it."""
+Rows = Mapping[str, Collection[int]]
+"""Rows of new segments, by the name of the segment."""
 
 Common = list[tuple[str, Sequence[int], Sequence[int]]]
 """The name of a new segment, rows of a segment in the queue, and for each the row of the new one with its hash."""
@@ -200,7 +200,7 @@ class BulkConflicts(msgspec.Struct, frozen=True):
         rows: rows of new segments whose jobs may be in the queue already, and must be read.
     """
 
-    rows: frozenset[Row]
+    rows: Rows
 
 
 class EnqueueSegments(Operation, frozen=True):
@@ -232,8 +232,8 @@ class EnqueueSegments(Operation, frozen=True):
     before: datetime
     features: Collection[str] = ()
     transaction: Given = None
-    doubled: Collection[Row] = ()
-    read: dict[Row, tuple[int, Enqueue]] = msgspec.field(default_factory=dict)
+    doubled: Rows = msgspec.field(default_factory=dict)
+    read: dict[str, dict[int, tuple[int, Enqueue]]] = msgspec.field(default_factory=dict)
     common: dict[str, Common] = msgspec.field(default_factory=dict)
     numbers: Mapping[Turn, Sequence[int]] = {}
     late: Collection[Turn] = ()
@@ -245,12 +245,13 @@ class EnqueueSegments(Operation, frozen=True):
             return StagedReceipt(repeated=True, version=last)
         drop_outlived(draft, now)
         check_named_in_time(self.before, now)
-        alone = {*self.doubled, *self._conflicts(draft, now)}
-        if unread := frozenset(alone - self.read.keys()):
+        alone = {name: {*rows} for name, rows in self.doubled.items()}
+        for name, some in self._conflicts(draft, now):
+            alone.setdefault(name, set()).update(some)
+        unread = {name: left for name, rows in alone.items() if (left := rows.difference(self.read.get(name, ())))}
+        if unread:
             return BulkConflicts(unread)
-        taken = dict[str, list[Span]]()
-        for name, row in alone:
-            taken.setdefault(name, []).append((row, row + 1))
+        taken = {name: [(row, row + 1) for row in rows] for name, rows in alone.items()}
         waiting = {each.name: without([(0, each.segment.rows)], taken.get(each.name, ())) for each in self.segments}
         named = [each for each in self.segments if waiting[each.name]]
         if len(draft.header.segments) + len(named) > SEGMENTS_KEPT:
@@ -268,7 +269,9 @@ class EnqueueSegments(Operation, frozen=True):
         missing: list[Wanted] = []
         places = {turn: last_place(draft, *turn, now) for turn in (*self.numbers, *self.late)}
         behind = {turn: places[turn] for turn in self.numbers}
-        for number, job in sorted([*self.few, *(self.read[row] for row in alone)], key=itemgetter(0)):
+        for number, job in sorted(
+            [*self.few, *(self.read[name][row] for name in alone for row in alone[name])], key=itemgetter(0)
+        ):
             turn: Any = job.entrypoint, job.priority, job.fair_key
             place = behind[turn] + self.place(turn, number) if turn in behind else offset + number
             try:
@@ -335,8 +338,8 @@ class EnqueueSegments(Operation, frozen=True):
         }
         draft.name_segment(new.name, segment.evolve(**changes))
 
-    def _conflicts(self, draft: Draft, now: datetime) -> Iterator[Row]:
-        """Yield the rows that have an id or a key which is in the queue, by its hash.
+    def _conflicts(self, draft: Draft, now: datetime) -> Iterator[tuple[str, Iterable[int]]]:
+        """Yield the names of new segments with rows that have an id or a key which is in the queue, by its hash.
 
         Raises:
             RowsMissingError: the indexes of segments are not loaded.
@@ -355,9 +358,11 @@ class EnqueueSegments(Operation, frozen=True):
             exhaust(self.comparing(name, rows.indexes[name]))
             bounds = [bound for span in rows.spans_there(name) for bound in span]
             for new, places, own in self.common[name]:
-                yield from (
-                    (new, row) for place, row in zip(places, own, strict=True) if bisect_right(bounds, place) % 2
-                )
+                if bounds == [0, rows.segments[name].rows]:
+                    yield new, own
+                else:
+                    pairs = zip(places, own, strict=True)
+                    yield new, [row for place, row in pairs if bisect_right(bounds, place) % 2]
         here = (job_id for job_id in jobs if job_id not in rows.of)
         ids = chain(here, header.finished, draft.aside_keys)
         yield from _rows_with(self.segments, ids, of_keys=False)
@@ -375,7 +380,9 @@ class EnqueueSegments(Operation, frozen=True):
             words = frozenset(there.hashes)
             for name_of_new, table in tables:
                 yield
-                if shared := words.intersection(table.hashes):
+                if table.has_hashes_of(there):
+                    found.append((name_of_new, there.rows, table.rows))
+                elif shared := words.intersection(table.hashes):
                     places: dict[int, list[int]] = {}
                     for hashed, row in (yield from _listing(there, shared)):
                         places.setdefault(hashed, []).append(row)
@@ -389,7 +396,7 @@ class EnqueueSegments(Operation, frozen=True):
         return segment.keys > 0 or any(each.given for each in self.segments)
 
 
-def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, later: bool = False) -> Slices[set[Row]]:
+def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, later: bool = False) -> Slices[Rows]:
     """Return the rows of new segments with the id or the key of another row, or of a few single jobs, in slices.
 
     Args:
@@ -397,9 +404,11 @@ def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, late
         few: the single jobs.
         later: True to leave out the first of the rows that have the same.
     """
-    found, keys = set[Row](), [job.unique_key for job in few if job.unique_key is not None]
+    found: dict[str, set[int]] = {}
+    keys = [job.unique_key for job in few if job.unique_key is not None]
     for of_keys, texts in ((False, [job.id for job in few]), (True, keys)):
-        found.update(_rows_with(segments, texts, of_keys=of_keys))
+        for name, some in _rows_with(segments, texts, of_keys=of_keys):
+            found.setdefault(name, set()).update(some)
         tables, words, last = _tables(segments, of_keys=of_keys), set[int](), -1
         for count, word in enumerate(heapq.merge(*(table.hashes for _, table in tables)), 1):
             if word == last:
@@ -407,13 +416,13 @@ def doubled_rows(segments: Sequence[NewSegment], few: Sequence[Enqueue], *, late
             last = word
             if count % HASHES_PER_SLICE == 0:
                 yield
-        rows: dict[int, list[Row]] = {}
+        rows: dict[int, list[tuple[str, int]]] = {}
         for name, table in tables if words else ():
             for hashed, row in (yield from _listing(table, words)):
                 rows.setdefault(hashed, []).append((name, row))
         for several in rows.values():
-            if len(several) > 1:
-                found.update(several[1:] if later else several)
+            for name, row in several[later:] if len(several) > 1 else ():
+                found.setdefault(name, set()).add(row)
     return found
 
 
@@ -432,12 +441,14 @@ def _tables(segments: Iterable[NewSegment], *, of_keys: bool) -> list[tuple[str,
     return [(each.name, table) for each in segments if (table := each.table(of_keys=of_keys)).rows]
 
 
-def _rows_with(segments: Iterable[NewSegment], texts: Iterable[str], *, of_keys: bool) -> Iterator[Row]:
-    """Yield the rows of new segments that have some ids or keys."""
+def _rows_with(
+    segments: Iterable[NewSegment], texts: Iterable[str], *, of_keys: bool
+) -> Iterator[tuple[str, list[int]]]:
+    """Yield the names of new segments with rows that have some ids or keys."""
     tables = _tables(segments, of_keys=of_keys)
     for text in texts if tables else ():
         hashed = tables[0][1].hash_of(text)
-        yield from ((name, row) for name, table in tables for row in table.find_hash(hashed))
+        yield from ((name, rows) for name, table in tables if (rows := table.find_hash(hashed)))
 
 
 class GivenJobs:
