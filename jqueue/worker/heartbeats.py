@@ -8,11 +8,12 @@ from __future__ import annotations
 from jqueue.domain.errors import JobCancelledError
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
-from jqueue.worker.claims import BEATS_PER_TIMEOUT, Claims
+from jqueue.worker.claims import Claims
 from jqueue.worker.job_runner import JobRunner
 from jqueue.worker.run_state import RunState
 
 LONGEST_INTERVAL = 60.0
+BEATS_PER_TIMEOUT = 3
 SHORTEST_INTERVAL = 0.01
 
 CALLS = "sending heartbeats"
@@ -22,11 +23,11 @@ async def send_heartbeats(state: RunState, claims: Claims, job_runner: JobRunner
     """Send heartbeats until cancelled."""
     loop, clock, pause = state.loop, options_of(state.queue).clock, 0.0
     while True:
-        while not (state.held or state.open_claims):
+        while not state.held:
             state.health.forget(CALLS)
             await state.claimed.wait()
         await rest(pause or _interval_of(claims.shortest_timeout()), clock)
-        if not (state.held or state.open_claims):
+        if not state.held:
             continue
         jobs, timeout, pause = list(state.held), claims.shortest_timeout(), 0.0
         deadline = max(SHORTEST_INTERVAL, timeout / 2)

@@ -126,7 +126,7 @@ class JobRunner:
 
     def _hold(self, execution: Execution, job: Job, now: float) -> HeldJob:
         """Hold a job. If it has no attempts left, it is dead without being run. If it was cancelled, it is not run."""
-        held = HeldJob(job, execution, self._claims.confirmed(job, now))
+        held = HeldJob(job, execution, now)
         self._state.held.add(held)
         self._state.occupy(execution)  # until its outcome is sent
         if (decision := worn_out(job, execution.handler.options)) is not None:
@@ -239,9 +239,6 @@ class JobRunner:
             await self._load_parents(execution)
         value = await self._call(execution, payloads)
         self._check_value(execution, value)
-        slots = min(self._state.concurrency, self._state.running)
-        seconds = (self._loop.time() - execution.began) / slots
-        self._claims.note_speed(execution.handler.entrypoint, len(execution.jobs), seconds)
         return results_of(value, len(execution.jobs))
 
     async def _fill(self, execution: Execution) -> None:
@@ -365,7 +362,6 @@ class JobRunner:
         """Stop the work on a job whose claim is lost. Nothing more is sent for the job."""
         if held.outcome is None:
             log_about(held.job, logging.WARNING, " is lost: %s", why)
-            self._claims.lose(held.job)
             self.stop_job(held, "lost")
             held.outcome = "lost"
             self._state.vacate(held.execution)

@@ -23,7 +23,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.printable import counted
-from jqueue.worker.claims import Claims, Range
+from jqueue.worker.claims import Claims
 from jqueue.worker.executions import HeldJob
 from jqueue.worker.job_log import log_about
 from jqueue.worker.job_runner import JobRunner
@@ -59,7 +59,7 @@ class OutcomeSender:
         state = self._state
         try:
             while True:
-                while not state.unsent and not self._claims.due:
+                while not state.unsent:
                     await state.has_outcomes.wait()
                     if isinstance(state.slots.failure, QueueClosedError):
                         raise state.slots.failure
@@ -87,24 +87,17 @@ class OutcomeSender:
     def _take(self) -> list[HeldJob]:
         """Take all outcomes. Return those to send together; begin to send each of the others in a task of its own."""
         plain: list[HeldJob] = []
-        apart: list[HeldJob | Range] = []
         for held in self._state.take_outcomes():
-            if self._claims.collect(held):
-                self._state.sending -= 1
-            elif held.companions:
-                apart.append(held)
-            else:
+            if not held.companions:
                 plain.append(held)
-        apart += self._claims.due
-        self._claims.due.clear()
-        for end in apart:
-            task = asyncio.create_task(self._send_once(end), name="jqueue-worker-outcome")
+                continue
+            task = asyncio.create_task(self._send_once(held), name="jqueue-worker-outcome")
             self._own_tasks.add(task)
             task.add_done_callback(self._own_tasks.discard)
         return plain
 
-    async def _send_once(self, end: HeldJob | Range) -> None:
-        """Send an outcome with companions, or the end of a range. It may take long to find out if it was done."""
+    async def _send_once(self, end: HeldJob) -> None:
+        """Send an outcome with companions. It may take long to find out if it was done."""
         state = self._state
         try:
             answer = await self._commit_once(end)
@@ -121,10 +114,10 @@ class OutcomeSender:
             state.health.answered(CALLS)
             self._done(end, answer)
         finally:
-            state.sending -= isinstance(end, HeldJob)
+            state.sending -= 1
             state.wake_waiting()
 
-    async def _commit_once(self, end: HeldJob | Range) -> object:
+    async def _commit_once(self, end: HeldJob) -> object:
         """Have an end and its companions done in one commit, and not twice. Return the answer to the end.
 
         Raises:
@@ -186,11 +179,8 @@ class OutcomeSender:
                     self._refused(held, result)
         return again, last_error
 
-    def _done(self, end: HeldJob | Range, dropped: object) -> None:
+    def _done(self, end: HeldJob, dropped: object) -> None:
         """Note that an outcome is in the queue, which answers with the number of bytes that it had no room for."""
-        if isinstance(end, Range):
-            self._claims.ended(end)
-            return
         if isinstance(dropped, int) and dropped:
             log_about(
                 end.job,
@@ -201,11 +191,9 @@ class OutcomeSender:
             )
         self._state.finish(end, is_certain=True)
 
-    def _refused(self, end: HeldJob | Range, error: BaseException) -> None:
+    def _refused(self, end: HeldJob, error: BaseException) -> None:
         """Handle an outcome that the queue refused, or whose sending was cancelled."""
-        if isinstance(end, Range):
-            self._claims.refused(end, error)
-        elif isinstance(error, JQueueError) and _is_lost(end.job, error):
+        if isinstance(error, JQueueError) and _is_lost(end.job, error):
             if not end.uncertain:
                 text = " is no longer claimed here: another worker has it, or it was removed"
                 log_about(end.job, logging.WARNING, text)

@@ -364,7 +364,6 @@ class Run:
         for each in served:
             for execution in list(each.state.filling.values()):  # it waits for more jobs; its handler has not begun
                 each.job_runner.stop(execution, "stop")
-            each.claims.close()
         settling = [group.create_task(self._settle(each), name="jqueue-worker-last-claim") for each in served]
         await self._end_handlers(served, grace)
         for each in served:

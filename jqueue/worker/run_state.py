@@ -181,7 +181,6 @@ class RunState:
         held: jobs whose claims are kept alive, until their outcome is in the queue.
         executions: calls of handlers, until they end or are stuck.
         filling: by entrypoint: the batch that claims more jobs by itself.
-        open_claims: number of claims whose jobs are handed out, and ended, bit by bit.
         counts: number of jobs so far, by kind of outcome.
         unsent: jobs whose outcomes are not on their way yet.
         sending: number of outcomes on their way.
@@ -212,7 +211,6 @@ class RunState:
         self.held: set[HeldJob] = set()
         self.executions: set[Execution] = set()
         self.filling: dict[str, Execution] = {}
-        self.open_claims = 0
         self.counts: Counter[OutcomeKind] = Counter()
         self.unsent: list[HeldJob] = []
         self.sending: int = 0
@@ -241,7 +239,7 @@ class RunState:
     @property
     def is_idle(self) -> bool:
         """True if all outcomes are in the queue, no handler runs, stuck ones aside, and no claim has taken slots."""
-        return not (self.executions or self.unsent or self.sending or self.open_claims or self.claiming)
+        return not (self.executions or self.unsent or self.sending or self.claiming)
 
     def add_outcome(self, held: HeldJob) -> None:
         """Add a job whose outcome must be sent to the queue."""

@@ -1,12 +1,10 @@
-"""Batch handlers: how batches are filled, what their handlers may return, and the fate of each job; and ranges."""
+"""Batch handlers: how batches are filled, what their handlers may return, and the fate of each job."""
 
 import asyncio
 
 import pytest
 
-from jqueue import BrokerQueue, InMemoryStorage, Limits, StorageError
-from jqueue.domain.operations.ranges import EndRange
-from jqueue.errors import SegmentDamagedError
+from jqueue import BrokerQueue, InMemoryStorage, Limits
 from jqueue.operations import Enqueue
 from jqueue.testing.faults import Fault, FaultyObjects
 from jqueue.testing.virtual_time import VirtualClock
@@ -14,12 +12,9 @@ from jqueue.worker import BatchContext, Discard, Retry, RunReport, Worker
 from tests.virtual_world import in_virtual_time, now
 from tests.worker.scenes import (
     COMPLETED,
-    IN_PROGRESS,
     LONG,
     QUEUED,
-    FailingQueue,
     broker,
-    cancel_tasks,
     direct,
     drained,
     until,
@@ -190,7 +185,7 @@ async def test_a_batch_handler_enqueues_and_reads_the_results_of_single_jobs_and
         assert [COMPLETED] * 2 == [each.status for each in (await queue.read_state()).jobs]
 
 
-# Ranges
+# Deep queues
 
 
 NUMBER = 3000
@@ -212,20 +207,7 @@ async def counts(queue):
 
 
 @in_virtual_time
-async def test_thousands_of_jobs_are_done_in_few_commits():
-    worker = Worker()
-    calls = recording(worker, batch=1000)
-    async with await filled() as queue:
-        version = (await queue.read_state()).version
-        assert RunReport(succeeded=NUMBER) == await drained(worker, queue)
-        assert (await queue.read_state()).version - version < 30
-        assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
-    sizes = [len(payloads) for _, payloads in calls]
-    assert (NUMBER, 1000) == (sum(sizes), max(sizes))
-
-
-@in_virtual_time
-async def test_each_job_of_a_range_has_an_outcome_of_its_own():
+async def test_each_job_of_a_batch_from_segments_has_an_outcome_of_its_own():
     worker = Worker()
 
     @worker.handler("work", batch=100, max_attempts=2)
@@ -246,50 +228,9 @@ async def test_each_job_of_a_range_has_an_outcome_of_its_own():
         assert 30 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
 
 
-@in_virtual_time
-async def test_a_job_that_a_range_may_not_enqueue_fails_the_job_that_adds_it_and_no_other():
-    worker = Worker()
-
-    @worker.handler("work", batch=100, max_attempts=1)
-    async def work(numbers: list[int], ctx: BatchContext) -> None:
-        for number, each in zip(numbers, ctx, strict=True):
-            if number % 300 == 7:
-                key = "taken" if number == 1207 else f"{number}"
-                each.on_ack(Enqueue("next", b"", unique_key=key, on_conflict="raise"))
-
-    queue = await filled()
-    async with queue:
-        await queue.enqueue("next", b"", unique_key="taken")
-        report = await drained(worker, queue)
-        assert (NUMBER - 1, 1) == (report.succeeded, report.dead)
-        assert report.handed_back > 0, "a range is ended as a whole, and its other jobs were done again"
-        assert 10 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
-
-
-@in_virtual_time
-async def test_a_stopped_worker_hands_back_what_is_left_of_a_range_as_a_run():
-    worker, done = Worker(concurrency=2), list[int]()
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int]) -> None:
-        if len(done) >= 1500:
-            await asyncio.sleep(3600)
-        done.extend(numbers)
-
-    queue = await filled()
-    async with queue:
-        async with working(worker, queue):
-            await until(lambda: len(done) >= 1500)
-            await asyncio.sleep(1)
-        assert (1500, NUMBER - 1500, 0, 0, 0) == await counts(queue)
-        jobs = [job async for job in queue.iterate_jobs()]
-        assert {0} == {job.failures for job in jobs}
-        assert len((await queue.read_state(hot=True)).jobs) < 300, "all others wait in their segment again"
-
-
 @pytest.mark.parametrize("fault", [Fault.LOST_ANSWER, Fault.LANDS_LATER])
 @in_virtual_time
-async def test_faults_of_the_store_change_no_outcome_of_a_range(fault):
+async def test_faults_of_the_store_change_no_outcome_of_a_batch_from_segments(fault):
     memory = InMemoryStorage(clock=VirtualClock())
     await filled(memory)
     storage, worker, seen = FaultyObjects(memory), Worker(concurrency=2), []
@@ -305,211 +246,3 @@ async def test_faults_of_the_store_change_no_outcome_of_a_range(fault):
         assert (NUMBER, RunReport(succeeded=NUMBER)) == (len(seen), report)
         assert sorted(seen) == list(range(NUMBER))
         assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
-
-
-@in_virtual_time
-async def test_a_range_is_kept_by_heartbeats_as_long_as_its_handler_runs():
-    storage, worker, begun = InMemoryStorage(clock=VirtualClock()), Worker(claim_timeout=30), list[int]()
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int], ctx: BatchContext) -> None:
-        hot = {job.id for job in (await queue.read_state(hot=True)).jobs}
-        waits = ctx[0].job.id not in hot and not begun  # the first batch of a range
-        begun.extend([1] * waits)
-        await asyncio.sleep(300 * waits)
-
-    async with await filled(storage) as queue, working(worker, queue) as task:
-        await asyncio.sleep(60)
-        async with broker(storage, limits=LIMITS) as other:
-            assert [] == await other.dequeue("work", wait=200)
-        await asyncio.sleep(60)
-        worker.stop()
-        assert RunReport(succeeded=NUMBER) == await task
-
-
-@in_virtual_time
-async def test_the_work_on_a_lost_range_is_stopped_and_nothing_of_it_is_committed():
-    worker, begun, stopped = Worker(concurrency=2, claim_timeout=30), list[int](), list[float]()
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int], ctx: BatchContext) -> None:
-        ctx[0].on_ack(Enqueue("next", b""))
-        hot = {job.id for job in (await queue.read_state(hot=True)).jobs}
-        waits = ctx[0].job.id not in hot and not begun  # the first batch of a range
-        begun.extend([1] * waits)
-        try:
-            await asyncio.sleep(3600 * waits)
-        except asyncio.CancelledError:
-            stopped.append(now())
-            raise
-
-    async with await filled() as queue:
-        async with working(worker, queue) as task:
-            await asyncio.sleep(1)
-            in_progress = (await counts(queue))[3]
-            given_back, lost_at = await queue.requeue_stale(0), now()
-            assert 100 < given_back <= in_progress, "the jobs of the handler that goes on are in a range"
-            await asyncio.sleep(60)
-        report = await task
-        assert (given_back, NUMBER) == (report.lost, report.succeeded)
-        assert [True] == [0 < each - lost_at < 11 for each in stopped], "within a third of the claim timeout"
-        assert NUMBER // 100 == len([job async for job in queue.iterate_jobs(entrypoint="next")])
-
-
-@in_virtual_time
-async def test_a_job_cancelled_in_a_range_is_not_begun_and_the_others_are_done():
-    worker, seen = Worker(concurrency=1, claim_timeout=30), []
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int], ctx: BatchContext) -> None:
-        seen.extend(numbers)
-        if 1500 in numbers:
-            later = [job.id async for job in queue.iterate_jobs(IN_PROGRESS) if int(job.payload) not in seen]
-            for job_id in (ctx[0].job.id, later[0]):
-                await queue.cancel(job_id, running=True)
-            await asyncio.sleep(20)
-            assert [True, *[False] * 99] == [each.is_cancelled for each in ctx]
-
-    async with await filled() as queue:
-        assert RunReport(succeeded=NUMBER - 2, cancelled=2) == await drained(worker, queue)
-        assert NUMBER - 1 == len(seen), "the other job was not begun"
-        assert (NUMBER - 2, 0, 0, 0, 0) == await counts(queue)
-
-
-class SlowEnds(BrokerQueue):
-    """A queue that takes a second for the end of a range.
-
-    Attributes:
-        ends: number of ends that were begun.
-    """
-
-    ends = 0
-
-    async def apply(self, *operations, **options):
-        if isinstance(operations[-1], EndRange):
-            self.ends += 1
-            await asyncio.sleep(1)
-        return await super().apply(*operations, **options)
-
-
-@in_virtual_time
-async def test_a_range_is_ended_even_if_all_tasks_of_the_program_are_cancelled_meanwhile():
-    storage, worker, seen = InMemoryStorage(clock=VirtualClock()), Worker(concurrency=1), list[int]()
-    await filled(storage)
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int]) -> None:
-        seen.extend(numbers)
-
-    async with broker(storage, SlowEnds, limits=LIMITS) as queue:
-        others = asyncio.all_tasks()
-        task = asyncio.create_task(worker.run(queue, signals=False))
-        await until(lambda: queue.ends)
-        cancel_tasks(others)
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert (len(seen), NUMBER - len(seen), 0, 0, 0) == await counts(queue)
-
-
-class DamagedQueue(BrokerQueue):
-    """A queue whose segments cannot be read when a range ends with a failed job."""
-
-    async def apply(self, *operations, **options):
-        if isinstance(operations[-1], EndRange) and operations[-1].failed:
-            raise SegmentDamagedError("the segment", "it is missing")
-        return await super().apply(*operations, **options)
-
-
-@in_virtual_time
-async def test_a_range_with_a_failed_job_is_handed_back_if_its_segment_was_damaged_meanwhile():
-    storage, worker, failed = InMemoryStorage(clock=VirtualClock()), Worker(concurrency=1), list[int]()
-    await filled(storage)
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int]) -> list[Exception | None]:
-        bad = {1999} & {*numbers} - {*failed}
-        failed.extend(bad)
-        return [ValueError("bad") if number in bad else None for number in numbers]
-
-    async with broker(storage, DamagedQueue, limits=LIMITS) as queue:
-        report = await drained(worker, queue)
-        assert (NUMBER, 0, True) == (report.succeeded, report.failed, report.handed_back >= 100)
-        assert (NUMBER, 0, 0, 0, 0) == await counts(queue)
-
-
-class SlowCalls(BrokerQueue):
-    """A queue that takes 100 s to read its first range, or to claim jobs when it is asked for exactly 50.
-
-    Attributes:
-        slow: "read" or "claim".
-        begun: number of those slow calls.
-    """
-
-    slow, begun = "", 0
-
-    async def read_range(self, claim, **options):
-        if self.slow == "read" and not self.begun:
-            self.begun += 1
-            await asyncio.sleep(100)
-        async for job in super().read_range(claim, **options):
-            yield job
-
-    async def dequeue(self, *arguments, **options):
-        if self.slow == "claim" and options.get("batch_size") == 50:
-            self.begun += 1
-            await asyncio.sleep(100)
-        return await super().dequeue(*arguments, **options)
-
-
-@in_virtual_time
-async def test_jobs_of_a_range_for_which_a_claim_that_is_cancelled_looked_for_more_are_given_back():
-    storage, worker = InMemoryStorage(clock=VirtualClock()), Worker(concurrency=1)
-    calls = recording(worker, batch=100)
-    await filled(storage, 950)
-    async with broker(storage, SlowCalls, limits=LIMITS) as queue:
-        queue.slow = "claim"
-        async with working(worker, queue) as task:
-            await until(lambda: queue.begun)  # for 50 more jobs than the last 50 of the range
-            began = now()
-            worker.stop()
-            assert RunReport(succeeded=900) == await task
-        assert (900, 50, 0, 0, 0) == await counts(queue)
-        assert (9, True) == (len(calls), now() - began < 1)
-        assert {0} == {job.failures async for job in queue.iterate_jobs()}
-
-
-@in_virtual_time
-async def test_a_range_is_kept_by_heartbeats_while_it_is_read():
-    storage, worker = InMemoryStorage(clock=VirtualClock()), Worker(claim_timeout=30)
-    recording(worker, batch=100)
-    await filled(storage, 950)
-    async with broker(storage, SlowCalls, limits=LIMITS) as queue, broker(storage, limits=LIMITS) as other:
-        queue.slow = "read"
-        async with working(worker, queue, drain=True) as task:
-            await until(lambda: queue.begun)
-            assert [] == await other.dequeue("work", wait=90)
-            assert RunReport(succeeded=950) == await task
-
-
-@in_virtual_time
-async def test_a_job_handed_out_long_after_the_claim_of_its_range_is_lost_with_the_range():
-    worker, begun, stopped = Worker(concurrency=1, claim_timeout=30), list[float](), list[float]()
-
-    @worker.handler("work", batch=100)
-    async def work(numbers: list[int], ctx: BatchContext) -> None:
-        if ctx[0].job.id in {job.id for job in (await queue.read_state(hot=True)).jobs}:
-            return
-        begun.append(now())
-        queue.fail("heartbeat_many", StorageError("the connection was reset"))
-        try:
-            await asyncio.sleep(20 if len(begun) == 1 else 3600)
-        except asyncio.CancelledError:
-            stopped.append(now())
-            raise
-
-    storage = InMemoryStorage(clock=VirtualClock())
-    await filled(storage)
-    async with broker(storage, FailingQueue, limits=LIMITS) as queue, working(worker, queue):
-        await until(lambda: stopped)
-        first, second, *_ = begun
-        assert (20, 30) == (round(second - first), round(stopped[0] - first))

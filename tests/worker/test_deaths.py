@@ -137,7 +137,7 @@ class LateAnswers(BrokerQueue):
 
 @pytest.mark.parametrize("kind", [BrokerQueue, LateAnswers])
 @in_virtual_time
-async def test_a_dead_job_of_a_range_is_told_of_alone_even_if_the_answer_to_its_end_is_found_late(kind):
+async def test_a_dead_job_of_a_batch_is_told_of_alone_even_if_the_answer_to_its_end_is_found_late(kind):
     worker, told = Worker(), list[Job]()
     worker.on_dead(told.append)
 
