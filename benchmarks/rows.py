@@ -134,13 +134,13 @@ def deep_row(storage: str, need: Need | None, place: str) -> Row:
     given = {"storage": storage, "in_flight": in_flight, "seconds": seconds, "payload_bytes": PAYLOAD}
     on_a_file = (
         alone("filled_per_second", Target(">=", 100_000), "jobs/s of one bulk enqueue, flushed"),
-        alone("in_ranges_per_second", Target(">=", 100_000), "jobs/s claimed and ended in ranges"),
+        alone("in_leases_per_second", Target(">=", 100_000), "jobs/s claimed and ended in leases"),
     )
     return Row(
         "deep",
         f"broker, {place}, {in_flight} in flight, each claim one of 1,000,000 waiting jobs",
         (
-            ours("deep", {**given, "depth": 1_000_000, "ranges": storage == "file"}, needs=need, timeout=LONG),
+            ours("deep", {**given, "depth": 1_000_000, "leases": storage == "file"}, needs=need, timeout=LONG),
             ours("deep", {**given, "depth": 1_000}, name=short, needs=need),
         ),
         (

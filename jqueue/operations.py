@@ -6,8 +6,8 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack, RecordStep, RequeueStale
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import CancelGroup, CloseGroup, GroupStatus, OpenGroup
+from jqueue.domain.operations.leases import ClaimLease, EndLease
 from jqueue.domain.operations.operator import Cancel, Purge, Redrive, Redriven, Reprioritise, Reschedule, StopWorker
-from jqueue.domain.operations.ranges import ClaimRange, EndRange
 from jqueue.domain.operations.rules import (
     Configure,
     Pause,
@@ -18,29 +18,29 @@ from jqueue.domain.operations.rules import (
     SetSchedule,
     Unschedule,
 )
-from jqueue.domain.segments import RangeClaim, RangeFailure
+from jqueue.domain.segments import JobFailure, Lease
 
 __all__ = [
     "Ack",
     "Cancel",
     "CancelGroup",
-    "ClaimRange",
+    "ClaimLease",
     "CloseGroup",
     "Configure",
     "Dequeue",
-    "EndRange",
+    "EndLease",
     "Enqueue",
     "EnqueuedJobs",
     "GroupStatus",
     "Heartbeat",
+    "JobFailure",
+    "Lease",
     "Nack",
     "OpenGroup",
     "Operation",
     "Pause",
     "PauseSchedule",
     "Purge",
-    "RangeClaim",
-    "RangeFailure",
     "RecordStep",
     "Redrive",
     "Redriven",

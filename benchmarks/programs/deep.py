@@ -3,7 +3,7 @@
 Another process fills the queue in one bulk enqueue. Then this one opens it, and each worker enqueues a job, claims one
 and acks it, again and again. The depth stays the same.
 
-Arguments: storage, depth, in_flight, seconds, payload_bytes; ranges; is_filled, if the queue has waiting jobs already.
+Arguments: storage, depth, in_flight, seconds, payload_bytes; leases; is_filled, if the queue has waiting jobs already.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shared import ENTRYPOINT, SETTING_UP_SECONDS, arguments, report, storage_of
 from jqueue import BrokerQueue
 from jqueue.domain.operations.enqueue import Enqueue
 
-ROWS_OF_A_RANGE = 10_000
+ROWS_OF_A_LEASE = 10_000
 
 
 def percentile(seconds: list[float], share: float) -> float:
@@ -65,24 +65,24 @@ async def measure(given: dict[str, Any]) -> dict[str, float]:
         await asyncio.gather(*(worker() for _ in range(given["in_flight"])))
         seconds = time.perf_counter() - start
         memory = resident()
-        ranges = await in_ranges(queue) if given.get("ranges") else {}
+        leases = await in_leases(queue) if given.get("leases") else {}
     return {
         "operations_per_second": 3 * len(claims) / seconds,
         "open_seconds": opened,
         "claim_ms": percentile(claims, 0.99),
         "enqueue_ms": percentile(enqueues, 0.99),
         "resident_mebibytes": memory / 2**20,
-        **ranges,
+        **leases,
     }
 
 
-async def in_ranges(queue: BrokerQueue) -> dict[str, float]:
+async def in_leases(queue: BrokerQueue) -> dict[str, float]:
     """Claim and end everything that waits in segments."""
     done, start = 0, time.perf_counter()
-    while (claim := await queue.claim_range(ENTRYPOINT, ROWS_OF_A_RANGE)) is not None:
-        await queue.end_range(claim)
+    while (claim := await queue.claim_lease(ENTRYPOINT, ROWS_OF_A_LEASE)) is not None:
+        await queue.end_lease(claim)
         done += claim.rows
-    return {"in_ranges_per_second": done / (time.perf_counter() - start)}
+    return {"in_leases_per_second": done / (time.perf_counter() - start)}
 
 
 def filled(given: dict[str, Any]) -> dict[str, float]:

@@ -30,7 +30,7 @@ from jqueue.domain.errors import InvalidBlobError, JQueueError, ObjectMissingErr
 from jqueue.domain.header import Header
 from jqueue.domain.operations.segments import DropRows, is_given_up
 from jqueue.domain.printable import counted, printable
-from jqueue.domain.segments import FOLDER, Range, Segment, Span, common, joined, size_of, without
+from jqueue.domain.segments import FOLDER, Segment, Span, common, joined, object_of, size_of
 from jqueue.domain.stats import about_lines, unreadable_lines
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.storage import Listed, SupportsObjects, SupportsRelease
@@ -63,15 +63,13 @@ class Damage:
 
     Attributes:
         name: of the segment.
-        segment: its entry in the manifest.
-        held: the claims of its ranges.
+        entries: for it in the manifest.
         why: the first fault that was found; empty if there is none.
         rows: the rows that cannot be read, as spans. If there are none, the index or the manifest is wrong.
     """
 
     name: str
-    segment: Segment
-    held: Sequence[Range]
+    entries: Sequence[Segment]
     why: str = ""
     rows: list[Span] = field(default_factory=list)
 
@@ -80,24 +78,32 @@ class Damage:
         self.why, self.rows = why, [(0, self.segment.rows)]
 
     @property
-    def in_ranges(self) -> int:
-        """Number of its jobs that are in progress in ranges."""
-        return sum(each.rows for each in self.held)
+    def segment(self) -> Segment:
+        """One of the entries, for what they have in common."""
+        return self.entries[0]
 
     @property
-    def jobs(self) -> int:
-        """Number of its jobs that wait or are in progress in ranges."""
-        return self.segment.waiting + self.in_ranges
+    def waiting(self) -> int:
+        """Number of its jobs that wait."""
+        return sum(each.waiting for each in self.entries)
+
+    @property
+    def leased(self) -> int:
+        """Number of its jobs that are leased."""
+        return sum(each.leased for each in self.entries)
 
     def counts(self, now: datetime) -> Counter[str]:
         """Return the number of its jobs that wait and can be read, that can be given up now, and that are claimed.
 
-        Jobs that cannot be read are given up if they wait, or if the claim of their range is stale.
+        Jobs that cannot be read are given up if they wait, or if their lease is stale.
         """
-        current = [each for each in self.held if not is_given_up(each, self.rows, now)]
-        waiting = size_of(without(self.rows, self.segment.taken))
-        in_ranges, claimed = (size_of(common(self.rows, [each.span for each in some])) for some in (self.held, current))
-        return Counter(readable=self.segment.waiting - waiting, lost=waiting + in_ranges - claimed, claimed=claimed)
+        counts = Counter(readable=self.waiting, lost=0, claimed=0)
+        for each in self.entries:
+            unreadable = size_of(common(self.rows, each.spans))
+            is_claimed = each.is_leased and not is_given_up(each, self.rows, now)
+            counts["claimed" if is_claimed else "lost"] += unreadable
+            counts["readable"] -= 0 if each.is_leased else unreadable
+        return counts
 
     @property
     def advice(self) -> str:
@@ -106,18 +112,18 @@ class Damage:
         if not self.rows:
             return f"{about} {REPORT}"
         each, later = "", ""
-        if self.in_ranges:
-            each = f" ({self.segment.waiting:,} waiting, {self.in_ranges:,} in claimed ranges)"
-            later = " It gives up jobs in claimed ranges only once these claims have ended."
+        if self.leased:
+            each = f" ({self.waiting:,} waiting, {self.leased:,} leased)"
+            later = " It gives up leased jobs only once their leases have ended."
         return (
-            f"{about} Its {jobs(self.jobs)}{each} wait. Restore this object from a backup: any copy is right. If there "
-            f"is none, keep what can be read: `jqueue repair URL {self.name}`.{later}"
+            f"{about} Its {jobs(self.waiting + self.leased)}{each} wait. Restore this object from a backup: any copy "
+            f"is right. If there is none, keep what can be read: `jqueue repair URL {self.name}`.{later}"
         )
 
 
 def damage_of(header: Header, name: str) -> Damage:
     """Return the damage of a segment in the manifest, before anything is read."""
-    return Damage(name, header.segments[name], [each for each in header.ranges.values() if each.segment == name])
+    return Damage(name, [each for entry, each in header.segments.items() if object_of(entry) == name])
 
 
 async def read_rows(
@@ -148,7 +154,7 @@ async def read_rows(
         async def read(numbers: Sequence[int]) -> list[tuple[int, bytes]]:
             return [each async for each in reader.parts(damage.name, index, numbers)]
 
-        for numbers in pieces_of(segment, index, damage.held):
+        for numbers in pieces_of(damage.entries, index):
             for number, data in await with_retries(partial(read, numbers), entropy):
                 tell(size)
                 try:
@@ -193,15 +199,15 @@ async def segments(context: ProbeContext) -> Result | None:
         listed = await with_retries(lambda: storage.list_beside(FOLDER), entropy)
         if damaged := await _damaged(storage, header, listed, context):
             header = await header_now()  # the queue may have changed meanwhile
-            damaged = [each for each in damaged if each.name in header.segments]
+            damaged = [each for each in damaged if each.name in map(object_of, header.segments)]
     except StorageFatalError as error:
         raise NotTriedError(f"{error}") from None
     if damaged:
         return _failure(damaged)
-    before, known = context.clock.now() - KEPT_FOR, {*header.segments, *header.retired}
+    before, known = context.clock.now() - KEPT_FOR, {*map(object_of, header.segments), *header.retired}
     old = [each for each in listed if each.suffix.removeprefix(FOLDER) not in known and each.modified < before]
     waiting = counted(sum(segment.waiting for segment in header.segments.values()), "waiting job")
-    there = f"{counted(len(header.segments), 'segment')} with {waiting}"
+    there = f"{counted(len({*map(object_of, header.segments)}), 'segment')} with {waiting}"
     if context.quick and header.segments:
         there += "; their rows were not read"
     if old:
@@ -222,12 +228,12 @@ async def _damaged(
         seen = min(seen + rows, total)
         context.tell(f"segments: {seen:,} of {jobs(total)}")
 
-    for name, segment in header.segments.items():
+    for name in dict.fromkeys(map(object_of, header.segments)):
         damage = damage_of(header, name)
         try:
             if not context.quick:
                 await read_rows(storage, damage, context.clock, context.entropy, tell)
-            elif (bytes_now := sizes.get(FOLDER + name)) is None or bytes_now < segment.bytes:
+            elif (bytes_now := sizes.get(FOLDER + name)) is None or bytes_now < damage.segment.bytes:
                 damage.has_no_rows(MISSING if bytes_now is None else CUT_OFF)
         except StorageFatalError as error:  # the store refuses to read it
             damage.has_no_rows(reason_of(error))
@@ -238,7 +244,7 @@ async def _damaged(
 
 def _failure(damaged: Sequence[Damage]) -> Result:
     """Return the result for damaged segments. Each is named, with the steps to take."""
-    lost = sum(each.jobs for each in damaged if each.rows)
+    lost = sum(each.waiting + each.leased for each in damaged if each.rows)
     named = ", ".join(f"{FOLDER}{each.name}" for each in damaged[:NAMED])
     advice = [each.advice for each in damaged[:ADVISED]]
     if len(damaged) > ADVISED:
@@ -270,8 +276,8 @@ def repair(
     and the rows whose checksums do not match are counted. A question is asked on a terminal; elsewhere, --yes is
     needed. Then these rows leave the queue for good, and all others of the segment are served as before.
 
-    Jobs in claimed ranges stay until their claims have ended. Then run the command again. It ends the claims of a dead
-    process itself, once they are stale.
+    Leased jobs stay until their leases have ended. Then run the command again. It ends the leases of a dead process
+    itself, once they are stale.
 
     Exits with 1 if the answer is no, and with 2 if there is nothing to give up.
     """
@@ -280,12 +286,12 @@ def repair(
         return
 
     async def look(opened: OpenedQueue) -> list[tuple[Damage, Counter[str]]]:
-        header, options = opened.view.header, opened.queue.options
-        if chosen is not None and chosen not in header.segments:
+        there, options = dict.fromkeys(map(object_of, opened.view.header.segments)), opened.queue.options
+        if chosen is not None and chosen not in there:
             raise RefusedError(f"the queue has no segment {printable(chosen)}: it may have been worked off meanwhile")
         found = []
-        for each in header.segments if chosen is None else [chosen]:
-            storage, damage = place_of(opened.queue), damage_of(header, each)
+        for each in there if chosen is None else [chosen]:
+            storage, damage = place_of(opened.queue), damage_of(opened.view.header, each)
             assert isinstance(storage, SupportsObjects)  # it has segments
             await read_rows(storage, damage, options.clock, options.entropy)
             counts = damage.counts(opened.now())
@@ -314,7 +320,7 @@ def repair(
     dropped = 0 if dry_run else on_queue(url, drop)
     readable, claimed = total["readable"], total["claimed"]
     if as_json:
-        numbers = {"segments": len(damaged), "unreadable": lost.total(), "readable": readable, "in_ranges": claimed}
+        numbers = {"segments": len(damaged), "unreadable": lost.total(), "readable": readable, "leased": claimed}
         show_json({**numbers, "dropped": dropped, **({"dry_run": True} if dry_run else {})})
         return
     where = f"of {counted(len(damaged), 'damaged segment')} ({', '.join(map(printable, lost))})"
@@ -399,4 +405,4 @@ def _salvage(url: str, *, yes: bool, dry_run: bool, as_json: bool) -> bool:
 
 def _later(claimed: int) -> str:
     stay = counted(claimed, "job that cannot be read stays", "jobs that cannot be read stay")
-    return f"{stay} in claimed ranges. Run the command again once these claims have ended"
+    return f"{stay} in leases. Run the command again once these have ended"

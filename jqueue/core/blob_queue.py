@@ -16,7 +16,7 @@ from jqueue.core.queue_base import Prepared
 from jqueue.core.seat_server import SeatServer
 from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
-from jqueue.core.verbs.consumer import RangeVerbs
+from jqueue.core.verbs.consumer import LeaseVerbs
 from jqueue.core.verbs.operator import HistoryVerbs
 from jqueue.core.verbs.producer import StagingVerbs
 from jqueue.domain.durations import Duration, to_seconds
@@ -36,7 +36,7 @@ URL_LENGTH = 1000
 """Largest number of characters of a broker's URL."""
 
 
-class BlobQueue(QueueVerbs, HistoryVerbs, RangeVerbs, StagingVerbs, SupportsObservers, SupportsOffering):
+class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObservers, SupportsOffering):
     """A queue whose whole state is one object of a store.
 
     Args:

@@ -48,6 +48,7 @@ from jqueue.domain.segments import (
     SegmentIndex,
     bulk_id,
     bulk_rest,
+    object_of,
     staged_name,
 )
 from jqueue.domain.slices import LINES_PER_SLICE
@@ -135,7 +136,7 @@ class SegmentCommit:
         if all(each.index is None for each in operation.segments):
             return operation
         there = self._engine.draft.jobs.rows
-        for name, segment in list(there.segments.items()):
+        for name, segment in {object_of(name): each for name, each in there.segments.items()}.items():
             if not operation.may_share(segment):
                 continue
             if (index := there.indexes.get(name)) is None:
@@ -492,7 +493,8 @@ class StagedCommit(SegmentCommit):
         if record is None or record.version < self._transaction.version:
             return
         own = {each.name for task in self._staged for each in task.segments}
-        await self._remove({FOLDER + name for name in own - header.segments.keys() - header.retired.keys()})
+        named = set(map(object_of, header.segments))
+        await self._remove({FOLDER + name for name in own - named - header.retired.keys()})
 
     async def _remove(self, suffixes: set[str]) -> None:
         try:

@@ -58,7 +58,7 @@ from jqueue.domain.operations.ends import Sweep
 from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
-from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN
+from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN, object_of
 from jqueue.domain.stats import writers_warning
 from jqueue.domain.transitions import claims_of
 from jqueue.ports.clock import Clock, Entropy, SupportsProcesses
@@ -501,7 +501,7 @@ class Engine:
         try:
             outcome = perform(request.operations, self.draft, applied.now, atomic=request.atomic)
         except RowsMissingError as error:
-            if {each.segment for each in error.wanted} <= self.draft.header.segments.keys():
+            if {each.segment for each in error.wanted} <= self.draft.jobs.rows.objects:
                 self._note_missing(error, applied)
                 if late := {each.segment for each in error.wanted} & self._late_segments():
                     assert self.segments is not None
@@ -521,7 +521,7 @@ class Engine:
 
     def _note_missing(self, error: RowsMissingError, applied: Attempt) -> None:
         """Note the rows to load. Rows of a segment that this commit names can be loaded only after it."""
-        committed, late = self.draft.jobs.rows.committed, self._late_segments()
+        committed, late = set(map(object_of, self.draft.jobs.rows.committed)), self._late_segments()
         loadable = {each for each in error.wanted if each.segment in committed}
         applied.missing |= {each for each in loadable if each.segment not in late}
         applied.postponed = applied.postponed or not loadable
@@ -776,7 +776,7 @@ class Engine:
         except StorageFatalError as error:
             logger.warning("a queue is created, although it is unknown if one was here before: %s", error)
             return
-        own = {f"{SEGMENT_FOLDER}{name}" for name in self.draft.header.segments}
+        own = {f"{SEGMENT_FOLDER}{name}" for name in self.draft.jobs.rows.objects}
         # without a store time, that of the newest object: the own clock may be hours ahead
         now = self.store_time() or max((each.modified for each in listed), default=None)
         left: dict[str, bool] = {}  # by folder: True if an object in it is older than one of an enqueue under way

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
@@ -23,7 +23,7 @@ from jqueue.domain.errors import (
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT, Claim
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.segments import Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.queue_options import options_of
 from jqueue.runtime.system import rest
@@ -53,41 +53,28 @@ class HeartbeatManager:
     `on_lost="event"` it goes on, and `lost` is set. A cancelled job counts as lost (`JobCancelledError`), but its claim
     holds until it is nacked.
 
-    A cancelled job of a range does not stop the block, which goes on with the others. `cancelled` has its id from the
-    next heartbeat on. The block leaves the job out, and names it at the end of the range, which removes it:
-
-        left_out = {}
-        async with HeartbeatManager(queue, claim) as heartbeats:
-            async for job in queue.read_range(claim):
-                if job.id in heartbeats.cancelled:
-                    left_out[job.id] = None
-                else:
-                    await work(job.payload)
-        await queue.end_range(claim, failed=left_out)
-
     Args:
         queue: the queue that the jobs were dequeued from.
-        job_id: a job, a claim, the claim of a range, an id, or several of them.
+        job_id: a job, a claim, a lease, an id, or several of them.
         interval: time between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
         on_lost: "cancel" the block, or set the "event" `lost`.
 
     Attributes:
         lost: set when a claim is lost.
         error: the ClaimLostError of the lost claim; None while no claim is lost.
-        cancelled: ids of the jobs of ranges that were cancelled, as far as heartbeats have told.
     """
 
     def __init__(
         self,
         queue: HasHeartbeat,
-        job_id: JobReference | RangeClaim | Iterable[JobReference | RangeClaim],
+        job_id: JobReference | Lease | Iterable[JobReference | Lease],
         interval: Duration | None = None,
         *,
         on_lost: Literal["cancel", "event"] = "cancel",
     ) -> None:
         if on_lost not in ("cancel", "event"):
             raise InvalidJobError(f'on_lost must be "cancel" or "event", got {shown(on_lost)}')
-        single = isinstance(job_id, Job | Claim | RangeClaim | str)
+        single = isinstance(job_id, Job | Claim | Lease | str)
         self.queue = queue
         self.job_id = job_id
         self.interval: timedelta | None = (
@@ -96,9 +83,8 @@ class HeartbeatManager:
         self.on_lost = on_lost
         self.lost: asyncio.Event = asyncio.Event()
         self.error: ClaimLostError | None = None
-        self.cancelled: frozenset[str] = frozenset()
-        jobs: list[JobReference | RangeClaim] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
-        self._of_ranges = {each.id: each.held.claim_timeout for each in jobs if isinstance(each, RangeClaim)}
+        jobs: list[JobReference | Lease] = [job_id] if single else list(job_id)  # type: ignore[arg-type, list-item]
+        self._of_leases = {each.id: each.claim_timeout for each in jobs if isinstance(each, Lease)}
         self._held_claim = getattr(queue, "held_claim", lambda job: None)
         self._jobs = [self._claim_of(job) for job in jobs]
         self._task: asyncio.Task[None] | None = None
@@ -151,7 +137,6 @@ class HeartbeatManager:
                 names = f"job {shown(_id_of(self._jobs[0]))}" if len(self._jobs) == 1 else f"{len(self._jobs)} jobs"
                 logger.warning("the heartbeat of %s stopped, and its claims will time out: %s", names, error)
                 return
-            errors = self._without_cancelled(errors)
             gone = {error.job_id for error in errors if not isinstance(error, JobCancelledError)}  # others are held
             self._jobs = [job for job in self._jobs if _id_of(job) not in gone] if gone else self._jobs
             for lost in errors:
@@ -173,15 +158,6 @@ class HeartbeatManager:
                 errors.append(error)
         return errors
 
-    def _without_cancelled(self, errors: Sequence[JobNotFoundError]) -> list[JobNotFoundError]:
-        """Note the cancelled jobs of ranges, whose claims go on. Return the other errors."""
-        of_ranges = {
-            error.job_id for error in errors if isinstance(error, JobCancelledError) and error.range_id is not None
-        }
-        if not of_ranges <= self.cancelled:
-            self.cancelled |= of_ranges  # a new set: another thread may be reading the old one
-        return [error for error in errors if getattr(error, "range_id", None) is None]
-
     def _lose(self, error: JobNotFoundError) -> None:
         lost = error if isinstance(error, ClaimLostError) else ClaimLostError(error.job_id, None, str(error))
         self.error = lost
@@ -199,14 +175,14 @@ class HeartbeatManager:
         """Seconds for which a claim lasts; the default timeout if that is not known here."""
         if isinstance(job, Job) and job.claim_timeout is not None:
             return job.claim_timeout
-        if (known := self._of_ranges.get(_id_of(job))) is not None:
+        if (known := self._of_leases.get(_id_of(job))) is not None:
             return known
         held = self._held_claim(job)
         return held.timeout if held is not None else DEFAULT_CLAIM_TIMEOUT.total_seconds()
 
-    def _claim_of(self, job: JobReference | RangeClaim) -> JobReference:
+    def _claim_of(self, job: JobReference | Lease) -> JobReference:
         """Replace a bare id by its current claim: later, the id may stand for another claim."""
-        if isinstance(job, RangeClaim):
+        if isinstance(job, Lease):
             return job.claim
         held = self._held_claim(job) if isinstance(job, str) else None
         return job if held is None else Claim(*held.claim)

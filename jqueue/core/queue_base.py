@@ -366,7 +366,7 @@ class UsableAtOnce(QueueBase):
 ALL_CAPABILITIES = Capabilities()
 """The capabilities of a queue on one object."""
 
-WITHOUT_OBJECTS = Capabilities(objects=False, history=False, ranges=False)
+WITHOUT_OBJECTS = Capabilities(objects=False, history=False, leases=False)
 """The capabilities of a queue on a storage that keeps no objects beside the queue."""
 
 CONFLICTS_LATE = "ids or unique keys of these jobs were taken, and nothing was done: repeat the call"

@@ -97,7 +97,7 @@ class StaleWatch:
         self._unbroken = False
         self._saw_all = True
         self._seen: dict[str, tuple[SeenClaim, float]] = {}
-        self._ranges: set[str] = set()
+        self._leases: set[str] = set()
         self._due: list[tuple[float, str]] = []
 
     def missed_changes(self) -> None:
@@ -130,7 +130,7 @@ class StaleWatch:
         self._last_success, self._unbroken = monotonic, True
         if not self._saw_all:
             self._saw_all = True
-            current = draft.jobs.claimed.keys() | draft.header.ranges.keys()
+            current = draft.jobs.claimed.keys() | draft.jobs.rows.leases().keys()
             self._seen = {job_id: seen for job_id, seen in self._seen.items() if job_id in current}
         late = fresh, gap, store_time
         claimed, jobs, seen, forget = draft.jobs.claimed, draft.jobs, self._seen, self._seen.pop
@@ -151,12 +151,12 @@ class StaleWatch:
                 seen[job_id] = claim, due
                 heapq.heappush(self._due, (due, job_id))
         draft.jobs.claims_moved.clear()
-        if self._ranges or draft.header.ranges:
-            for range_id in self._ranges - draft.header.ranges.keys():
-                self._seen.pop(range_id, None)
-            self._ranges = set(draft.header.ranges)
-            for range_id, held in draft.header.ranges.items():
-                self._watch(range_id, (held.claims, held.heartbeat_at), held.claim_timeout, *late)
+        leases = draft.jobs.rows.leases()
+        for lease in self._leases - leases.keys():
+            self._seen.pop(lease, None)
+        self._leases = set(leases)
+        for lease, held in leases.items():
+            self._watch(lease, (held.claims, held.heartbeat_at), held.claim_timeout, *late)
         if len(self._due) > 64 + 2 * len(self._seen):
             self._due = [entry for entry in self._due if self._is_current(entry)]
             heapq.heapify(self._due)
@@ -170,7 +170,7 @@ class StaleWatch:
         gap: float,
         store_time: datetime | None,
     ) -> None:
-        """Note a claim of a job or of a range, as it is now."""
+        """Note a claim of a job or of a lease, as it is now."""
         seen = self._seen.get(name)
         if seen is not None and seen[0] == claim:
             return

@@ -44,7 +44,7 @@ from jqueue.domain.operations.ends import Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
-from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, RangeClaim, awaits_commit
+from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, Lease, awaits_commit
 from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import Listed, SupportsObjects
@@ -160,7 +160,7 @@ class ClaimedPayloads:
         if failed and len(failed) == len(claimed) and all(each.hands_out_jobs for each in operations):
             raise NotLoadedError(failed[0][1])
         return [
-            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, JobRecord | RangeClaim)]
+            [job for job in (found.get(job.id, job) for job in result) if isinstance(job, JobRecord | Lease)]
             if operation.hands_out_jobs and isinstance(result, list)
             else result
             for operation, result in zip(operations, results, strict=True)
@@ -205,7 +205,7 @@ class ClaimedPayloads:
 
 
 def handed_out(operations: Sequence[Operation], results: Sequence[Any]) -> list[Any]:
-    """Return the jobs and ranges that the results of operations hand out."""
+    """Return the jobs and leases that the results of operations hand out."""
     return [
         job
         for operation, result in zip(operations, results, strict=True)

@@ -34,7 +34,7 @@ from jqueue.domain.job import JobRecord, JobStatus
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import Job, QueueState, job_of, state_of
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import FOLDER, Range, RowKey, Segment, SegmentIndex, job_of_row, with_tries
+from jqueue.domain.segments import FOLDER, RowKey, Segment, SegmentIndex, object_of
 from jqueue.domain.selection import EVERY_JOB, PHASES, Phase, Selection, phase_of, place_of
 from jqueue.domain.slices import JOBS_PER_SLICE
 from jqueue.domain.stats import QueueStats, StatsBuilder, why_job_waits
@@ -49,7 +49,7 @@ PARTS_OF_HEADER: Mapping[str, Sequence[str]] = {
     "unique keys of done jobs": ("holds",),
     "ids of done jobs": ("finished", "finished_minutes", "cancelled"),
     "writers and workers": ("commits", "clients", "workers"),
-    "manifest of segments": ("segments", "ranges", "retired"),
+    "manifest of segments": ("segments", "retired"),
     "latest history": ("history",),
     "cron entries": ("schedules",),
     "limits and counters": ("entrypoints", "recent", "turns", "fair", "counters", "transactions"),
@@ -61,8 +61,8 @@ LIST_DEADLINE = 10.0
 
 Answer = TypeVar("Answer")
 Rows = list[tuple[int, JobRecord]]
-Piece = tuple[str, Sequence[Range], Rows]
-"""The name of a segment, its claimed ranges, and a chunk of it."""
+Piece = tuple[Sequence[Segment], Rows]
+"""Entries for a segment, and a chunk of it."""
 
 Enough = tuple[float, float]
 """The number of jobs, and the bytes of their payloads after which there are enough."""
@@ -189,11 +189,12 @@ class QueueView:
         if (known := parts.get("job", job_id)) is not None and (there := self._job(*known)) is not None:
             return job_of(there)
         damage: dict[str, str] = {}
-        for name, segment in self.header.segments.items():
+        for name, entries in _by_object(self.header.segments).items():
+            segment = entries[0]
             try:
                 index = await self._index(name, segment)
                 for row in index.rows_of(job_id):
-                    if segment.is_taken(row) and not any(each.has(row) for each in self._ranges(name)):
+                    if all(each.is_taken(row) for each in entries):
                         continue
                     [rows] = await self._chunks(name, segment, index, [segment.chunk_of(row)])
                     found = dict(rows)[row]
@@ -226,8 +227,7 @@ class QueueView:
         for name, segment in segments.items():
             due = await self._due(name, segment, now.timestamp()) if phases & {Phase.READY, Phase.SCHEDULED} else 0
             number += due * (Phase.READY in phases) + (segment.waiting - due) * (Phase.SCHEDULED in phases)
-        claimed = sum(each.rows for each in self.header.ranges.values() if each.segment in segments)
-        return number + claimed * (Phase.IN_PROGRESS in phases)
+        return number + sum(each.leased for each in segments.values()) * (Phase.IN_PROGRESS in phases)
 
     async def stats(self, now: datetime, deadline: float | None = None) -> QueueStats:
         """Return the statistics of this version at a time.
@@ -284,7 +284,8 @@ class QueueView:
 
     def holders(self) -> dict[str, tuple[int, datetime]]:
         """Return the number of jobs in progress and the time of the oldest claim, by holder. No row is read."""
-        claims = [(held.holder, held.rows, held.claimed_at) for held in self.header.ranges.values()]
+        leases = self.header.segments.values()
+        claims = [(each.holder, each.left, each.claimed_at) for each in leases if each.claimed_at is not None]
         for job in self.records.values():
             if job.status is JobStatus.IN_PROGRESS:
                 claims.append((job.holder, 1, job.claimed_at or job.created_at))
@@ -310,9 +311,9 @@ class QueueView:
             jobs += map(job_of, some)
             await asyncio.sleep(0)
         header = self.header
-        if not hot and (header.segments or header.ranges):
+        if not hot and header.segments:
             damage: dict[str, str] = {}
-            header = replace_fields(header, segments={}, ranges={}, retired={})
+            header = replace_fields(header, segments={}, retired={})
             jobs += [job_of(job) async for job in self._rows(now, EVERY_JOB, damage)]
             _raise(damage)
         return state_of(header, tuple(jobs), self.set_aside)
@@ -333,20 +334,20 @@ class QueueView:
             for name in reader.damage.keys() - reader.aside:
                 del reader.damage[name]
             for name, segment in self.header.segments.items():
-                size = sizes.get(FOLDER + name)
+                size = sizes.get(FOLDER + object_of(name))
                 if size is None or size < segment.bytes:
-                    reader.damage[name] = MISSING if size is None else CUT_OFF
+                    reader.damage[object_of(name)] = MISSING if size is None else CUT_OFF
 
     def damage(self) -> list[str]:
         """Return a sentence for each segment that is known to be missing or damaged: its jobs, and what to do."""
         found = []
-        for name, segment in self.header.segments.items():
+        for name, entries in _by_object(self.header.segments).items():
             if (why := self._parts.reader.damage.get(name)) is not None:
-                wait = counted(segment.waiting, "job in it waits", "jobs in it wait")
-                claimed = sum(each.rows for each in self._ranges(name))
-                more = f" ({claimed:,} more {'is' if claimed == 1 else 'are'} in claimed ranges)" if claimed else ""
+                wait = counted(sum(each.waiting for each in entries), "job in it waits", "jobs in it wait")
+                leased = sum(each.leased for each in entries)
+                more = f" ({leased:,} more {'is' if leased == 1 else 'are'} leased)" if leased else ""
                 found.append(
-                    f"{WARNING}{name} ({segment.entrypoint}) cannot be read, and {wait}{more} until it is "
+                    f"{WARNING}{name} ({entries[0].entrypoint}) cannot be read, and {wait}{more} until it is "
                     f"restored from a backup, or repaired with `jqueue repair`: {why}"
                 )
         return found
@@ -383,30 +384,31 @@ class QueueView:
     ) -> AsyncGenerator[JobRecord, None]:
         """Yield the chosen jobs of segments. If only jobs in progress are chosen, they come in the order of claims."""
         segments, statuses = self._segments(selection), frozenset(selection.statuses or JobStatus)
-        ranges: list[Range] = []
-        if JobStatus.IN_PROGRESS in statuses:
-            ranges = [each for each in self.header.ranges.values() if each.segment in segments]
-            ranges.sort(key=attrgetter("claimed_at"))
-        if JobStatus.QUEUED in statuses:
-            sources = [(name, [each for each in ranges if each.segment == name], True) for name in segments]
+        leases = [(name, each) for name, each in segments.items() if each.is_leased]
+        if JobStatus.QUEUED not in statuses:
+            leases = leases if JobStatus.IN_PROGRESS in statuses else []
+            sources = [(name, [each]) for name, each in sorted(leases, key=lambda lease: lease[1].claimed_at or now)]
+        elif JobStatus.IN_PROGRESS in statuses:
+            sources = [*_by_object(segments).items()]
         else:
-            sources = [(each.segment, [each], False) for each in ranges]
+            sources = [*_by_object(dict(each for each in segments.items() if not each[1].is_leased)).items()]
         prefix = selection.id_prefix or ""
 
         async def pieces() -> AsyncGenerator[Piece, None]:
-            for name, held, waiting in sources:
+            for name, entries in sources:
                 try:
-                    index = await self._index(name, segments[name])
-                    for numbers in pieces_of(segments[name], index, held, waiting=waiting):
-                        for rows in await self._chunks(name, segments[name], index, numbers, prefix):
-                            yield name, held, rows
+                    index = await self._index(name, entries[0])
+                    for numbers in pieces_of(entries, index):
+                        chunks = await self._chunks(name, entries[0], index, numbers, prefix)
+                        for number, rows in zip(numbers, chunks, strict=True):
+                            yield [each for each in entries if not each.is_chunk_taken(number)], rows
                 except DAMAGED as error:
                     _note(damage, name, error)
 
         async with aclosing(_one_ahead(pieces())) as found:
-            async for name, held, rows in found:
+            async for entries, rows in found:
                 for row, its in rows:
-                    job = job_of_row(segments[name], held, row, its)
+                    job = _job_in(entries, row, its)
                     if job is not None and selection.matches(job, now):
                         yield job
 
@@ -533,7 +535,7 @@ class QueueView:
                 chunks = [each for each in chunks if each[1] != name]
                 continue
             for row, job in chain.from_iterable(read):
-                if not segment.is_taken(row) and is_chosen(known := with_tries(job, segment.tries_of(row))):
+                if not segment.is_taken(row) and is_chosen(known := segment.job_of(job)):
                     heappush(held, ((job.priority, job.sequence), name, row, known))
             if len(held) > most:
                 held = _first_of(held, number, size)
@@ -555,7 +557,7 @@ class QueueView:
                 for rows in await self._chunks(name, segment, index, read, prefix):
                     for row, job in rows:
                         if not segment.is_taken(row):
-                            yield with_tries(job, segment.tries_of(row))
+                            yield segment.job_of(job)
         except DAMAGED as error:
             _note(damage, name, error)
 
@@ -629,14 +631,9 @@ class QueueView:
         )
         return dict(fitting)
 
-    def _ranges(self, name: str) -> list[Range]:
-        """Return the ranges of a segment that are claimed."""
-        return [each for each in self.header.ranges.values() if each.segment == name]
-
     def _job(self, name: str, row: int, job: JobRecord) -> JobRecord | None:
-        """Return the job of a row; None if it is elsewhere, or has left."""
-        segment = self.header.segments.get(name)
-        return None if segment is None else job_of_row(segment, self._ranges(name), row, job)
+        """Return the job of a row of a segment; None if it is elsewhere, or has left."""
+        return _job_in([each for entry, each in self.header.segments.items() if object_of(entry) == name], row, job)
 
     @property
     def _parts(self) -> SegmentParts:
@@ -648,18 +645,20 @@ class QueueView:
 
     async def _outline(self, name: str, segment: Segment) -> SegmentIndex:
         """Return the index of a segment without its tables."""
-        known: SegmentIndex | None = self._parts.get("outline", name)
+        its = object_of(name)
+        known: SegmentIndex | None = self._parts.get("outline", its)
         if known is None:
-            known = self._parts.keep("outline", name, (await self._index(name, segment)).without_tables())
+            known = self._parts.keep("outline", its, (await self._index(name, segment)).without_tables())
         return known
 
     async def _times(self, name: str, segment: Segment, index: SegmentIndex, chunk: int) -> Sequence[float]:
         """Return the time at which each row of a chunk becomes ready, in seconds since 1970."""
-        known: Sequence[float] | None = self._parts.get("times", (name, chunk))
+        key = object_of(name), chunk
+        known: Sequence[float] | None = self._parts.get("times", key)
         if known is None:
             [rows] = await self._chunks(name, segment, index, [chunk])
             times = array("d", [(job.run_at or job.created_at).timestamp() for _, job in rows])
-            known = self._parts.keep("times", (name, chunk), times)
+            known = self._parts.keep("times", key, times)
         return known
 
     async def _chunks(
@@ -677,7 +676,7 @@ class QueueView:
 
     async def _patiently(self, name: str, read: Callable[[], Awaitable[Answer]]) -> Answer:
         seconds = self.deadline if self.until is None else self.until - asyncio.get_running_loop().time()
-        return await retried(seconds, read, self._parts.entropy, f"segment {FOLDER}{name} could not be read")
+        return await retried(seconds, read, self._parts.entropy, f"segment {FOLDER}{object_of(name)} could not be read")
 
 
 def _first_of(held: list[Held], number: float, size: float) -> list[Held]:
@@ -690,8 +689,21 @@ def _first_of(held: list[Held], number: float, size: float) -> list[Held]:
     return held
 
 
+def _by_object(entries: Mapping[str, Segment]) -> dict[str, list[Segment]]:
+    """Return the entries of a manifest by the names of their segments."""
+    found: dict[str, list[Segment]] = {}
+    for name, each in entries.items():
+        found.setdefault(object_of(name), []).append(each)
+    return found
+
+
+def _job_in(entries: Sequence[Segment], row: int, job: JobRecord) -> JobRecord | None:
+    """Return the job of a row that one of some entries has, given the job on its line; None if none has the row."""
+    return next((each.job_of(job) for each in entries if not each.is_taken(row)), None)
+
+
 def _note(damage: dict[str, str], name: str, error: JQueueError) -> None:
-    damage[FOLDER + name] = reason_of(error)
+    damage[FOLDER + object_of(name)] = reason_of(error)
 
 
 def _raise(damage: dict[str, str]) -> None:

@@ -237,9 +237,7 @@ def with_moves(
             sums = changed[rows.entrypoint] = _Sums(counters.get(rows.entrypoint, EMPTY))
         for kind in _kinds_of(rows.verb, rows.before, rows.after):
             sums.totals[kind] += rows.jobs
-        if rows.verb is Verb.REVOKE:
-            sums.totals[RETRIED] -= rows.cancelled
-        elif rows.verb in (CLAIM, ACK):
+        if rows.verb in (CLAIM, ACK):
             durations = sums.waits if rows.verb is CLAIM else sums.runs
             for seconds, number in rows.seconds:
                 durations[seconds] = durations.get(seconds, 0) + number

@@ -37,7 +37,7 @@ from jqueue.domain.parents import awaited_rows, consequence
 from jqueue.domain.printable import printable
 from jqueue.domain.rules import HISTORY, KEY_RATES, LIMITS, EntrypointRules, QueueSettings
 from jqueue.domain.segment_rows import SegmentRows
-from jqueue.domain.segments import SEGMENTS, Range, Segment, Span, size_of
+from jqueue.domain.segments import SEGMENTS, Segment, Span, common, object_of, size_of
 from jqueue.domain.transitions import ABSENT, TRANSITIONS, BulkMove, Change, Move, Verb
 
 LARGEST_SEQUENCE = 2**52
@@ -155,15 +155,15 @@ class IndexedJobs(dict[str, JobRecord]):
         return found
 
     def loaded(self, job_id: str) -> JobRecord | None:
-        """Return the job with an id if it is in the table, or in progress in a range and loaded; None if not."""
+        """Return the job with an id if it is in the table, or in progress in a lease and loaded; None if not."""
         found = self.get(job_id)
-        return self.rows.claimed_job(job_id) if found is None and self.rows.ranges else found
+        return self.rows.leased_job(job_id) if found is None and self.rows.segments else found
 
     def find_key(self, key: str) -> str | None:
         """Return the id of the job that holds a unique key; None if no job does. It raises errors as `find` does."""
         holder = self.keys_held.get(key)
-        if holder is None and self.rows.ranges:
-            holder = self.rows.claimed_key(key)
+        if holder is None and self.rows.segments:
+            holder = self.rows.leased_key(key)
         if holder is None and self.rows.segments:
             self.rows.find(key, keys=True)
         return holder
@@ -320,8 +320,13 @@ class Draft:
         if job is None:
             return "the job is no longer in the queue"
         if job.attempt == claim.attempt:
-            return "the job is claimed as a part of a range: end it with end_range"
+            return "the job is in a lease: end it with end_lease"
         return _held_by(job)
+
+    def lease_of(self, claim: Claim) -> Segment | None:
+        """Return the entry of the lease that a claim stands for, if that is current; None if not."""
+        entry = self.header.segments.get(claim.job_id)
+        return entry if entry is not None and entry.is_leased and entry.claims == claim.attempt else None
 
     def key_holder(self, key: str, now: datetime) -> str | None:
         """Return the id of the job that holds a unique key, live or acked within `unique_for`; None if none does."""
@@ -430,8 +435,9 @@ class Draft:
         if move.jobs:
             segment = self.header.segments[move.rows[0][0]]
             self.changed = True
-            attempt = move.attempt + segment.floor
-            self.bulk_moves.append(move._replace(attempt=attempt, asked_by=self.asked_by, group=segment.group))
+            attempt, rows = move.attempt + segment.floor, [(object_of(name), spans) for name, spans in move.rows]
+            move = move._replace(attempt=attempt, asked_by=self.asked_by, group=segment.group, rows=rows)
+            self.bulk_moves.append(move)
             if self.jobs.order.children:
                 self._end_rows(move)
 
@@ -441,46 +447,31 @@ class Draft:
                 self.end_parent(move.verb, parent, move.after)
 
     def admit(self, job: JobRecord) -> None:
-        """Put a job that is in progress in a range into the blob, before it is moved by itself."""
+        """Put a leased job into the blob, before it is moved by itself. The caller takes its row."""
         self.changed = True
         self._changes.append((self.jobs, job.id, ABSENT))
         self.jobs.put(job)
 
-    def set_range(self, range_id: str, claim: Range | None) -> None:
-        """Set the claim of a range; None removes it."""
-        if claim is None:
-            self.forget(self.header.ranges, range_id)
-        else:
-            self.note(self.header.ranges, range_id, claim)
-        self.jobs.rows.changed()
+    def give_back(self, name: str, segment: Segment) -> None:
+        """End the lease of an entry, which is given without it: its rows wait again."""
+        self.name_segment(name, segment)
+        self.jobs.rows.give_back(name, self._changes)
 
-    def cancel_in_range(self, job: JobRecord) -> None:
-        """Mark a job that is in progress in a range, so that the holder of the range is told."""
-        range_id = self.jobs.rows.range_of(job.id)
-        assert range_id is not None
-        claim = self.header.ranges[range_id]
-        self.set_range(range_id, claim.evolve(cancelled=(*claim.cancelled, job.id)))
-        self.moves.append((Verb.CANCEL, job, job.evolve(cancel_requested=True), self.asked_by))
-
-    def give_back(self, range_id: str, name: str, rows: range) -> None:
-        """Make rows of a range wait again: see `SegmentRows.give_back`."""
-        self.jobs.rows.give_back(range_id, name, rows, self._changes)
-
-    def hide_row(self, job_id: str, range_id: str | None = None) -> None:
-        """Remove the loaded row of a job that leaves, or is claimed as a part of a range."""
+    def hide_row(self, job_id: str, lease: str | None = None) -> None:
+        """Remove the loaded row of a job that leaves, or is leased under a name."""
         jobs = self.jobs
-        jobs.rows.hide(job_id, range_id, self._changes)
+        jobs.rows.hide(job_id, lease, self._changes)
         self._changes.append((jobs, job_id, jobs[job_id]))
         jobs.remove(job_id)
 
     def name_segment(self, name: str, segment: Segment) -> None:
-        """Add a segment to the manifest. Versions that do not know segments then refuse the blob."""
+        """Set an entry of the manifest. Versions that do not know segments then refuse the blob."""
         self.note(self.header.segments, name, segment)
         self.require(SEGMENTS)
         self.jobs.rows.changed()
 
     def drop_segment(self, name: str) -> None:
-        """Remove a segment from the manifest."""
+        """Remove an entry from the manifest."""
         self.forget(self.header.segments, name)
         self.jobs.rows.changed()
 
@@ -488,28 +479,25 @@ class Draft:
         """Remove waiting rows of segments from the queue, loaded or not. Return their number.
 
         Args:
-            names: of the segments. A segment stays in the manifest if rows of it are in progress in a range.
+            names: of entries of the manifest. Nothing of a leased one is removed.
             verb: the action.
             within: rows, as spans; None: all.
         """
         rows, dropped = self.jobs.rows, 0
         for job_id in rows.loaded_in(names, within):
             self.hide_row(job_id)
-        in_ranges = {each.segment for each in self.header.ranges.values()}
         for name in names:
             segment = rows.current(name)
-            if segment is None:
+            if segment is None or segment.is_leased:
                 continue
-            after = segment.evolve(taken=((0, segment.rows),))
-            if within is not None:
-                after = rows.advanced(segment, within, rows.indexes.get(name))
-            for claims, _, spans in segment.waiting_by_tries(within):
-                rows_of, jobs = ((name, spans),), size_of(spans)
-                self.move_rows(BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=rows_of))
-                if segment.attempts + claims > self.header.attempt_floor:
-                    self.note_floor(segment.attempts + claims)
-            dropped += segment.waiting - after.waiting
-            if not after.waiting and name not in in_ranges:
+            spans = segment.spans if within is None else common(segment.spans, within)
+            after, jobs, claims = rows.advanced(name, segment, spans), size_of(spans), segment.claims
+            move = BulkMove(verb, segment.entrypoint, QUEUED, None, jobs, claims, None, (), rows=((name, spans),))
+            self.move_rows(move)
+            if jobs and segment.attempts + claims > self.header.attempt_floor:
+                self.note_floor(segment.attempts + claims)
+            dropped += jobs
+            if not after.left:
                 self.drop_segment(name)
             elif after != segment:
                 self.name_segment(name, after)
@@ -613,7 +601,7 @@ class Draft:
             else:
                 place[key] = old
             settings = settings or place is header.entrypoints or (place is header and key == "settings")
-            if place is header.segments or place is header.ranges:
+            if place is header.segments:
                 self.jobs.rows.changed()
         self.jobs.last_sequence = last_sequence  # set last: restoring a job may raise it
         if settings:
@@ -644,7 +632,7 @@ class Draft:
         self.header = header
         if self.jobs.last_sequence < header.last_sequence <= LARGEST_SEQUENCE:
             self.jobs.last_sequence = header.last_sequence
-        self.jobs.rows.adopt(self.header.segments, self.header.ranges)
+        self.jobs.rows.adopt(self.header.segments)
         self.jobs.order.take_settings(self.header)
 
     def set_lines_aside(self, lines: tuple[SetAside, ...]) -> None:

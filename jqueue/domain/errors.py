@@ -201,27 +201,12 @@ class JobCancelledError(ClaimLostError):
 
     The claim is still the caller's. An ack would finish the job as if nobody had cancelled it.
 
-    A job of a range has no claim of its own, and cannot be nacked. The work on the other jobs of the range goes on, and
-    `end_range(claim, failed={job_id: None})` removes the job.
-
-    Attributes:
-        range_id: id of the range that has the job; None if the job has a claim of its own. With a range, `attempt` is
-            that of the range.
-
     The caller that waits for the result of a cancelled job gets this error, too.
     """
 
-    def __init__(self, job_id: str, attempt: int | None = None, *, range_id: str | None = None) -> None:
+    def __init__(self, job_id: str, attempt: int | None = None) -> None:
         super().__init__(job_id, attempt)
-        self.range_id = range_id
-        advice = (
-            "it has no result"
-            if attempt is None
-            else "stop working on it, and nack it"
-            if range_id is None
-            else "go on with the other jobs of its range, keep the range alive with heartbeat_many, and end it with "
-            f"end_range(claim, failed={{{job_id!r}: None}})"
-        )
+        advice = "it has no result" if attempt is None else "stop working on it, and nack it"
         self.args: tuple[Any, ...] = (f"Job {job_id!r} was cancelled: {advice}",)
 
 
@@ -476,7 +461,7 @@ class UnknownOutcomeError(StorageError):
             timeout: seconds or timedelta to keep trying; the queue's deadline by default.
 
         Returns:
-            The operation's own result. A dequeue returns an empty list, and `claim_range` None, as what they claimed
+            The operation's own result. A dequeue returns an empty list, and `claim_lease` None, as what they claimed
             has been handed back.
 
         Raises:

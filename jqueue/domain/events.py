@@ -41,7 +41,7 @@ Places = tuple[tuple[str, tuple[Span, ...]], ...]
 
 
 class SegmentSpans(msgspec.Struct, frozen=True):
-    """Jobs of a bulk enqueue or of a range.
+    """Jobs of a bulk enqueue or of a lease.
 
     Attributes:
         segment: name of their segment.
@@ -60,7 +60,7 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
         at: time of the commit.
         verb: what happened: a `Verb` such as "enqueue", "dequeue", "ack" or "stale". "start" is no transition: the
             history was switched on.
-        job_id: id of the job; None for jobs of a bulk enqueue or of a range, and for "start".
+        job_id: id of the job; None for jobs of a bulk enqueue or of a lease, and for "start".
         entrypoint: of the job.
         before: status before the event; None if the job was not in the queue.
         after: status after it; None if the job has left.
@@ -72,8 +72,8 @@ class HistoryEvent(msgspec.Struct, frozen=True, omit_defaults=True):
             it is another than `at`.
         error: of a failure, the error, cut at 256 bytes. It begins with the class if it was an exception.
         payload: of an enqueue, if the history keeps payloads. Not shown by `repr`.
-        jobs: number of jobs; more than 1 only for a bulk enqueue and for ranges.
-        rows: of a bulk enqueue and of ranges, the rows of the jobs. Not shown by `repr`.
+        jobs: number of jobs; more than 1 only for a bulk enqueue and for leases.
+        rows: of a bulk enqueue and of leases, the rows of the jobs. Not shown by `repr`.
         asked_by: person or program that ordered it, such as a token's name or `user@host`; None if it is not known.
         group: id of the group that the job belongs to, or that all of the jobs belong to; None if there is none.
     """

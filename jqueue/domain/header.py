@@ -14,7 +14,7 @@ from jqueue.domain.fields import LARGEST, Count, Entry, JobId, Seconds
 from jqueue.domain.history import HistoryHeader
 from jqueue.domain.job import JobRecord
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
-from jqueue.domain.segments import Range, Segment, SegmentId
+from jqueue.domain.segments import EntryId, Segment, SegmentId
 from jqueue.domain.transitions import ABSENT
 
 WORKERS_KEPT = 256
@@ -380,8 +380,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
         groups: the counters of groups, by their ids.
         counters: what has happened to the jobs of each entrypoint since the first commit.
         workers: the workers that have committed lately, by the id of their run.
-        segments: the manifest: the segments that hold further jobs, by id.
-        ranges: the claims of ranges of their rows, by id.
+        segments: the manifest: the segments that hold further jobs, in one entry or several, by name.
         retired: the times at which segments left the manifest, in seconds since 1970, by id.
         history: the latest events of jobs, and where the earlier ones are; None if no history was ever kept.
         finished_minutes: the minutes in which the jobs of `finished` ended, since 1970, and how many in each.
@@ -413,8 +412,7 @@ class Header(msgspec.Struct, omit_defaults=True, kw_only=True, tag_field="format
     groups: dict[str, GroupRecord] = {}
     counters: dict[str, Counters] = {}
     workers: dict[str, WorkerRecord] = {}
-    segments: dict[SegmentId, Segment] = {}
-    ranges: dict[JobId, Range] = {}
+    segments: dict[EntryId, Segment] = {}
     retired: dict[SegmentId, float] = {}
     history: HistoryHeader | None = None
     finished_minutes: tuple[tuple[Count, Count], ...] = ()

@@ -37,7 +37,7 @@ LONGEST_GRACE = 10.0
 """Seconds for which a fresh process revokes nothing, unless a third of the claim's timeout is shorter."""
 
 FINISHED_KEPT = 1000
-"""Number of acked ids that the blob remembers whatever their age. Of a range, no more are noted at its end."""
+"""Number of acked ids that the blob remembers whatever their age. Of a lease, no more are noted at its end."""
 
 FINISHED_MINUTES = 60
 """Minutes for which the blob remembers the ids of all acked jobs, if they take few enough bytes."""

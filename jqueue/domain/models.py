@@ -56,7 +56,7 @@ from jqueue.domain.job import (
     StoredObject,
 )
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule, Usage
-from jqueue.domain.segments import Range, Segment, SegmentId
+from jqueue.domain.segments import Segment, SegmentId
 
 __all__ = [
     "AnyJob",
@@ -396,7 +396,6 @@ class QueueState(BaseModel):
     workers: Annotated[Mapping[str, WorkerRecord], _AsRecord] = Field(default_factory=dict, repr=False)
     history: Annotated[HistoryHeader | None, _AsRecord] = Field(default=None, repr=False)
     segments: Annotated[Mapping[str, Segment], _AsRecord] = Field(default_factory=dict, repr=False)
-    ranges: Annotated[Mapping[str, Range], _AsRecord] = Field(default_factory=dict, repr=False)
     retired: Annotated[Mapping[SegmentId, float], _AsRecord] = Field(default_factory=dict, repr=False)
     set_aside: tuple[SetAside, ...] = Field(default=(), repr=False)
     extra: Mapping[str, Any] = Field(default_factory=dict, repr=False)

@@ -369,8 +369,8 @@ class Order:
         return found is not None and _has_place(found, entry)
 
     def _running(self, entrypoint: str) -> int:
-        in_ranges = self._rows.running(entrypoint) if self._rows.ranges else 0
-        return self.running.get(entrypoint, 0) + in_ranges
+        leased = self._rows.running(entrypoint) if self._rows.segments else 0
+        return self.running.get(entrypoint, 0) + leased
 
     def next_due(self) -> datetime | None:
         """Return the next time after the last `take` at which a job or cron entry is due, or a rate allows a claim."""

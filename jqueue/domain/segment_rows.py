@@ -17,14 +17,12 @@ from jqueue.domain.job import JobRecord
 from jqueue.domain.segments import (
     FOLDER,
     KeyTable,
-    Range,
     Segment,
     SegmentIndex,
     Span,
+    has,
     hash_of,
-    in_progress,
-    joined,
-    with_tries,
+    object_of,
     without,
 )
 from jqueue.domain.transitions import Change
@@ -67,7 +65,7 @@ class HoldsRows(Protocol):
 
 
 class _Head(NamedTuple):
-    """The first row of a segment that is not loaded."""
+    """The first row of an entry that is not loaded."""
 
     rank: float
     """The priority; for scheduled rows, their `run_at` in seconds since 1970."""
@@ -85,8 +83,7 @@ class SegmentRows:
     Attributes:
         segments: the manifest; the rows that the draft has taken since the last commit are not marked in it.
         committed: the manifest as of the last commit.
-        ranges: the claims of ranges.
-        of: the segment and the row of each loaded row that is not taken, by job id.
+        of: the entry of the manifest and the row of each loaded row that waits, by job id.
         indexes: the indexes that are loaded, by segment.
     """
 
@@ -97,8 +94,7 @@ class SegmentRows:
         self.of: dict[str, tuple[str, int]] = {}
         self.indexes: dict[str, SegmentIndex] = {}
         self._entrypoints: dict[str, str] = {}
-        self.ranges: Mapping[str, Range] = {}
-        self._claimed: dict[str, tuple[str, int, JobRecord]] = {}
+        self._leased: dict[str, tuple[str, int, JobRecord]] = {}
         self._left: Counter[str] = Counter()
         self._taken: dict[str, set[int]] = {}
         self._advanced: dict[str, Segment] = {}  # entries that `manifest` has made for the commit under way
@@ -111,18 +107,17 @@ class SegmentRows:
 
     # The manifest
 
-    def adopt(self, segments: Mapping[str, Segment], ranges: Mapping[str, Range]) -> None:
+    def adopt(self, segments: Mapping[str, Segment]) -> None:
         """Take over another manifest, and forget loaded rows that are taken in it."""
         before, draft, advanced = self.committed, self.segments, self._advanced
         self.segments, self.committed = segments, dict(segments)
-        known, self.ranges, self._ready = self.ranges, ranges, None
-        if not (before or segments or known or ranges):
+        self._ready = None
+        if not (before or segments):
             return
-        claimed = [each.segment for range_id, each in ranges.items() if range_id not in known]
-        self._claimed = {job_id: place for job_id, place in self._claimed.items() if place[0] in ranges}
+        self._leased = {job_id: place for job_id, place in self._leased.items() if self._is_leased(place[0])}
         self._taken.clear()
         self._advanced = {}
-        self._entrypoints.update((name, segments[name].entrypoint) for name in segments.keys() - self._entrypoints)
+        self._entrypoints.update((object_of(name), each.entrypoint) for name, each in segments.items())
         if before:
             changed = ((name, each) for name, each in before.items() if segments.get(name) is not each)
             moved = {name for name, each in changed if segments.get(name) != each}
@@ -135,15 +130,27 @@ class SegmentRows:
             for job_id, (name, row) in list(self.of.items()) if doubtful else ():
                 if name in doubtful and not _is_unmoved(row, before[name], segments.get(name)):
                     self._forget(job_id)
-            for name in moved & segments.keys():
-                if segments[name].tried != before[name].tried or segments[name].waiting > before[name].waiting:
-                    self.reload(name)  # rows of a range have come back
-            for name in claimed:
-                self.reload(name)  # its rows were loaded as rows that wait
-            for name in moved - segments.keys():
+            claimed = (name for name in moved & segments.keys() if segments[name].claims != before[name].claims)
+            back = (name for name in moved & segments.keys() if segments[name].waiting > before[name].waiting)
+            for name in {*claimed, *back, *(segments.keys() - before.keys())}:
+                self.reload(object_of(name))  # its rows were loaded as rows that wait, or as leased ones
+            for name in {object_of(name) for name in moved} - set(map(object_of, segments)):
                 for table in (self.indexes, self._loaded, self._damaged, self._entrypoints):
                     table.pop(name, None)
             self._changed(moved)
+
+    def _is_leased(self, name: str) -> bool:
+        entry = self.segments.get(name)
+        return entry is not None and entry.is_leased
+
+    def entries_of(self, name: str) -> list[str]:
+        """Return the names of the entries for a segment."""
+        return [each for each in self.segments if object_of(each) == name]
+
+    @property
+    def objects(self) -> set[str]:
+        """Names of the segments of the manifest."""
+        return set(map(object_of, self.segments))
 
     def changed(self) -> None:
         """Note that the manifest, a setting or the loaded rows have changed."""
@@ -164,11 +171,11 @@ class SegmentRows:
         taken = self._taken.get(name)
         if segment is None or not taken:
             return segment
-        return self.advanced(segment, ((row, row + 1) for row in taken), self.indexes.get(name))
+        return self.advanced(name, segment, ((row, row + 1) for row in taken))
 
-    def advanced(self, segment: Segment, spans: Iterable[Span], index: SegmentIndex | None) -> Segment:
+    def advanced(self, name: str, segment: Segment, spans: Iterable[Span]) -> Segment:
         """Return an entry with more rows taken, and with the head that follows from them."""
-        after = segment.evolve(taken=segment.taking(spans))
+        after, index = segment.evolve(taken=segment.taking(spans)), self.indexes.get(object_of(name))
         chunk = min(after.chunk_of(after.next), segment.chunks - 1)
         if index is None or chunk == segment.chunk_of(segment.next):
             return after
@@ -178,13 +185,12 @@ class SegmentRows:
         """Return the manifest with the rows that the draft has taken. It is another object only if it differs."""
         if not self.segments:
             return self.segments
-        in_ranges = {each.segment for each in self.ranges.values()}
-        if not self._taken and all(each.next < each.rows or name in in_ranges for name, each in self.segments.items()):
+        if not self._taken and all(each.is_leased or each.next < each.rows for each in self.segments.values()):
             return self.segments
         current = ((name, self.current(name)) for name in self._taken)
         self._advanced = {name: entry for name, entry in current if entry is not None}
         entries = {**self.segments, **self._advanced}
-        return {name: segment for name, segment in entries.items() if segment.next < segment.rows or name in in_ranges}
+        return {name: each for name, each in entries.items() if each.is_leased or each.next < each.rows}
 
     def waiting(self) -> Counter[str]:
         """Return the number of rows that wait and are not loaded, by entrypoint."""
@@ -193,7 +199,7 @@ class SegmentRows:
             if (segment := self.current(name)) is not None:
                 found[segment.entrypoint] += segment.waiting
         for name, _ in self.of.values():
-            found[self._entrypoints[name]] -= 1
+            found[self._entrypoints[object_of(name)]] -= 1
         return +found
 
     def has_waiting(self, entrypoint: str) -> bool:
@@ -213,86 +219,78 @@ class SegmentRows:
             chunk: the number of the chunk.
             rows: the job of each row.
         """
-        segment = self.segments.get(name)
-        if segment is None:
-            return
-        entries, of = self._jobs, self.of
-        before, first, tried = len(of), segment.next, segment.tried
-        has_holes = len(segment.taken) > (first > 0)  # a row is looked up among the spans only behind others
-        in_ranges = ((range_id, each) for range_id, each in self.ranges.items() if each.segment == name)
-        claims = [pair for pair in in_ranges if pair[1].meets(chunk, segment.chunk_rows)]
-        for row, entry in enumerate(rows, chunk * segment.chunk_rows):
-            job_id = entry.id
-            for range_id, claim in claims:
-                if claim.has(row):
-                    self._claimed[job_id] = range_id, row, entry
-            if row >= first and job_id not in entries and not (has_holes and segment.is_taken(row)):
-                self._jobs.put_row(with_tries(entry, segment.tries_of(row)) if tried else entry)
-                of[job_id] = name, row
-        self._left[segment.entrypoint] += len(of) - before
-        self._loaded.setdefault(name, set()).add(chunk)
-        self._changed([name])
+        entries, of, jobs = self.entries_of(name), self.of, self._jobs
+        for entry in entries:
+            segment = self.segments[entry]
+            before, first, first_row = len(of), segment.next, chunk * segment.chunk_rows
+            has_holes = len(segment.taken) > (first > 0)  # a row is looked up among the spans only behind others
+            for row, job in enumerate(rows, first_row):
+                if row < first or (has_holes and segment.is_taken(row)):
+                    continue
+                if segment.is_leased:
+                    self._leased[job.id] = entry, row, job
+                elif job.id not in jobs:
+                    jobs.put_row(segment.job_of(job))
+                    of[job.id] = entry, row
+            self._left[segment.entrypoint] += len(of) - before
+        if entries:
+            self._loaded.setdefault(name, set()).add(chunk)
+            self._changed(entries)
 
     def load_index(self, name: str, index: SegmentIndex) -> None:
         """Take the index of a segment."""
-        if name in self.segments:
+        if entries := self.entries_of(name):
             self.indexes[name] = index
-            self._changed([name])
+            self._changed(entries)
 
     @property
     def kept(self) -> int:
-        """Number of loaded rows: rows that wait, and rows in ranges."""
-        return len(self.of) + len(self._claimed)
+        """Number of loaded rows: rows that wait, and leased rows."""
+        return len(self.of) + len(self._leased)
 
     def unload(self) -> None:
         """Forget all loaded rows. Waiting rows leave the table of jobs. The draft must have no changes."""
         for job_id in list(self.of):
             self._forget(job_id)
-        self._claimed.clear()
+        self._leased.clear()
         self._loaded.clear()
         self.changed()
 
     def reload(self, name: str) -> None:
         """Note that rows of a segment are no longer known: it is read again when they are needed."""
         self._loaded.pop(name, None)
-        self._changed([name])
+        self._changed(self.entries_of(name))
 
-    def give_back(self, range_id: str, name: str, rows: range, changes: list[Change]) -> None:
-        """Make rows of a range wait again: known rows at once, and other rows when they are read again.
+    def give_back(self, name: str, changes: list[Change]) -> None:
+        """Make the known rows of an entry wait again, whose lease has ended. All others are read when they are needed.
 
         Args:
-            range_id: id of the range.
-            name: the segment, whose entry has them already.
-            rows: the rows.
+            name: the entry, as it is now.
             changes: of the draft.
         """
         segment = self.segments[name]
-        known = {row: (job_id, entry) for job_id, (its, row, entry) in self._claimed.items() if its == range_id}
-        unknown = {segment.chunk_of(row) for row in rows if row not in known}
-        self._loaded.get(name, set()).difference_update(unknown)
-        for row in rows:
-            if row in known:
-                job_id, entry = known[row]
+        for job_id, (its, row, job) in list(self._leased.items()):
+            if its == name and not segment.is_taken(row):
                 self._note(job_id, changes)
-                self._jobs.put_row(with_tries(entry, segment.tries_of(row)))
+                self._jobs.put_row(segment.job_of(job))
                 self.of[job_id] = name, row
                 self._left[segment.entrypoint] += 1
         self.changed()
 
-    def hide(self, job_id: str, range_id: str | None, changes: list[Change]) -> None:
+    def hide(self, job_id: str, lease: str | None, changes: list[Change]) -> None:
         """Note that the loaded row of a job no longer waits. The caller marks it as taken.
 
         Args:
             job_id: the job.
-            range_id: the range in which it is claimed; None if it leaves the queue.
+            lease: name of the entry in which it is leased; None if it leaves the queue.
             changes: of the draft.
         """
         self._note(job_id, changes)
-        if range_id is not None:
-            place = self.of[job_id]
-            entry = self._jobs[job_id]
-            claims, failures = self.segments[place[0]].tries_of(place[1])
-            self._claimed[job_id] = range_id, place[1], with_tries(entry, (-claims, -failures))
+        if lease is not None:
+            name, row = self.of[job_id]
+            job, segment = self._jobs[job_id], self.segments[name]
+            attempt, failures = job.attempt - segment.claims, job.failures - segment.failures
+            self._leased[job_id] = lease, row, job.evolve(attempt=attempt, failures=failures)
         self.release(job_id)
 
     def is_loaded(self, wanted: Wanted) -> bool:
@@ -309,7 +307,7 @@ class SegmentRows:
         return None if damage is None else SegmentDamagedError(FOLDER + name, damage[0], lasts=damage[1])
 
     def set_aside(self, name: str, why: str, *, lasts: bool = True) -> None:
-        """Note that a segment cannot be read, and why. Its rows wait until it can be, and no range has any of them.
+        """Note that a segment cannot be read, and why. Its rows wait until it can be, and none is leased.
 
         Args:
             name: the segment.
@@ -325,11 +323,11 @@ class SegmentRows:
             self.changed()
 
     def next_chunks(self, name: str, number: int) -> list[int]:
-        """Return the numbers of the next chunks of a segment that are not loaded, at most a certain number."""
+        """Return the numbers of the next chunks of an entry that are not loaded, at most a certain number."""
         segment = self.segments.get(name)
-        if segment is None or name in self._damaged:
+        if segment is None or segment.is_leased or object_of(name) in self._damaged:
             return []
-        loaded, found = self._loaded.get(name, ()), []
+        loaded, found = self._loaded.get(object_of(name), ()), []
         for chunk in range(segment.chunk_of(segment.next), segment.chunks):
             if chunk not in loaded and not segment.is_chunk_taken(chunk):
                 found.append(chunk)
@@ -344,7 +342,7 @@ class SegmentRows:
     def release(self, job_id: str) -> None:
         """Note that a job is no longer the job of a row, without taking the row."""
         name, _ = self.of.pop(job_id)
-        self._left[self._entrypoints[name]] -= 1
+        self._left[self._entrypoints[object_of(name)]] -= 1
 
     # Taking
 
@@ -357,21 +355,21 @@ class SegmentRows:
             self.release(job_id)
 
     def _note(self, job_id: str, changes: list[Change]) -> None:
-        """Note what is known of a row: its place, and the range that it is in."""
-        changes.append((self, job_id, (self.of.get(job_id), self._claimed.get(job_id))))
+        """Note what is known of a row: its place, and that in a lease."""
+        changes.append((self, job_id, (self.of.get(job_id), self._leased.get(job_id))))
 
     def restore(self, job_id: str, old: Any) -> None:
         """Undo a change of a row: see `Draft.rollback`."""
-        place, claimed = old
-        if claimed is None:
-            self._claimed.pop(job_id, None)
+        place, leased = old
+        if leased is None:
+            self._leased.pop(job_id, None)
         else:
-            self._claimed[job_id] = claimed
+            self._leased[job_id] = leased
         if place is None:
             self._forget(job_id)
             return
         name, row = self.of[job_id] = place
-        self._left[self._entrypoints[name]] += 1
+        self._left[self._entrypoints[object_of(name)]] += 1
         rows = self._taken.get(name, set())
         rows.discard(row)
         if not rows:
@@ -395,13 +393,13 @@ class SegmentRows:
         for name, segment in self.segments.items():
             if keys and not segment.keys:
                 continue
-            index = self.indexes.get(name)
-            parts = [Wanted(name, None)]
+            index, its = self.indexes.get(object_of(name)), object_of(name)
+            parts = [Wanted(its, None)]
             if index is not None:
                 rows = index.keys.find_hash(hashed) if keys else index.rows_of(text, hashed)
-                parts = [Wanted(name, segment.chunk_of(row)) for row in rows if self.is_there(name, segment, row)]
+                parts = [Wanted(its, segment.chunk_of(row)) for row in rows if self.is_there(name, segment, row)]
             if parts:
-                damaged = self.damage_of(name) or damaged
+                damaged = self.damage_of(its) or damaged
             wanted += [each for each in parts if not self.is_loaded(each)]
         if wanted:
             raise RowsMissingError(wanted)
@@ -409,104 +407,86 @@ class SegmentRows:
             raise damaged
 
     def is_there(self, name: str, segment: Segment, row: int) -> bool:
-        """Return True if the job of a row waits, or is in progress in a range."""
-        if row in self._taken.get(name, ()):
-            return False
-        return not segment.is_taken(row) or any(each.segment == name and each.has(row) for each in self.ranges.values())
+        """Return True if a row is one of an entry: its job waits, or is leased."""
+        return row not in self._taken.get(name, ()) and not segment.is_taken(row)
 
     def spans_there(self, name: str) -> list[Span]:
-        """Return the rows of a segment whose jobs wait, or are in progress in ranges, as `is_there` does one by one."""
-        segment = self.segments[name]
-        waiting = without([(0, segment.rows)], segment.taken)
-        claimed = (each.span for each in self.ranges.values() if each.segment == name)
-        return without([*waiting, *claimed], ((row, row + 1) for row in self._taken.get(name, ())))
+        """Return the rows of a segment whose jobs wait, or are leased, as `is_there` does one by one."""
+        found = list[Span]()
+        for entry in self.entries_of(name):
+            taken = ((row, row + 1) for row in self._taken.get(entry, ()))
+            found += without(self.segments[entry].spans, taken)
+        return sorted(found)
 
-    def claimed_job(self, job_id: str) -> JobRecord | None:
-        """Return a job that is in progress in a range, if its row is loaded; None if it is not."""
-        place = self._claimed.get(job_id)
-        claim = None if place is None else self.ranges.get(place[0])
-        if place is None or claim is None or job_id in self._jobs:
+    def has_left(self, name: str, job_id: str) -> bool:
+        """Return True if a job was in a segment, by its index, and has left the rows of it that wait or are leased."""
+        index, spans = self.indexes.get(name), self.spans_there(name)
+        return index is not None and any(not has(spans, row) for row in index.rows_of(job_id))
+
+    def leases(self) -> dict[str, Segment]:
+        """Return the entries that are leased, by their names, which are the ids of the leases."""
+        return {name: each for name, each in self.segments.items() if each.is_leased}
+
+    def leased_job(self, job_id: str) -> JobRecord | None:
+        """Return a job that is in progress in a lease, if its row is loaded; None if it is not."""
+        name, row, job = self._leased.get(job_id, ("", 0, None))
+        segment = self.segments.get(name)
+        if job is None or segment is None or not segment.is_leased or segment.is_taken(row) or job_id in self._jobs:
             return None
-        return in_progress(place[2], claim)
+        return segment.job_of(job)
 
-    def claimed_key(self, key: str) -> str | None:
-        """Return the id of a job in a range that holds a unique key, if its row is loaded; None if none does."""
-        for job_id in self._claimed:
-            job = self.claimed_job(job_id)
-            if job is not None and job.unique_key == key:
-                return job_id
-        return None
+    def leased_key(self, key: str) -> str | None:
+        """Return the id of a leased job that holds a unique key, if its row is loaded; None if none does."""
+        its = (job_id for job_id, (*_, job) in self._leased.items() if job.unique_key == key)
+        return next((job_id for job_id in its if self.leased_job(job_id) is not None), None)
 
-    def range_of(self, job_id: str) -> str | None:
-        """Return the id of the range in which a job is in progress; None if it is in none whose row is loaded."""
-        return None if self.claimed_job(job_id) is None else self._claimed[job_id][0]
+    def place_in_lease(self, job_id: str) -> tuple[str, int] | None:
+        """Return the lease and the row of a job in progress in it; None if it is in none whose row is loaded."""
+        return None if self.leased_job(job_id) is None else self._leased[job_id][:2]
 
-    def row_in(self, range_id: str, job_id: str) -> int | None:
-        """Return the row of a job that is in progress in a range; None if it is elsewhere, or its row is not loaded."""
-        return self._claimed[job_id][1] if self.range_of(job_id) == range_id else None
-
-    def jobs_of(self, range_id: str, rows: Iterable[int]) -> list[JobRecord]:
-        """Return the jobs of some rows of a range, in order. Those that cannot be read are left out.
+    def jobs_of(self, lease: str, rows: Iterable[int]) -> list[JobRecord]:
+        """Return the jobs of some rows of a lease, in order. Those that cannot be read, or have left, are left out.
 
         Raises:
             RowsMissingError: not all rows are loaded.
         """
-        name, rows = self.ranges[range_id].segment, list(rows)
-        chunks = {Wanted(name, self.segments[name].chunk_of(row)) for row in rows}
+        name, rows = object_of(lease), list(rows)
+        chunks = {Wanted(name, self.segments[lease].chunk_of(row)) for row in rows}
         if wanted := [each for each in chunks if not self.is_loaded(each)]:
             raise RowsMissingError(wanted)
-        ids = {row: job_id for job_id, (its, row, _) in self._claimed.items() if its == range_id}
-        found = [self.claimed_job(ids[row]) for row in rows if row in ids]
+        ids = {row: job_id for job_id, (its, row, _) in self._leased.items() if its == lease}
+        found = [self.leased_job(ids[row]) for row in rows if row in ids]
         return [job for job in found if job is not None]
 
-    def cancelled_in(self, range_id: str, first: int) -> list[Span]:
-        """Return the rows of the cancelled jobs of a range, from a first row on.
-
-        Raises:
-            RowsMissingError: the index of the segment is not loaded.
-            SegmentDamagedError: it cannot be read.
-        """
-        claim = self.ranges[range_id]
-        if not claim.cancelled:
-            return []
-        index = self.indexes.get(claim.segment)
-        if index is None:
-            raise self.damage_of(claim.segment) or RowsMissingError([Wanted(claim.segment, None)])
-        found = [row for job_id in claim.cancelled for row in index.rows_of(job_id) if first <= row < claim.last]
-        return joined((row, row + 1) for row in found)
-
-    def are_in_ranges(self, name: str, chunks: Iterable[int]) -> bool:
-        """Return True if each of some chunks of a segment has rows that are in progress in ranges."""
-        size, claims = self.segments[name].chunk_rows, [each for each in self.ranges.values() if each.segment == name]
-        return all(any(each.meets(chunk, size) for each in claims) for chunk in chunks)
-
     def running(self, entrypoint: str) -> int:
-        """Return the number of jobs of an entrypoint that are in progress in ranges."""
-        return sum(each.rows for each in self.ranges.values() if each.entrypoint == entrypoint)
+        """Return the number of jobs of an entrypoint that are leased."""
+        return sum(each.leased for each in self.segments.values() if each.entrypoint == entrypoint)
 
     def names_of(self, entrypoint: str | None) -> list[str]:
-        """Return the names of the segments of an entrypoint, or of all."""
-        return [name for name, segment in self.segments.items() if entrypoint in (None, segment.entrypoint)]
+        """Return the names of the entries of an entrypoint, or of all, whose rows wait."""
+        found = ((name, each) for name, each in self.segments.items() if not each.is_leased)
+        return [name for name, each in found if entrypoint in (None, each.entrypoint)]
 
     def loaded_in(self, names: Collection[str], within: Sequence[Span] | None = None) -> list[str]:
-        """Return the ids of the jobs of loaded rows in some segments: of all rows, or of some spans."""
+        """Return the ids of the jobs of loaded rows in some entries: of all rows, or of some spans."""
         found = [(job_id, row) for job_id, (name, row) in self.of.items() if name in names]
         if within is not None:
             found = [each for each in found if any(first <= each[1] < last for first, last in within)]
         return [job_id for job_id, _ in found]
 
     def require(self, names: Iterable[str]) -> None:
-        """Return if all rows of some segments are loaded, or cannot be read.
+        """Return if all rows of some entries are loaded, or cannot be read.
 
         Raises:
             RowsMissingError: some are not loaded.
         """
         wanted = []
         for name in names:
-            if not self.is_loaded(Wanted(name, None)):
-                wanted.append(Wanted(name, None))
-            elif name in self.indexes:
-                wanted += [Wanted(name, chunk) for chunk in self.next_chunks(name, self.segments[name].chunks)]
+            its = object_of(name)
+            if not self.is_loaded(Wanted(its, None)):
+                wanted.append(Wanted(its, None))
+            elif its in self.indexes:
+                wanted += [Wanted(its, chunk) for chunk in self.next_chunks(name, self.segments[name].chunks)]
         if wanted:
             raise RowsMissingError(wanted)
 
@@ -527,7 +507,7 @@ class SegmentRows:
             at: the time, in seconds since 1970.
         """
         name = due.segment
-        index, segment = self.indexes.get(name), self.segments[name]
+        index, segment = self.indexes.get(object_of(name)), self.segments[name]
         if index is None:  # nothing is known of the rows: all that are due must be loaded
             return due._replace(rank=NEVER, sequence=0)
         until, first = self._first_due.get(name, (NEVER, due))
@@ -573,7 +553,8 @@ class SegmentRows:
                     before.append(head)
                     break
         if before:  # once the first is loaded, the others may come later than a known row
-            raise RowsMissingError([Wanted(*min(before)[2:])])
+            *_, name, chunk = min(before)
+            raise RowsMissingError([Wanted(object_of(name), chunk)])
 
     def priorities_beside(
         self, segment: str, entrypoints: Sequence[str], through: int | None, now: datetime
@@ -604,7 +585,7 @@ class SegmentRows:
         heads = self._heads()[0]
         wanted = []
         for head in sorted(head for name in entrypoints for head in heads.get(name, ())):
-            wanted += [Wanted(head.segment, chunk) for chunk in (None, head.chunk)]
+            wanted += [Wanted(object_of(head.segment), chunk) for chunk in (None, head.chunk)]
             jobs -= self.segments[head.segment].waiting
             if jobs <= 0:
                 break
@@ -621,10 +602,10 @@ class SegmentRows:
         """Return the number of loaded rows of an entrypoint that are not taken."""
         return self._left[entrypoint]
 
-    def next_wanted(self, entrypoint: str) -> Wanted | None:
-        """Return the next chunk of ready rows of an entrypoint that is not loaded; None if there is none."""
+    def next_unloaded(self, entrypoint: str) -> str | None:
+        """Return the entry with the next ready row of an entrypoint that is not loaded; None if there is none."""
         heads = self._heads()[0].get(entrypoint)
-        return Wanted(*heads[0][2:]) if heads else None
+        return heads[0].segment if heads else None
 
     def next_due(self, now: datetime) -> float | None:
         """Return the earliest `run_at` after a time of the scheduled rows that are not loaded; None if there is none.
@@ -655,7 +636,7 @@ class SegmentRows:
         chunks = self.next_chunks(name, 1)
         if not chunks:
             return None
-        chunk, index = chunks[0], self.indexes.get(name)
+        chunk, index = chunks[0], self.indexes.get(object_of(name))
         key = segment.head
         if index is not None and chunk != segment.chunk_of(segment.next):
             key = index.chunks[chunk].first.moved(segment.offset)
@@ -665,5 +646,6 @@ class SegmentRows:
 
 
 def _is_unmoved(row: int, before: Segment, after: Segment | None) -> bool:
-    """Return True if a row waits on, and was in no range meanwhile: its job has the same attempt and failures."""
-    return after is not None and not after.is_taken(row) and after.tries_of(row) == before.tries_of(row)
+    """Return True if a row waits on, and was in no lease meanwhile: its job has the same attempt and failures."""
+    was_leased = before.is_leased or after is None or after.is_leased or after.claims != before.claims
+    return not was_leased and after is not None and not after.is_taken(row)

@@ -1,13 +1,13 @@
-"""Segments: immutable objects beside the blob with jobs that wait. The blob's *manifest* has an entry for each.
+"""Segments: immutable objects beside the blob with jobs that wait. The blob's *manifest* has entries for each.
 
 A segment holds queued jobs of one entrypoint, one job a row, in the order in which they are served: by rank and
 sequence if they are ready, by `run_at` if they are scheduled. Its rows never change. A job that is claimed, cancelled
 or changed enters the blob, and the manifest marks its row as *taken*.
 
-A *range* is a run of rows of one segment that is claimed and ended as one, with one attempt, holder and heartbeat. The
-header has an entry for each current claim of a range, whatever the number of its rows. The segment's entry marks the
-rows as taken meanwhile. If the claim is handed back or becomes stale, the rows wait again, and the segment's entry
-keeps the numbers of their claims and failures.
+A *lease* is an entry that is claimed and ended as one, with one attempt, holder and heartbeat, whatever the number of
+its rows. If only the first rows of an entry are claimed, it is split in two entries for the same object, each of which
+has the rows of the other one marked as taken. If the claim is handed back or becomes stale, the entry waits again. It
+keeps the numbers of claims and failures, which count for each of its rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from msgspec import Meta
 from msgspec.structs import force_setattr, replace
 
 from jqueue.domain.durations import Duration
-from jqueue.domain.fields import Count, Entry, JobId, Positive, Priority, Seconds, to_utc
+from jqueue.domain.fields import Count, Entry, Positive, Priority, Seconds, to_utc
 from jqueue.domain.job import Claim, JobRecord, JobStatus
 from jqueue.domain.slices import Slices
 
@@ -59,11 +59,17 @@ commit has not come."""
 SegmentId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}\Z")]
 """The name of a segment: its suffix is `FOLDER` with this name."""
 
+EntryId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,200}(~[A-Za-z0-9_-]{1,200})?\Z")]
+"""The name of an entry of the manifest: that of its segment, and behind a tilde the id of its last lease."""
+
+
+def object_of(name: str) -> str:
+    """Return the name of the segment that an entry of the manifest is for."""
+    return name.partition("~")[0]
+
+
 Span = tuple[Count, Count]
 """Rows from a first number up to, but not including, a last."""
-
-Tried = tuple[Count, Count, tuple[Span, ...]]
-"""Numbers of claims and of failures, and the rows that have these, as spans in order that do not touch each other."""
 
 
 class RowKey(NamedTuple):
@@ -97,24 +103,25 @@ RETENTION = Retention()
 
 
 class Segment(Entry, frozen=True):
-    """One entry of the manifest.
+    """One entry of the manifest: some rows of a segment, which wait, or are claimed as one.
 
     Attributes:
         entrypoint: that of all its jobs.
-        rows: number of its rows.
+        rows: number of rows of the object.
         bytes: size of the object.
         index: offset of the index in the object; the rows stand before it.
         crc: CRC-32 of the index.
         head: key of the first waiting row, or of an earlier row: no waiting row has a smaller one.
         chunk_rows: number of rows in each chunk but the last.
-        taken: rows that are taken, as spans in order that do not touch each other.
+        taken: rows that are taken or in another entry, as spans in order that do not touch each other.
         offset: number that is added to the sequence numbers of the rows.
         least: smallest sequence number of a row, with `offset` added.
         largest: largest sequence number of a row, with `offset` added; 0 if it is not known.
         scheduled: True if the rows are sorted by `run_at`.
         oldest: earliest `since` of a waiting row, or an earlier time.
-        tried: claims of rows as parts of ranges that have ended: the numbers of claims and of failures that their jobs
-            have in addition to those on their lines, with the rows.
+        claims: number of leases of the rows so far. It is added to `attempt` of each row, and is the fencing token.
+        failures: number of these that count as failures. It is added to `failures` of each row.
+        heartbeat_at, claim_timeout, claimed_at, holder: of the lease, as of a job; None while the rows wait.
         attempts: largest `attempt` of a row, with `floor` added.
         spare: smallest number of failures after which a job is dead; None if no job has `max_attempts`.
         keys: number of rows with a unique key.
@@ -141,7 +148,12 @@ class Segment(Entry, frozen=True):
     largest: Count = 0
     scheduled: bool = False
     oldest: float = 0.0
-    tried: tuple[Tried, ...] = ()
+    claims: Count = 0
+    failures: Count = 0
+    heartbeat_at: datetime | None = None
+    claim_timeout: Seconds | None = None
+    claimed_at: datetime | None = None
+    holder: str | None = None
     attempts: Count = 0
     spare: Count | None = None
     keys: Count = 0
@@ -158,6 +170,11 @@ class Segment(Entry, frozen=True):
             if not edge < first < last <= self.rows:
                 raise ValueError("taken is not a list of spans in order")
             edge = last
+        if self.claimed_at is not None and self.heartbeat_at is not None:
+            force_setattr(self, "claimed_at", to_utc(self.claimed_at))
+            force_setattr(self, "heartbeat_at", to_utc(self.heartbeat_at))
+        if {None} < {self.claimed_at, self.heartbeat_at, self.claim_timeout} or (self.is_leased and not self.claims):
+            raise ValueError("a lease has claims, claimed_at, heartbeat_at and claim_timeout")
 
     @property
     def next(self) -> int:
@@ -165,9 +182,46 @@ class Segment(Entry, frozen=True):
         return self.taken[0][1] if self.taken and not self.taken[0][0] else 0
 
     @property
-    def waiting(self) -> int:
-        """Number of rows that are not taken."""
+    def left(self) -> int:
+        """Number of rows that are not taken: they wait, or are leased."""
         return self.rows - size_of(self.taken)
+
+    @property
+    def is_leased(self) -> bool:
+        """True if the rows that are not taken are claimed as one."""
+        return self.claimed_at is not None
+
+    @property
+    def waiting(self) -> int:
+        """Number of rows that wait."""
+        return 0 if self.is_leased else self.left
+
+    @property
+    def leased(self) -> int:
+        """Number of rows that are claimed as one."""
+        return self.left if self.is_leased else 0
+
+    @property
+    def spans(self) -> list[Span]:
+        """The rows that are not taken."""
+        return without([(0, self.rows)], self.taken)
+
+    def spans_in(self, chunk: int) -> list[Span]:
+        """Return the rows of a chunk that are not taken."""
+        return common(self.spans, [(chunk * self.chunk_rows, (chunk + 1) * self.chunk_rows)])
+
+    def row_behind(self, number: int) -> int:
+        """Return the number of the row behind the first rows that are not taken, given the number of these rows."""
+        for first, last in self.spans:
+            if number <= last - first:
+                return first + number
+            number -= last - first
+        return self.rows
+
+    def those_left(self, jobs: Sequence[JobRecord], chunk: int) -> Sequence[JobRecord]:
+        """Return the jobs of a chunk whose rows are not taken, given the job of each row."""
+        begin = chunk * self.chunk_rows
+        return [job for first, last in self.spans_in(chunk) for job in jobs[first - begin : last - begin]]
 
     def waiting_before(self, row: int) -> int:
         """Return the number of rows before a row that are not taken."""
@@ -182,13 +236,9 @@ class Segment(Entry, frozen=True):
         """Return the number of the chunk that has a row."""
         return row // self.chunk_rows
 
-    def chunks_of(self, spans: Iterable[Span]) -> Iterable[int]:
-        """Iterate over the numbers of the chunks that have some rows."""
-        return (chunk for first, last in spans for chunk in range(self.chunk_of(first), self.chunk_of(last - 1) + 1))
-
     def is_taken(self, row: int) -> bool:
         """Return True if a row is taken."""
-        return _has(self.taken, row)
+        return has(self.taken, row)
 
     def is_chunk_taken(self, chunk: int) -> bool:
         """Return True if all rows of a chunk are taken."""
@@ -196,43 +246,34 @@ class Segment(Entry, frozen=True):
         place = bisect_right(self.taken, first, key=_first_of)
         return first >= last or (place > 0 and last <= self.taken[place - 1][1])
 
-    def tries_of(self, row: int) -> tuple[int, int]:
-        """Return the numbers of claims and of failures of a row as a part of ranges that have ended."""
-        return next((each[:2] for each in self.tried if _has(each[2], row)), (0, 0))
-
-    def waiting_by_tries(self, within: Sequence[Span] | None = None) -> list[tuple[int, int, list[Span]]]:
-        """Return the rows that are not taken, of all or of some, by their claims and failures in `tried`."""
-        left, found = without([(0, self.rows)] if within is None else within, self.taken), []
-        for claims, failures, spans in self.tried:
-            found.append((claims, failures, common(left, spans)))
-            left = without(left, spans)
-        return [each for each in [(0, 0, left), *found] if each[2]]
-
-    def end_of_run(self, row: int) -> int:
-        """Return the number of the row behind the last one of the run of rows from a row on that wait like it does.
-
-        None of them is taken, and all were as often in ranges, with as many failures.
-        """
-        nearest = (spans[0] for *_, spans in self.waiting_by_tries([(row, self.rows)]))
-        return next(last for first, last in nearest if first == row)
+    def job_of(self, job: JobRecord) -> JobRecord:
+        """Return the job of a row that is not taken, given the job on its line."""
+        if not self.claims:
+            return job
+        attempt, failures = job.attempt + self.claims, job.failures + self.failures
+        if not self.is_leased:
+            return job.evolve(attempt=attempt, failures=failures)
+        return replace(  # as `evolve`, which takes three times as long
+            job,
+            status=JobStatus.IN_PROGRESS,
+            attempt=attempt,
+            failures=failures,
+            heartbeat_at=self.heartbeat_at,
+            claim_timeout=self.claim_timeout,
+            holder=self.holder,
+            claimed_at=None if self.holder is None else self.claimed_at,
+            progress=None,
+        )
 
     def taking(self, spans: Iterable[Span]) -> tuple[Span, ...]:
         """Return `taken` after some more rows were taken."""
         return tuple(joined([*self.taken, *spans]))
 
-    def giving_back(self, first: int, last: int, claims: int, failures: int) -> Self:
-        """Return the segment after a run of rows has come back, with the numbers of its claims and failures."""
-        taken = without(self.taken, [(first, last)])
-        tried = {each[:2]: without(each[2], [*taken, (first, last)]) for each in self.tried}
-        tried[claims, failures] = joined([*tried.get((claims, failures), ()), (first, last)])
-        spans_of = ((*tries, tuple(spans)) for tries, spans in tried.items() if spans)
-        return self.evolve(taken=tuple(taken), tried=tuple(spans_of))
-
 
 _first_of: Callable[[Sequence[int]], int] = itemgetter(0)
 
 
-def _has(spans: Sequence[Span], row: int) -> bool:
+def has(spans: Sequence[Span], row: int) -> bool:
     """Return True if spans in order have a row."""
     place = bisect_right(spans, row, key=_first_of)
     return place > 0 and row < spans[place - 1][1]
@@ -284,10 +325,11 @@ def retired_after(
     """
     if not (before or retired):
         return retired
+    there = set(map(object_of, after))
     gone = {
-        name: now
+        object_of(name): now
         for name, each in before.items()
-        if name not in after and (now - each.at > retention.young or name.startswith(STAGED))
+        if object_of(name) not in there and (now - each.at > retention.young or name.startswith(STAGED))
     }
     if not gone and not retired:
         return retired
@@ -335,66 +377,6 @@ def joined(spans: Iterable[Span]) -> list[Span]:
         else:
             found.append((first, last))
     return found
-
-
-RANGES_KEPT = 256
-"""Maximum number of ranges that are claimed at once. At this number, jobs are claimed one by one."""
-
-
-class Range(Entry, frozen=True):
-    """The current claim of a range, as the header keeps it.
-
-    Attributes:
-        segment: name of the segment.
-        entrypoint: of the jobs.
-        first: number of the first row.
-        last: number of the row behind the last.
-        claims: number of claims of these rows as parts of ranges, this one included.
-        failures: number of claims that count as failures, this one included.
-        head: key of the first row, or of an earlier row.
-        oldest: earliest `since` of the rows, or an earlier time.
-        heartbeat_at: time of the last heartbeat.
-        claim_timeout: seconds without a heartbeat after which the claim is stale.
-        holder: name of the claim's holder.
-        claimed_at: time of the claim.
-        cancelled: ids of jobs in the range that were cancelled while they are in progress.
-    """
-
-    segment: SegmentId
-    entrypoint: str
-    first: Count
-    last: Count
-    claims: Positive
-    failures: Count
-    head: RowKey
-    heartbeat_at: datetime
-    claim_timeout: Seconds
-    claimed_at: datetime
-    oldest: float = 0.0
-    holder: str | None = None
-    cancelled: tuple[JobId, ...] = ()
-
-    def __post_init__(self) -> None:
-        force_setattr(self, "heartbeat_at", to_utc(self.heartbeat_at))
-        force_setattr(self, "claimed_at", to_utc(self.claimed_at))
-
-    @property
-    def span(self) -> Span:
-        """Its rows, as a span."""
-        return self.first, self.last
-
-    @property
-    def rows(self) -> int:
-        """Number of rows."""
-        return self.last - self.first
-
-    def has(self, row: int) -> bool:
-        """Return True if a row is in the range."""
-        return self.first <= row < self.last
-
-    def meets(self, chunk: int, chunk_rows: int) -> bool:
-        """Return True if it has rows of a chunk of its segment."""
-        return self.first < (chunk + 1) * chunk_rows and self.last > chunk * chunk_rows
 
 
 Sortable = TypeVar("Sortable", int, tuple[tuple[float, ...], int])
@@ -582,7 +564,7 @@ class SegmentIndex(msgspec.Struct, dict=True, omit_defaults=True):
         ids: rows by job id; empty if `id_rest` makes the ids.
         keys: rows by unique key, of the rows that have one.
         objects: suffixes of the objects that its rows name.
-        single: rows that are never a part of a range, as spans.
+        single: rows of jobs that are never leased, as spans.
         fields: names of all fields that lines have; empty if they are not known.
         common: an object with the fields that all rows share, which are not on their lines.
         id_rest: the end of the ids of all rows, which are not on their lines: see `bulk_id`. The first has number 1.
@@ -651,95 +633,68 @@ class SegmentIndex(msgspec.Struct, dict=True, omit_defaults=True):
         return replace(self, ids=HashTable(), keys=KeyTable())
 
 
-def in_progress(job: JobRecord, claim: Range) -> JobRecord:
-    """Return the job of a row as it is in progress under the claim of its range."""
-    return replace(  # as `evolve`, which takes three times as long
-        job,
-        status=JobStatus.IN_PROGRESS,
-        attempt=job.attempt + claim.claims,
-        failures=job.failures + claim.failures,
-        heartbeat_at=claim.heartbeat_at,
-        claim_timeout=claim.claim_timeout,
-        holder=claim.holder,
-        claimed_at=None if claim.holder is None else claim.claimed_at,
-        cancel_requested=job.id in claim.cancelled,
-        progress=None,
-    )
-
-
-def with_tries(job: JobRecord, tries: tuple[int, int]) -> JobRecord:
-    """Return the job of a row with the claims and failures of ranges added."""
-    if tries == (0, 0):
-        return job
-    return job.evolve(attempt=job.attempt + tries[0], failures=job.failures + tries[1])
-
-
-def job_of_row(segment: Segment, held: Iterable[Range], row: int, job: JobRecord) -> JobRecord | None:
-    """Return the job of a row, which waits or is in progress in a range; None if it is elsewhere, or has left.
-
-    Args:
-        segment: the entry of the segment in the manifest.
-        held: the claims of ranges of the segment.
-        row: the number of the row.
-        job: the job on its line.
-    """
-    if not segment.is_taken(row):
-        return with_tries(job, segment.tries_of(row))
-    return next((in_progress(job, each) for each in held if each.has(row)), None)
-
+NO_LEASE: Mapping[str, None] = dict.fromkeys(("heartbeat_at", "claim_timeout", "claimed_at", "holder"))
+"""The fields of an entry that belong to a lease, as they are without one."""
 
 SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group", "progress")
-"""Fields of a job that is never in a range: it must be claimed, which ends its progress, expire or end by itself."""
+"""Fields of a job that is never leased: it must be claimed, which ends its progress, expire or end by itself."""
 
 
 @dataclass(frozen=True, slots=True)
-class RangeClaim:
-    """The right to work on a range. It is small and can be pickled; its jobs are read with `read_range`.
+class Lease:
+    """The right to work on rows of a segment. It is small and can be pickled; its jobs are read with `read_lease`.
 
     Attributes:
-        id: of the range.
-        segment: name of the segment.
-        entry: the entry of the segment in the manifest, at the time of the claim.
-        held: the claim as the header keeps it.
-        payload_object: None, so that a list may have jobs and ranges: payloads of a range are loaded with its jobs.
+        id: name of the entry in the manifest.
+        entry: that entry, at the time of the claim.
+        payload_object: None, so that a list may have jobs and leases: payloads of a lease are loaded with its jobs.
     """
 
     payload_object: ClassVar[None] = None
 
     id: str
-    segment: str
     entry: Segment = field(repr=False)
-    held: Range = field(repr=False)
+
+    @property
+    def segment(self) -> str:
+        """Name of the segment."""
+        return object_of(self.id)
 
     @property
     def rows(self) -> int:
         """Number of jobs."""
-        return self.held.rows
+        return self.entry.left
 
     @property
     def entrypoint(self) -> str:
         """Entrypoint of the jobs."""
-        return self.held.entrypoint
+        return self.entry.entrypoint
 
     @property
     def attempt(self) -> int:
-        """Number of claims of these jobs as parts of ranges, this one included: the fencing token of the range."""
-        return self.held.claims
+        """Number of leases of these jobs, this one included: the fencing token of the lease."""
+        return self.entry.claims
 
     @property
     def claim(self) -> Claim:
         """The claim, for heartbeats."""
-        return Claim(self.id, self.held.claims)
+        return Claim(self.id, self.entry.claims)
+
+    @property
+    def claim_timeout(self) -> float:
+        """Seconds without a heartbeat after which the claim is stale."""
+        return self.entry.claim_timeout or 0.0
 
     @property
     def claimed_at(self) -> datetime:
         """Time of the claim."""
-        return self.held.claimed_at
+        assert self.entry.claimed_at is not None
+        return self.entry.claimed_at
 
 
 @dataclass(frozen=True, slots=True)
-class RangeFailure:
-    """The failure of one job of a range.
+class JobFailure:
+    """The failure of one job of a lease.
 
     Attributes:
         error: an exception or a text to keep with the job.

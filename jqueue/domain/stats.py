@@ -19,7 +19,7 @@ from jqueue.domain.limits import CLIENTS_KEPT, HOLDS_SHARE, Limits, enqueue_shar
 from jqueue.domain.models import Job
 from jqueue.domain.printable import counted, printable
 from jqueue.domain.rules import EntrypointRules, key_opens_at, opens_at
-from jqueue.domain.segments import SEGMENTS_KEPT
+from jqueue.domain.segments import SEGMENTS_KEPT, object_of
 from jqueue.domain.selection import Phase, phase_of
 
 WARN_SHARE = 0.5
@@ -185,10 +185,11 @@ class StatsBuilder:
         blob_bytes = header.settings.blob_bytes or limits.blob_bytes
         most = enqueue_share(blob_bytes)
         paused = {name for name, rules in header.entrypoints.items() if rules.paused}
-        for held in header.ranges.values():
-            self._tallies[held.entrypoint].count_claimed(held.rows, held.claimed_at)
-            if held.holder is not None:
-                self._holders[held.holder] += held.rows
+        for held in header.segments.values():
+            if held.claimed_at is not None:
+                self._tallies[held.entrypoint].count_claimed(held.left, held.claimed_at)
+                if held.holder is not None:
+                    self._holders[held.holder] += held.left
         known = {name: totals_of(each, now) for name, each in header.counters.items()}
 
         def totals(name: str) -> Totals | None:
@@ -211,6 +212,7 @@ class StatsBuilder:
                 f"{int(HOLDS_SHARE * most)} bytes that they may use, and each commit writes them: give jobs a shorter "
                 "unique_for"
             )
+        segments = {object_of(name): segment for name, segment in header.segments.items()}
         warnings += filter(None, (crowd_warning(header), writers_warning(header, now)))
         return QueueStats(
             **{each.name: getattr(whole, each.name) for each in fields(whole)},
@@ -225,9 +227,9 @@ class StatsBuilder:
                 for record in header.workers.values()
             ),
             warnings=tuple(warnings),
-            segments=len(header.segments),
+            segments=len(segments),
             segment_jobs=sum(segment.waiting for segment in header.segments.values()),
-            segment_bytes=sum(segment.bytes for segment in header.segments.values()),
+            segment_bytes=sum(segment.bytes for segment in segments.values()),
             kept_keys=len(header.holds),
             kept_key_bytes=keys,
         )

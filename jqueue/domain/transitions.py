@@ -60,7 +60,7 @@ class BulkMove(NamedTuple):
     after: JobStatus | None
     jobs: int
     attempt: int
-    """Number of claims of these jobs as parts of ranges, with this one. The draft adds `floor` of the segment."""
+    """Number of leases of these jobs, with this one. The draft adds `floor` of the segment."""
     holder: str | None
     """Holder of the claim that begins or ends."""
     seconds: tuple[tuple[float, int], ...]
@@ -68,9 +68,7 @@ class BulkMove(NamedTuple):
     created_at: datetime | None = None
     """Of an enqueue, the time at which the jobs were enqueued."""
     rows: Sequence[RowsOf] = ()
-    """The rows of the jobs."""
-    cancelled: int = 0
-    """Of a revoked range, the number of jobs that leave at once, as they were cancelled."""
+    """The rows of the jobs. An operation gives the name of an entry, and the draft keeps that of its segment."""
     asked_by: str | None = None
     """Person or program that asked for it. The draft sets it."""
     group: str | None = None
@@ -90,7 +88,7 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
     (QUEUED, Verb.RELEASE): (QUEUED, DEAD),
     (IN_PROGRESS, Verb.HEARTBEAT): (IN_PROGRESS,),
     (IN_PROGRESS, Verb.ACK): (COMPLETED,),
-    (IN_PROGRESS, Verb.CANCEL): (IN_PROGRESS,),
+    (IN_PROGRESS, Verb.CANCEL): (IN_PROGRESS, None),
     (IN_PROGRESS, Verb.NACK): (QUEUED, DEAD, None),
     (IN_PROGRESS, Verb.HAND_BACK): (QUEUED, None),
     (IN_PROGRESS, Verb.REVOKE): (QUEUED, DEAD, None),
@@ -105,7 +103,7 @@ TRANSITIONS: dict[tuple[JobStatus | None, Verb], tuple[JobStatus | None, ...]] =
 """(from, verb) -> the statuses that it may lead to. None is "not in the queue".
 
 A completed job stays in the queue only while its result is kept. A job that was cancelled in progress leaves the queue
-at the point at which another job would be queued again, or dead.
+at the point at which another job would be queued again, or dead. A leased one leaves at once.
 """
 
 

@@ -31,7 +31,7 @@ from jqueue.domain.operations.groups import GroupStatus
 from jqueue.domain.operations.operator import Redriven
 from jqueue.domain.operations.rules import UNCHANGED, Unchanged
 from jqueue.domain.rules import QueueSettings, Schedule
-from jqueue.domain.segments import RangeClaim, RangeFailure
+from jqueue.domain.segments import JobFailure, Lease
 from jqueue.domain.stats import QueueStats
 
 
@@ -65,7 +65,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
         history: keeps the events of jobs: `configure(history=)` and `history`.
         objects: keeps large payloads and results in objects of their own beside the queue, and takes payloads from
             files and async iterables.
-        ranges: claims thousands of jobs as one: `claim_range`, `read_range`, `end_range`.
+        leases: claims thousands of jobs as one: `claim_lease`, `read_lease`, `end_lease`.
         steps: keeps the results of steps, and progress: `RecordStep`, `ctx.step` and `ctx.progress` of a worker.
         encodings: keeps how a payload is encoded: `encoding`.
         holders: a claim can name its holder, and be limited to jobs up to a place: `Dequeue(holder=, through=)`.
@@ -100,7 +100,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     encodings: bool = True
     holders: bool = True
     objects: bool = True
-    ranges: bool = True
+    leases: bool = True
     parents: bool = True
     steps: bool = True
     timeouts: bool = True
@@ -241,13 +241,14 @@ class SupportsHistory(Protocol):
 
 
 @runtime_checkable
-class SupportsRanges(Protocol):
-    """A queue in which thousands of jobs can be claimed as one, a *range*: one claim, one heartbeat, one end.
+class SupportsLeases(Protocol):
+    """A queue in which thousands of jobs can be claimed as one, by a *lease*: one claim, one heartbeat, one end.
 
-    Heartbeats take `claim.claim`. A range that becomes stale, or whose holder gives it back, waits again as a whole.
+    Heartbeats take `lease.claim`. The jobs of a lease that becomes stale, or whose holder gives it back, wait again as
+    a whole: the next lease takes them as they are.
     """
 
-    async def claim_range(
+    async def claim_lease(
         self,
         entrypoint: str,
         rows: int,
@@ -257,21 +258,22 @@ class SupportsRanges(Protocol):
         claim_timeout: Duration | None = None,
         holder: str | None = None,
         deadline: Duration | None = None,
-    ) -> RangeClaim | None:
+    ) -> Lease | None:
         """Claim the next jobs of a segment as one. Return None if the next job is not in a segment, or none is ready.
 
-        The jobs follow each other in the segment: a range ends before the first job that another claim has, that is
-        never in a range, or that was in ranges more or less often. It is None while the segment cannot be read.
+        The jobs are the first of a segment, or of those rows of it that were in one lease before. It is None while the
+        segment cannot be read.
 
-        A dequeue claims the jobs that are in no segment. It also claims the jobs that are never in a range: they keep
-        a result, expire, have a concurrency key, or have just become due.
+        A dequeue claims the jobs that are in no segment. It also claims all jobs of an entrypoint with limits, of a
+        segment whose rows have just become due, and of a segment with a job that keeps a result, expires, or has a
+        concurrency key, a fair key or a group.
 
-        Keep the claim alive with `HeartbeatManager(queue, claim)`, or with `heartbeat_many([claim.claim])`. Both tell
-        which jobs of the range were cancelled. The claim goes on, as only `end_range` ends the claim on a job of it.
+        Keep the claim alive with `HeartbeatManager(queue, lease)`, or with `heartbeat_many([lease.claim])`. A job that
+        is cancelled leaves the lease, and its outcome is ignored. Its holder is not told.
 
         Args:
             entrypoint: of the jobs.
-            rows: maximum number of jobs. Limits and rates of the entrypoint may allow fewer.
+            rows: maximum number of jobs.
             least: minimum number of jobs. If fewer can be claimed, none is.
             inline: True to claim none from a segment with payloads in objects of their own: they may not fit in memory.
             claim_timeout: time that the claim lasts without a heartbeat; the queue's `stale_timeout` by default.
@@ -285,39 +287,37 @@ class SupportsRanges(Protocol):
             StorageError: the store failed.
         """
 
-    def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
-        """Iterate over the jobs of a claimed range, in order, in bounded memory. Any process may read them.
+    def read_lease(self, lease: Lease, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        """Iterate over the jobs of a lease, in order, in bounded memory. Any process may read them.
 
         Args:
-            claim: as returned by `claim_range`.
+            lease: as returned by `claim_lease`.
             deadline: maximum time for each request to the store.
 
         Raises:
-            SegmentDamagedError: the segment is missing or was changed. End the range with `worked_on=0`: its jobs wait
+            SegmentDamagedError: the segment is missing or was changed. End the lease with `worked_on=0`: its jobs wait
                 until the segment is restored or repaired. This queue object goes on with other segments.
             ObjectMissingError: a payload in an object of its own does not exist.
             StorageError: the store failed.
         """
 
-    async def end_range(
+    async def end_lease(
         self,
-        claim: RangeClaim,
+        lease: Lease,
         *,
-        failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
+        failed: Mapping[str, JobFailure | BaseException | str | None] | None = None,
         worked_on: int | None = None,
         deadline: Duration | None = None,
     ) -> None:
-        """End the claim on a range: its jobs are done, but for some. Repeating it soon after changes nothing.
+        """End a lease: its jobs are done, but for some. Repeating it soon after changes nothing.
 
-        A failed job becomes a single job of the queue. A cancelled job that is done is done, as after an ack. It leaves
-        the queue if it failed, in whatever way, or if nobody worked on it. So a job that the holder left out because it
-        was cancelled belongs in `failed`. A stale range loses its cancelled jobs, too.
+        A failed job becomes a single job of the queue. The failure of a job that was cancelled meanwhile is ignored.
 
         Args:
-            claim: as returned by `claim_range`.
-            failed: errors by job id, each with a delay and more if it is a `RangeFailure`. These jobs are tried again,
+            lease: as returned by `claim_lease`.
+            failed: errors by job id, each with a delay and more if it is a `JobFailure`. These jobs are tried again,
                 or are dead, as after a nack.
-            worked_on: number of jobs that were worked on, from the start of the range; None for all. The others are
+            worked_on: number of jobs that were worked on, from the start of the lease; None for all. The others are
                 handed back: they wait again in their places, uncharged.
             deadline: maximum time for the call.
 
@@ -730,8 +730,8 @@ class Consumer(SupportsApply, Protocol):
         Raises:
             ClaimLostError: the claim is not current. Its `ended_here` is True if the claim was acked or nacked through
                 this queue object.
-            JobCancelledError: the job, or a job of the claimed range, was cancelled. The claim holds, but this
-                heartbeat does not count. That of `heartbeat_many` does.
+            JobCancelledError: the job was cancelled. The claim holds, but this heartbeat does not count. That of
+                `heartbeat_many` does.
             JobNotFoundError: there is no job with this bare id.
             DeadlineExceededError: the store did not answer in time; the claim has the time that it had.
             UnknownOutcomeError: the answer of the store was lost. Send another heartbeat.
@@ -742,9 +742,7 @@ class Consumer(SupportsApply, Protocol):
     ) -> Sequence[JobNotFoundError]:
         """Report in one operation that the work on many jobs goes on. Return the errors of the lost claims.
 
-        For a cancelled job the error is JobCancelledError, and its claim holds until it is nacked. For the claim of a
-        range there is one such error for each cancelled job, with the `range_id` of the range. That claim holds until
-        `end_range`.
+        For a cancelled job the error is JobCancelledError, and its claim holds until it is nacked.
         """
 
 

@@ -26,8 +26,8 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Ack, HandBack, HandBackCalls, Heartbeat, Nack, RecordStep
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.groups import AwaitGroup, CloseGroup, LookAtGroup, OpenGroup
+from jqueue.domain.operations.leases import ClaimBatch, ClaimLease, EndLease
 from jqueue.domain.operations.operator import Attend, EmptyCommit
-from jqueue.domain.operations.ranges import ClaimBatch, ClaimRange, EndRange
 from jqueue.domain.operations.rules import SetSchedule
 from jqueue.ports.sharing import client_name
 from jqueue.runtime.system import SystemEntropy
@@ -70,7 +70,7 @@ ACCESS: Mapping[str | type[Operation], frozenset[Role]] = {
     **dict.fromkeys(TRAVELLING, _OPERATORS),
     **dict.fromkeys((Enqueue, AllOrNothing), _ADDING),
     **dict.fromkeys((Dequeue, Ack, Nack, Heartbeat, RecordStep, HandBack, HandBackCalls), _WORKING),
-    **dict.fromkeys((ClaimRange, EndRange, ClaimBatch, Guarded, Attend, EmptyCommit, *lookups.TRAVELLING), _WORKING),
+    **dict.fromkeys((ClaimLease, EndLease, ClaimBatch, Guarded, Attend, EmptyCommit, *lookups.TRAVELLING), _WORKING),
     **dict.fromkeys((OpenGroup, CloseGroup, LookAtGroup, AwaitGroup), _ADDING),
     SetSchedule: _WORKING,  # a worker sets the cron entries of its handlers when it starts
     ClientBatch: frozenset(),  # the broker makes it of a batch: a client that sends one could speak for another

@@ -14,7 +14,7 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import JobReference
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.segments import Lease
 from jqueue.ports.queue import JobQueue
 from jqueue.sync.background import Background, Call, CallEnded
 
@@ -167,18 +167,17 @@ class KeepAlive:
     without an exception of its own, ClaimLostError is raised then. A job that was cancelled counts as lost, with
     JobCancelledError; its claim still holds, and nack ends it.
 
-    A cancelled job of a range is no loss. `cancelled` has its id, so that the block can leave it out.
 
     Args:
         open_queue: the open queue.
-        jobs: a job, a claim, the claim of a range, an id, or several of them.
+        jobs: a job, a claim, a lease, an id, or several of them.
         interval: time between heartbeats; see `HeartbeatManager`.
     """
 
     def __init__(
         self,
         open_queue: OpenQueue,
-        jobs: JobReference | RangeClaim | Iterable[JobReference | RangeClaim],
+        jobs: JobReference | Lease | Iterable[JobReference | Lease],
         interval: Duration | None = None,
     ) -> None:
         self._open_queue = open_queue
@@ -193,11 +192,6 @@ class KeepAlive:
     def error(self) -> ClaimLostError | None:
         """The error that names the lost claim; None while no claim is lost."""
         return self._manager.error
-
-    @property
-    def cancelled(self) -> frozenset[str]:
-        """Ids of the jobs of ranges that were cancelled, as far as heartbeats have told: see `HeartbeatManager`."""
-        return self._manager.cancelled
 
     def __enter__(self) -> Self:
         self._open_queue.run(lambda _: self._open_queue.start_beating(self._manager))

@@ -37,7 +37,7 @@ from jqueue.domain.operations.base import JobReference
 from jqueue.domain.operations.call import NewJob
 from jqueue.domain.operations.groups import GroupStatus
 from jqueue.domain.operations.operator import Redriven
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.segments import Lease
 from jqueue.ports.queue import Capabilities, JobQueue, payload_of
 from jqueue.ports.storage import ObjectStoragePort
 from jqueue.runtime.queue_options import lists_queue_options, takes_queue_options
@@ -260,12 +260,12 @@ class SyncQueue:
     def nack(self) -> None: ...
     @blocking(BrokerQueue.nack_many, takes_many=True)
     def nack_many(self) -> None: ...
-    @blocking(BrokerQueue.claim_range)
-    def claim_range(self) -> None: ...
-    @iterating(BrokerQueue.read_range)
-    def read_range(self) -> None: ...
-    @blocking(BrokerQueue.end_range)
-    def end_range(self) -> None: ...
+    @blocking(BrokerQueue.claim_lease)
+    def claim_lease(self) -> None: ...
+    @iterating(BrokerQueue.read_lease)
+    def read_lease(self) -> None: ...
+    @blocking(BrokerQueue.end_lease)
+    def end_lease(self) -> None: ...
     @blocking(BrokerQueue.heartbeat)
     def heartbeat(self) -> None: ...
     @blocking(BrokerQueue.heartbeat_many, takes_many=True)
@@ -374,18 +374,17 @@ class SyncQueue:
 
     def keep_alive(
         self,
-        job_id: JobReference | RangeClaim | Iterable[JobReference | RangeClaim],
+        job_id: JobReference | Lease | Iterable[JobReference | Lease],
         interval: Duration | None = None,
     ) -> KeepAlive:
         """Keep claims alive while a block of code works on their jobs: `with queue.keep_alive(job):`.
 
         Args:
-            job_id: a job, a claim, the claim of a range, an id, or several of them.
+            job_id: a job, a claim, a lease, an id, or several of them.
             interval: time between heartbeats; by default a third of the claim's timeout, and at most 60 seconds.
 
         Returns:
-            A context manager. Its `lost` is True once a claim is lost, and leaving it then raises ClaimLostError. Its
-            `cancelled` has the ids of the jobs of ranges that were cancelled.
+            A context manager. Its `lost` is True once a claim is lost, and leaving it then raises ClaimLostError.
         """
         return KeepAlive(self._open(), job_id, interval)
 

@@ -49,7 +49,7 @@ def _emptied(verb):
     return call
 
 
-for each in ("dequeue", "claim_range", "cancel", "reschedule", "reprioritise", "purge"):
+for each in ("dequeue", "claim_lease", "cancel", "reschedule", "reprioritise", "purge"):
     setattr(EmptiedBroker, each, _emptied(each))
 
 

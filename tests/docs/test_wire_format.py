@@ -11,7 +11,7 @@ from jqueue.core.blob import codec
 from jqueue.core.messages import encode, message_decoder
 from jqueue.domain.models import Job, QueueState, header_of
 from jqueue.domain.operations.codec import decode_operation, encode_operation
-from jqueue.domain.segments import Range, Segment
+from jqueue.domain.segments import Segment
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "reference" / "wire-format.md").read_text(encoding="utf-8")
@@ -56,12 +56,11 @@ def test_every_field_of_the_header_is_documented():
     assert sorted(ours) == sorted(rows)
 
 
-def test_every_field_of_a_job_a_segment_and_a_range_is_documented():
+def test_every_field_of_a_job_and_a_segment_is_documented():
     fields = set(Job.model_fields) - {"id"}
     assert sorted(fields) == sorted(_names("A job"))
     assert all(f'"{name}":' in OURS.decode() for name in fields), "the example shows every field"
     assert set(Segment.__struct_fields__) - {"extra"} == set(_names("Segments", "### The manifest"))
-    assert set(Range.__struct_fields__) - {"extra"} == set(_names("Ranges"))
 
 
 def test_the_example_of_a_segment_is_byte_for_byte_the_one_of_the_vectors():

@@ -44,7 +44,7 @@ def whole() -> Store:
             keyed = [Enqueue("mail", b"", unique_key=f"key {number}", max_attempts=2) for number in range(2)]
             later = [Enqueue("mail", b"", delay=timedelta(hours=1)) for _ in range(3)]
             await queue.enqueue_many([*given, *keyed, *later, *(Enqueue("other", b"") for _ in range(7))])
-            await queue.claim_range("other", 3)
+            await queue.claim_lease("other", 3)
             await queue.cancel("given 1")
             await queue.enqueue("hot", b"", job_id="hot")
             await queue.dequeue("mail")
@@ -147,10 +147,10 @@ async def _step(queue: DirectQueue, choices: Choices) -> None:
 
 
 async def _range(queue: DirectQueue, choices: Choices, failed: str) -> None:
-    claim = await queue.claim_range(choices.pick(("mail", "other")), choices.pick((1, 50)))
+    claim = await queue.claim_lease(choices.pick(("mail", "other")), choices.pick((1, 50)))
     if claim is not None:
         await _call(_read(queue, claim))
-        await queue.end_range(claim, failed={failed: "boom"} if choices.one_in(2) else {})
+        await queue.end_lease(claim, failed={failed: "boom"} if choices.one_in(2) else {})
 
 
 async def _all(queue: DirectQueue) -> list[Job]:
@@ -158,7 +158,7 @@ async def _all(queue: DirectQueue) -> list[Job]:
 
 
 async def _read(queue: DirectQueue, claim: Any) -> list[Job]:
-    return [job async for job in queue.read_range(claim)]
+    return [job async for job in queue.read_lease(claim)]
 
 
 async def _call(work: Awaitable[Any]) -> Any:

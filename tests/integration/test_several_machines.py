@@ -160,7 +160,7 @@ async def test_a_client_without_the_store_looks_at_the_queue_and_is_told_what_it
             with pytest.raises(StorageError, match="may not do Pause"):
                 await queue.pause("work")
             assert not queue.capabilities.objects
-            assert not queue.capabilities.ranges
+            assert not queue.capabilities.leases
         async with connect(url, BrokerQueue, token="another-token") as queue:
             with pytest.raises(StorageError, match="refuses the token"):
                 await queue.enqueue("work")

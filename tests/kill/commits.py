@@ -130,10 +130,10 @@ async def _take(queue: DirectQueue, watch: Watch) -> None:
 
 
 async def _range(queue: DirectQueue, watch: Watch) -> None:
-    claim = await queue.claim_range("t", 3)
+    claim = await queue.claim_lease("t", 3)
     assert claim is not None
-    assert list(OLD[:3]) == [job.id async for job in queue.read_range(claim)]
-    await queue.end_range(claim, failed={OLD[1]: "boom"}, worked_on=2)
+    assert list(OLD[:3]) == [job.id async for job in queue.read_lease(claim)]
+    await queue.end_lease(claim, failed={OLD[1]: "boom"}, worked_on=2)
 
 
 async def _many_segments(queue: DirectQueue, watch: Watch) -> None:

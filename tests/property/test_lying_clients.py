@@ -44,7 +44,7 @@ FIT: Mapping[Any, Any] = {
     **{str: "mail", bytes: "", bool: False, int: 1, float: 1.0, datetime: "2026-01-01T00:00:00Z", Any: 1},
     Claim: ["runs", 1],
 }
-IDS = {"job_id": "waits", "range_id": "range", "new_id": "new", "id": "new", "status": "queued", "at": 4e9}
+IDS = {"job_id": "waits", "lease_id": "range", "new_id": "new", "id": "new", "status": "queued", "at": 4e9}
 IDS["cron"] = "0 0 1 1 *"
 """Values of fields by their names, where the type alone does not tell one that fits."""
 
@@ -116,7 +116,7 @@ def with_lie(kind, name, lie):
     """Return a record that fits but for one field, as JSON."""
     if not issubclass(kind, msgspec.Struct):
         return [lie if each == name else fit(one, each) for each, (one, _) in fields_of(kind).items()]
-    ids = {each: IDS[each] for each in fields_of(kind).keys() & {"new_id", "range_id", "at"}}
+    ids = {each: IDS[each] for each in fields_of(kind).keys() & {"new_id", "lease_id", "at"}}
     return fit(kind) | ids | {name: lie}
 
 

@@ -123,7 +123,7 @@ class Drawing:
 
 DRAWING = Drawing()
 PREPARATION = Preparation(Limits(), 1.0, lambda: "new", ClaimRegistry().find)
-OURS = {"call", "name_before", "new_id", "payload_object", "range_id", "result_object", "singles"}
+OURS = {"call", "name_before", "new_id", "payload_object", "lease_id", "result_object", "singles"}
 """Fields that no caller sets."""
 
 PUBLIC = {each for each in vars(operations).values() if isinstance(each, type)} & {*TRAVELLING}
@@ -211,7 +211,7 @@ def test_an_operation_of_a_callers_travels_alike_if_its_values_are_of_derived_cl
         {"type": "Configure", "blob_bytes": -5},
         {"type": "Configure", "dead_retention": -5},
         {"type": "SetSchedule", "name": "n", "cron": "* * * * *", "entrypoint": "e", "priority": 2**31},
-        {"type": "ClaimRange", "entrypoint": "e", "rows": 9, "range_id": ""},
+        {"type": "ClaimLease", "entrypoint": "e", "rows": 9, "lease_id": ""},
     ],
     ids=str,
 )

@@ -28,7 +28,7 @@ from jqueue.domain.operations.lookups import LastTransaction
 from jqueue.domain.rules import QueueSettings, Schedule
 from jqueue.domain.stats import EntrypointStats
 from jqueue.errors import QueueMissingError
-from jqueue.operations import ClaimRange, Configure, Dequeue
+from jqueue.operations import ClaimLease, Configure, Dequeue
 from jqueue.testing.virtual_time import EPOCH
 from tests.simulation.chain import (
     COMPLETED,
@@ -55,10 +55,10 @@ ROUNDED = 0.01
 OF_MANY_CALLS = "work"
 """Verb that stands for several calls, whose answers are not compared."""
 
-OF_ITS_OWN = ("stats", "read_state", "iterate", "schedules", "read_range", OF_MANY_CALLS, "resolve", "resolve_staged")
+OF_ITS_OWN = ("stats", "read_state", "iterate", "schedules", "read_lease", OF_MANY_CALLS, "resolve", "resolve_staged")
 """Verbs whose answers come from no commit."""
 
-OF_MANY_PARTS = ("dequeue", "enqueue_many", "enqueue_staged", "result", "claim_range", "wait_group")
+OF_MANY_PARTS = ("dequeue", "enqueue_many", "enqueue_staged", "result", "claim_lease", "wait_group")
 """Verbs that may commit several times."""
 
 
@@ -186,7 +186,7 @@ class AnswersAudit:
                 self._result_in(outcome[0][0]) for outcome in outcomes if isinstance(outcome, list) and outcome[0]
             ]
             is_right = call.result in results
-        elif call.verb == "claim_range":
+        elif call.verb == "claim_lease":
             is_right = any(isinstance(outcome, list) and bool(outcome[0]) == bool(call.result) for outcome in outcomes)
         elif call.result is None:
             is_right = any(isinstance(outcome, list) for outcome in outcomes)
@@ -325,7 +325,7 @@ def has_effect(answer: Answer) -> bool:
     return any(
         not isinstance(result, JQueueError | BulkConflicts)
         and not (isinstance(operation, (*LOOKS, LastTransaction)) or operation == Configure())
-        and not (isinstance(operation, Dequeue | ClaimRange) and not result)
+        and not (isinstance(operation, Dequeue | ClaimLease) and not result)
         for operation, result in zip(answer.applied.operations, outcome, strict=True)
     )
 

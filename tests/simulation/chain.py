@@ -27,7 +27,7 @@ HEADER = {
     *("queue", "evicted_through", "attempt_floor", "last_sequence", "holds", "finished", "recent"),
     *("turns", "fair", "recent_keys"),
     *("finished_minutes", "transactions", "cancelled"),
-    *("settings", "entrypoints", "schedules", "counters", "history", "segments", "retired", "ranges"),
+    *("settings", "entrypoints", "schedules", "counters", "history", "segments", "retired"),
     *("broker", "clients", "clients_evicted", "workers", "groups"),
 }
 """The fields of a header that a version has as they are."""
@@ -58,8 +58,7 @@ class Version:
         number: version number that it states.
         jobs: fields of each job, by id, wherever it is.
         rows: the place of each job that is the waiting row of a segment, by its id.
-        ranged: the range of each job that is in progress as a part of one, by its id.
-        ranges: the claims of ranges, by id.
+        leased: the place of each job that is the leased row of a segment, by its id.
         broken: entries among the jobs that cannot be read as jobs, by id.
         notes: fields of the header that the queue does not know.
         evicted_through: commits up to this version can no longer be recognised.
@@ -117,8 +116,7 @@ class Version:
     counters: Fields = field(default_factory=dict)
     history: Fields = field(default_factory=dict)
     rows: dict[str, Place] = field(default_factory=dict)
-    ranged: dict[str, str] = field(default_factory=dict)
-    ranges: dict[str, Fields] = field(default_factory=dict)
+    leased: dict[str, Place] = field(default_factory=dict)
     segments: dict[str, Fields] = field(default_factory=dict)
     retired: dict[str, float] = field(default_factory=dict)
     stored: dict[str, StoredSegment] = field(default_factory=dict)
@@ -146,7 +144,12 @@ class Version:
     @property
     def hot(self) -> set[str]:
         """The ids of the jobs in the blob."""
-        return self.jobs.keys() - self.rows.keys() - self.ranged.keys()
+        return self.jobs.keys() - self.rows.keys() - self.leased.keys()
+
+    @property
+    def leases(self) -> dict[str, Fields]:
+        """The entries of the manifest that are leased, by name."""
+        return {name: entry for name, entry in self.segments.items() if "claimed_at" in entry}
 
 
 NOTHING = Version()
@@ -213,7 +216,6 @@ class _ChainReader:
         self._lines: dict[bytes, tuple[str, Fields]] = {}
         self._segments: dict[str, StoredSegment | None] = {}
         self._waiting: dict[str, _Waiting] = {}
-        self._held: dict[str, tuple[Fields, dict[str, Fields]]] = {}
 
     def read(self, index: int, landing: Landing) -> Version:
         """Return one version."""
@@ -266,26 +268,16 @@ class _ChainReader:
     def _add_rows(self, version: Version) -> None:
         doubles: set[str] = set()
         for name, entry in version.segments.items():
-            segment = self.segment(name)
+            segment = self.segment(object_of(name))
             if segment is None:
                 continue
-            version.stored[name] = segment
-            waiting = self._waiting.get(name)
-            if waiting is None or waiting.entry != entry:
-                waiting = self._waiting[name] = _rows_of(name, segment, entry)
-            doubles |= version.jobs.keys() & waiting.jobs.keys()
-            version.jobs.update(waiting.jobs)
-            version.rows.update(waiting.places)
-        for range_id, held in version.ranges.items():
-            if held["segment"] not in version.stored:
-                continue
-            known = self._held.get(range_id)
-            if known is None or known[0] != held:
-                segment, entry = version.stored[held["segment"]], version.segments[held["segment"]]
-                known = self._held[range_id] = held, _jobs_in(held, segment, entry)
-            doubles |= version.jobs.keys() & known[1].keys()
-            version.jobs.update(known[1])
-            version.ranged.update(dict.fromkeys(known[1], range_id))
+            version.stored[object_of(name)] = segment
+            there = self._waiting.get(name)
+            if there is None or there.entry != entry:
+                there = self._waiting[name] = _rows_of(name, segment, entry)
+            doubles |= version.jobs.keys() & there.jobs.keys()
+            version.jobs.update(there.jobs)
+            (version.leased if "claimed_at" in entry else version.rows).update(there.places)
         version.doubles = frozenset(doubles)
 
     def segment(self, name: str) -> StoredSegment | None:
@@ -305,48 +297,42 @@ def _named_by_events(history: Fields) -> set[str]:
     return {name for event in events if len(event) > ROWS for name, _ in event[ROWS]}
 
 
+def object_of(name: str) -> str:
+    """Return the name of the segment that an entry is for."""
+    return name.split("~")[0]
+
+
 def _rows_of(name: str, segment: StoredSegment, entry: Fields) -> _Waiting:
-    waiting = segment.waiting(entry)
-    jobs = {row.job_id: row.named_by(entry) for row in waiting.values()}
-    for claims, failures, spans in entry.get("tried", ()):
-        for row in (waiting[number] for span in spans for number in range(*span) if number in waiting):
-            job = jobs[row.job_id]
-            more = {"attempt": job["attempt"] + claims, "failures": job["failures"] + failures}
-            jobs[row.job_id] = {**job, **more}
-    return _Waiting(entry, jobs, {row.job_id: (name, number) for number, row in waiting.items()})
+    rows = segment.waiting(entry)
+    jobs = {row.job_id: row.named_by(entry) for row in rows.values()}
+    more: Fields = {}
+    if "claimed_at" in entry:
+        more = {"status": IN_PROGRESS, "heartbeat_at": _moment(entry["heartbeat_at"])}
+        more["claim_timeout"] = entry["claim_timeout"]
+        if entry.get("holder") is not None:
+            more |= {"holder": entry["holder"], "claimed_at": _moment(entry["claimed_at"])}
+    if "claims" in entry:
+        for job_id, job in jobs.items():
+            numbers = {name: job[name] + entry.get(more_of, 0) for name, more_of in ADDED.items()}
+            jobs[job_id] = {**job, **numbers, **more}
+    return _Waiting(entry, jobs, {row.job_id: (name, number) for number, row in rows.items()})
 
 
-def _jobs_in(held: Fields, segment: StoredSegment, entry: Fields) -> dict[str, Fields]:
-    """Return the jobs of a range, which are in progress."""
-    jobs = {}
-    for row in segment.rows[held["first"] : held["last"]]:
-        job = row.named_by(entry)
-        job |= {
-            "status": IN_PROGRESS,
-            "attempt": job["attempt"] + held["claims"],
-            "failures": job["failures"] + held.get("failures", 0),
-            "heartbeat_at": _moment(held["heartbeat_at"]),
-            "claim_timeout": held["claim_timeout"],
-        }
-        if held.get("holder") is not None:
-            job |= {"holder": held["holder"], "claimed_at": _moment(held["claimed_at"])}
-        if row.job_id in held.get("cancelled", ()):
-            job["cancel_requested"] = True
-        jobs[row.job_id] = job
-    return jobs
+ADDED = {"attempt": "claims", "failures": "failures"}
+"""The fields of an entry that are added to those of its jobs."""
 
 
-def jobs_of_range(held: Fields, objects: Created, floor: int = 0) -> list[tuple[str, int]]:
-    """Return the id and the attempt of each job of a range.
+def jobs_of_lease(name: str, entry: Fields, objects: Created) -> list[tuple[str, int]]:
+    """Return the id and the attempt of each job of a lease.
 
     Args:
-        held: the claim of the range.
+        name: of its entry in the manifest.
+        entry: this entry, as it was claimed.
         objects: the objects beside the queue's.
-        floor: that of the segment.
     """
-    segment = _ChainReader(objects).segment(held["segment"])
-    rows = [] if segment is None else segment.rows[held["first"] : held["last"]]
-    return [(row.job_id, row.job["attempt"] + floor + held["claims"]) for row in rows]
+    segment = _ChainReader(objects).segment(object_of(name))
+    rows = {} if segment is None else segment.waiting(entry)
+    return [(row.job_id, row.job["attempt"] + entry.get("floor", 0) + entry["claims"]) for row in rows.values()]
 
 
 def read_segments(objects: Created) -> Callable[[str], StoredSegment | None]:

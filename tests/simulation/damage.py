@@ -11,7 +11,7 @@ from collections.abc import Iterable, Set
 from datetime import datetime
 
 from jqueue.domain.errors import StorageError, StorageFatalError
-from tests.simulation.chain import Version, last_version
+from tests.simulation.chain import Version, last_version, object_of
 from tests.simulation.network import HonestStore, Network
 from tests.simulation.schedule import Schedule
 from tests.simulation.stored_segments import FOLDER
@@ -63,7 +63,7 @@ class Damage:
 
     def _damage(self) -> None:
         version = last_version(self._network)
-        names = sorted(name for name in version.segments if FOLDER + name in self._store.objects)
+        names = sorted(name for name in version.stored if FOLDER + name in self._store.objects)
         if not names:
             return
         name = self._dice.choice(names)
@@ -92,7 +92,6 @@ class Damage:
 def note_damage(versions: Iterable[Version], names: Set[str]) -> None:
     """Mark the jobs in damaged segments in each version."""
     for version in versions:
-        if names & version.segments.keys():
-            waiting = [job_id for job_id, (name, _) in version.rows.items() if name in names]
-            held = [job_id for job_id, each in version.ranged.items() if version.ranges[each]["segment"] in names]
-            version.unsure = frozenset((*waiting, *held))
+        if names & version.stored.keys():
+            places = (*version.rows.items(), *version.leased.items())
+            version.unsure = frozenset(job_id for job_id, (name, _) in places if object_of(name) in names)

@@ -167,7 +167,7 @@ class Calls:
         self.by_verb: dict[str, list[Call]] = defaultdict(list)
         for call in self.all:
             self.by_verb[call.verb].append(call)
-            if call.verb in ("heartbeat", "heartbeat_many", "beat_range"):
+            if call.verb in ("heartbeat", "heartbeat_many", "beat_lease"):
                 for claim in call.claims:
                     self.beating[claim].append(call)
 

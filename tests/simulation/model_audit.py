@@ -23,7 +23,7 @@ from jqueue.domain.operations.groups import AwaitGroup, LookAtGroup
 from jqueue.domain.operations.lookups import AwaitResult
 from jqueue.domain.operations.operator import EmptyCommit, Reprioritise
 from jqueue.domain.operations.rules import RunSchedule
-from jqueue.operations import ClaimRange, Configure, Dequeue
+from jqueue.operations import ClaimLease, Configure, Dequeue
 from jqueue.ports.observer import AppliedCall
 from tests.simulation.chain import COMPLETED, NOTHING, Version, status_of
 from tests.simulation.history import BY_ITSELF, NEVER, Call, Evidence, Record, Violation
@@ -277,7 +277,7 @@ class ModelAudit:
             return
         for operation, result in zip(applied.operations, applied.outcome, strict=True):
             self._count(operation, result)
-            if isinstance(operation, Dequeue | ClaimRange) and isinstance(result, list):
+            if isinstance(operation, Dequeue | ClaimLease) and isinstance(result, list):
                 for claimed in result:
                     self.made[call].append((claimed.claim, after))
                     self._maker[claimed.claim] = call
@@ -368,9 +368,11 @@ class ModelAudit:
                 if self._deaths.get(job["holder"], NEVER) > after.at:
                     raise Violation(6, f"{claim} was revoked, and the process of {job['holder']} lives", version=after)
         for claim, beat in sweep.suspects:
-            held, job = self._model.ranges.get(claim.job_id), self._model.find(claim.job_id)
+            held, job = self._model.leases.get(claim.job_id), self._model.find(claim.job_id)
             if held is not None and (held["attempt"], held["heartbeat_at"]) == (claim.attempt, beat):
-                job = self._model.find(held["ids"][0])
+                job = next(map(self._model.find, self._model.ids_in(claim.job_id)), None)
+                if job is None:  # all were cancelled
+                    continue
             elif job is None or (job["status"], job["attempt"], job["heartbeat_at"]) != (
                 "in_progress",
                 claim.attempt,

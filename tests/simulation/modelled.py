@@ -76,8 +76,8 @@ class Shown:
     def jobs(self, version: Version) -> dict[str, JobFields]:
         """Return the jobs of a version."""
         jobs = {job_id: self._job(job_id, fields) for job_id, fields in version.jobs.items()}
-        for job_id, range_id in version.ranged.items():
-            jobs[job_id] = {**jobs[job_id], "range": range_id}
+        for job_id, (lease, _) in version.leased.items():
+            jobs[job_id] = {**jobs[job_id], "lease": lease}
         return jobs
 
     def _job(self, job_id: str, fields: Fields) -> JobFields:
@@ -129,14 +129,14 @@ def load(model: Model, version: Version, shown: Shown) -> None:
         for name, keys in version.recent_keys.items()
         for key, spans in keys.items()
     }
-    model.ranges = {
-        range_id: {
+    model.leases = {
+        lease_id: {
             "attempt": held["claims"],
             "heartbeat_at": datetime.fromisoformat(held["heartbeat_at"]),
-            "ids": tuple(job_id for job_id, each in version.ranged.items() if each == range_id),
-            "is_whole": is_whole(held["failures"], version.segments[held["segment"]].get("spare")),
+            "rows": {job_id: row for job_id, (name, row) in version.leased.items() if name == lease_id},
+            "is_whole": is_whole(held["failures"], held.get("spare")),
         }
-        for range_id, held in version.ranges.items()
+        for lease_id, held in version.leases.items()
     }
     model.version = version.number
 
@@ -146,9 +146,9 @@ def first_difference(model: Model, version: Version, shown: Shown) -> str | None
     pairs: dict[str, tuple[Any, Any]] = {
         "jobs": (model.table, shown.jobs(version)),
         "last_sequence": (model.places, version.last_sequence),
-        "ranges": (
-            {range_id: held["attempt"] for range_id, held in model.ranges.items()},
-            {range_id: held["claims"] for range_id, held in version.ranges.items()},
+        "leases": (
+            {lease_id: held["attempt"] for lease_id, held in model.leases.items()},
+            {lease_id: held["claims"] for lease_id, held in version.leases.items()},
         ),
     }
     pairs |= {name: (getattr(model, name), part) for name, part in parts_of(version).items()}
@@ -178,12 +178,12 @@ def _counted(counters: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]
 
 
 def is_whole(failures: int, spare: int | None) -> bool:
-    """True if a stale range is given back whole, as none of its jobs can be out of attempts."""
+    """True if a stale lease is given back whole, as none of its jobs can be out of attempts."""
     return spare is None or failures < spare
 
 
 def parts_of(version: Version) -> dict[str, Any]:
-    """Return what the model has under these names, and neither jobs nor ranges."""
+    """Return what the model has under these names, and neither jobs nor leases."""
     return {
         "rules": {entrypoint: {**NO_RULES, **_rules(rules)} for entrypoint, rules in version.entrypoints.items()},
         "settings": {**SETTINGS, "history_payloads": False, **version.settings},

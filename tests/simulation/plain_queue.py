@@ -59,7 +59,7 @@ from tests.simulation.plain_values import (
 
 TABLES = (
     *("table", "finished", "finished_in", "holds", "rules", "claims_made", "settings", "schedules", "counters"),
-    *("transactions", "ranges", "clients", "workers", "groups", "turns", "fair", "key_claims"),
+    *("transactions", "leases", "clients", "workers", "groups", "turns", "fair", "key_claims"),
 )
 ERRORS_KEPT, ERROR_BYTES = 5, 256
 """Number of the errors that are kept of a job's attempts, and the size of each."""
@@ -73,7 +73,7 @@ ENQUEUED, CLAIMED, DONE, FAILED, RETRIED, DEAD, CANCELLED, EXPIRED, RECOVERED, R
 
 
 SINGLE = ("keep_result", "concurrency_key", "fair_key", "expires_at", "unique_for", "group", "progress")
-"""Fields of a job that is never in a range."""
+"""Fields of a job that is never leased."""
 
 
 class PlainQueue(PlainGroups, PlainRules):
@@ -91,9 +91,9 @@ class PlainQueue(PlainGroups, PlainRules):
         finished_in: the minute of its end, since 1970.
         cancelled: the ids of all jobs that left as they were cancelled.
         transactions: the last version of each application that adds jobs in transactions.
-        ranges: the claims of ranges by id: the attempt, the last heartbeat, the ids of the jobs in order, and True if
-            it can be given back whole when it is stale: none of its jobs can be out of attempts.
-        stuck: ids of ranges that stay claimed, as not all that their end needs can be read.
+        leases: the leases by id: the attempt, the last heartbeat, the row of each job by its id, and True if it can be
+            given back whole when it is stale: none of its jobs can be out of attempts.
+        stuck: ids of leases that stay claimed, as not all that their end needs can be read.
         clients: the last batch of each client of a broker: its number and token, its version, the number of its
             refusals, and the names of the first ones by place.
         clients_evicted: the last version whose batch is forgotten.
@@ -118,7 +118,7 @@ class PlainQueue(PlainGroups, PlainRules):
         self.holds: dict[str, tuple[str, datetime]] = {}
         self.counters: dict[str, tuple[int, ...]] = {}
         self.transactions: dict[str, int] = {}
-        self.ranges: dict[str, dict[str, Any]] = {}
+        self.leases: dict[str, dict[str, Any]] = {}
         self.clients: dict[str, tuple[tuple[int, str], int, int, dict[str, str]]] = {}
         self.clients_evicted = 0
         self.workers: dict[str, dict[str, Any]] = {}
@@ -378,7 +378,7 @@ class PlainQueue(PlainGroups, PlainRules):
         if not attempt and job is None:
             raise Refused(JobNotFoundError, job_id=job_id)
         is_current = job is not None and (job["status"], job["attempt"]) == ("in_progress", attempt)
-        if not attempt or not is_current or "range" in job:
+        if not attempt or not is_current or "lease" in job:
             raise Refused(ClaimLostError, job_id=job_id, attempt=attempt or None)
         return job
 
@@ -434,8 +434,8 @@ class PlainQueue(PlainGroups, PlainRules):
 
     def hand_back(self, job_id, attempt):
         """End a claim of which nobody was told. Returns 1 if it was current."""
-        if self.is_range(job_id, attempt):
-            self.return_range(job_id, charge=False)
+        if self.is_lease(job_id, attempt):
+            self.return_lease(job_id, charge=False)
             return 1
         try:
             job = self.held((job_id, attempt))
@@ -508,8 +508,9 @@ class PlainQueue(PlainGroups, PlainRules):
         """
         lost = []
         for (job_id, attempt), news in zip_longest(claims, progress):
-            if self.is_range(job_id, attempt):
-                stops = self.beat_range(job_id)
+            if self.is_lease(job_id, attempt):
+                self.beat_lease(job_id)
+                stops = []
             else:
                 try:
                     job = self.held((job_id, attempt))
@@ -578,6 +579,9 @@ class PlainQueue(PlainGroups, PlainRules):
         if job["status"] == "queued":
             self.remove(job, CANCELLED)
             return job
+        if "lease" in job:
+            self.remove(self.leave_lease(job_id), CANCELLED)
+            return {**job, "cancel_requested": True}
         return job if job["cancel_requested"] else self.change(job, cancel_requested=True)
 
     def redrive(self, asked):
@@ -675,9 +679,9 @@ class PlainQueue(PlainGroups, PlainRules):
         def is_old(beat):
             return beat is None or self.now - min(beat, self.now) >= limit
 
-        old = [name for name, held in self.ranges.items() if is_old(held["heartbeat_at"])]
-        stale = [job for job in self.claimed() if "range" not in job and is_old(job["heartbeat_at"])]
-        return self.revoke(stale, ORDERED) + sum(self.revoke_range(name, ORDERED) for name in old)
+        old = [name for name, held in self.leases.items() if is_old(held["heartbeat_at"])]
+        stale = [job for job in self.claimed() if "lease" not in job and is_old(job["heartbeat_at"])]
+        return self.revoke(stale, ORDERED) + sum(self.revoke_lease(name, ORDERED) for name in old)
 
     def sweep(self, suspects, orphans):
         """Revoke stale claims, and those of dead processes, each given with its last heartbeat.
@@ -692,9 +696,9 @@ class PlainQueue(PlainGroups, PlainRules):
         )
         stale = []
         for (job_id, attempt), beat in suspects:
-            held = self.ranges.get(job_id, {})
+            held = self.leases.get(job_id, {})
             if held and (held["attempt"], held["heartbeat_at"]) == (attempt, beat):
-                revoked += self.revoke_range(job_id)
+                revoked += self.revoke_lease(job_id)
             stale += self.seen_as((job_id, attempt), beat)
         return revoked + self.revoke(stale)
 
@@ -717,89 +721,97 @@ class PlainQueue(PlainGroups, PlainRules):
             self.send_back(job, dead=False, revoked=True, spared=spared, **more)
         return len(stale)
 
-    # Ranges: their jobs are in progress like others, with the id of the range in `range`
+    # Leases: their jobs are in progress like others, with the id of the lease in `lease`
 
-    def is_range(self, range_id, attempt):
-        """True if a claim is the current claim of a range."""
-        return range_id in self.ranges and self.ranges[range_id]["attempt"] == attempt
+    def is_lease(self, lease_id, attempt):
+        """True if a claim is that of a current lease."""
+        return lease_id in self.leases and self.leases[lease_id]["attempt"] == attempt
 
-    def claim_range(self, claim, ids, claim_timeout, holder, is_whole):
+    def claim_lease(self, claim, rows, claim_timeout, holder, is_whole):
         """Claim jobs as one.
 
         Args:
-            claim: the claim: id of the range, and attempt.
-            ids: of the jobs, in order.
+            claim: the claim: id of the lease, and attempt.
+            rows: the row of each job, by its id.
             claim_timeout: seconds that it lasts.
             holder: its name.
-            is_whole: see `ranges`.
+            is_whole: see `leases`.
         """
-        range_id, attempt = claim
-        for job_id in ids:
+        lease_id, attempt = claim
+        for job_id in rows:
             job = self.claim(self.table[job_id], claim_timeout, holder)
-            self.change(job, range=range_id)
-        self.count_claims(job, len(ids))
-        held = {"attempt": attempt, "heartbeat_at": self.now, "ids": tuple(ids), "is_whole": is_whole}
-        self.ranges[range_id] = held
+            self.change(job, lease=lease_id)
+        held = {"attempt": attempt, "heartbeat_at": self.now, "rows": dict(rows), "is_whole": is_whole}
+        self.leases[lease_id] = held
 
-    def beat_range(self, range_id):
-        """Keep the claim of a range alive. Returns a refusal for each job that is to stop."""
-        held = self.ranges[range_id]
+    def ids_in(self, lease_id):
+        """Return the ids of the jobs that are in a lease, in order."""
+        rows = self.leases[lease_id]["rows"]
+        return [job_id for job_id in rows if self.table.get(job_id, {}).get("lease") == lease_id]
+
+    def beat_lease(self, lease_id):
+        """Keep a lease alive."""
+        held = self.leases[lease_id]
         beaten = self.beaten(held["heartbeat_at"])
-        self.ranges[range_id] = {**held, "heartbeat_at": beaten}
-        jobs = [self.change(self.table[job_id], heartbeat_at=beaten) for job_id in held["ids"]]
-        stopped = [job["id"] for job in jobs if job["cancel_requested"]]
-        return [Refused(JobCancelledError, job_id=job_id, attempt=held["attempt"]) for job_id in stopped]
-
-    def return_range(self, range_id, *, charge):
-        """End the claim of a range: its jobs wait again in their places. Returns their number."""
-        held = self.ranges.pop(range_id)
-        self.put_back(held["ids"], charge=charge)
+        self.leases[lease_id] = {**held, "heartbeat_at": beaten}
+        for job_id in self.ids_in(lease_id):
+            self.change(self.table[job_id], heartbeat_at=beaten)
         self.changes += 1
-        return len(held["ids"])
+
+    def return_lease(self, lease_id, *, charge):
+        """End a lease: its jobs wait again in their places. Returns their number."""
+        ids = self.ids_in(lease_id)
+        del self.leases[lease_id]
+        self.put_back(ids, charge=charge)
+        self.changes += 1
+        return len(ids)
 
     def put_back(self, ids, *, charge):
-        """Queue jobs of a range again, in their places."""
+        """Queue jobs of a lease again, in their places."""
         for job_id in ids:
-            job = self.leave_range(job_id)
+            job = self.leave_lease(job_id)
             if charge:
                 self.count(job["entrypoint"], 3, 8, *[4] * (not job["cancel_requested"]))  # see `plain_queue.ENQUEUED`
                 self.give_back({**job, "failures": job["failures"] + 1})
             else:
                 self.give_back(job)
 
-    def leave_range(self, job_id):
+    def leave_lease(self, job_id):
         """Let the claim of a job be its own."""
-        job = self.table[job_id] = {name: value for name, value in self.table[job_id].items() if name != "range"}
+        job = self.table[job_id] = {name: value for name, value in self.table[job_id].items() if name != "lease"}
         return job
 
-    def revoke_range(self, range_id, error=STALE):
-        """Revoke the claim of a range. Returns the number of its jobs."""
-        held = self.ranges[range_id]
-        if range_id in self.stuck:
+    def revoke_lease(self, lease_id, error=STALE):
+        """Revoke a lease. Returns the number of its jobs."""
+        if lease_id in self.stuck:
             return 0
-        if held["is_whole"]:
-            return self.return_range(range_id, charge=True)
-        del self.ranges[range_id]
-        return self.revoke([self.leave_range(job_id) for job_id in held["ids"]], error)
+        if self.leases[lease_id]["is_whole"]:
+            return self.return_lease(lease_id, charge=True)
+        ids = self.ids_in(lease_id)
+        del self.leases[lease_id]
+        self.changes += 1
+        return self.revoke([self.leave_lease(job_id) for job_id in ids], error)
 
-    def end_range(self, asked, *, remembered):
-        """End the claim on a range: see `jqueue.operations.EndRange`. Its done jobs may be remembered by their ids."""
-        range_id, attempt = asked.claim
-        held = self.ranges.get(range_id)
+    def end_lease(self, asked, *, remembered):
+        """End a lease: see `jqueue.operations.EndLease`. Its done jobs may be remembered by their ids."""
+        lease_id, attempt = asked.lease
+        held = self.leases.get(lease_id)
         if held is None or held["attempt"] != attempt:
-            if self.finished.get(range_id) == attempt:
+            if self.finished.get(lease_id) == attempt:
                 return
-            raise Refused(ClaimLostError, job_id=range_id, attempt=attempt)
-        number = len(held["ids"]) if asked.worked_on is None else asked.worked_on
-        worked_on, back = held["ids"][:number], held["ids"][number:]
+            raise Refused(ClaimLostError, job_id=lease_id, attempt=attempt)
+        ids, rows = self.ids_in(lease_id), held["rows"]
+        worked_on = [job_id for job_id in ids if asked.last is None or rows[job_id] < asked.last]
+        back = ids[len(worked_on) :]
         for job_id in asked.singles:
-            if job_id not in worked_on:
+            if job_id in back:
                 raise Refused(JobNotFoundError, job_id=job_id)
-        del self.ranges[range_id]
+        del self.leases[lease_id]
         self.put_back(back, charge=False)
         for job_id, end in asked.singles.items():
-            job = self.leave_range(job_id)
-            (self.nack if isinstance(end, Nack) else self.ack)((job_id, job["attempt"]), end)
+            if job_id in worked_on:  # it was not cancelled
+                job = self.leave_lease(job_id)
+                (self.nack if isinstance(end, Nack) else self.ack)((job_id, job["attempt"]), end)
         for job_id in worked_on:
             if job_id not in asked.singles:
                 job = self.table.pop(job_id)
@@ -807,7 +819,7 @@ class PlainQueue(PlainGroups, PlainRules):
                 if remembered:
                     self.finished[job_id] = job["attempt"]
                 self.end_parent(job_id, "done")
-        self.finished[range_id] = attempt
+        self.finished[lease_id] = attempt
         self.changes += 1
 
     # Transactions
@@ -978,7 +990,7 @@ class PlainQueue(PlainGroups, PlainRules):
         """Return the fields that must be as they were seen: all but heartbeat, steps, place, and what is elsewhere."""
         apart = {"payload"} if seen.payload_object is not None else set()
         apart |= {"result"} if seen.result_object is not None else set()
-        return job.keys() - {"heartbeat_at", "place", "range", "steps", "progress"} - apart
+        return job.keys() - {"heartbeat_at", "place", "lease", "steps", "progress"} - apart
 
     # Helpers of the above
 
@@ -1027,6 +1039,6 @@ class PlainQueue(PlainGroups, PlainRules):
         return self.now + timedelta(seconds=seconds)
 
 
-def may_be_in_a_range(job: JobFields) -> bool:
-    """True if a job can be claimed as a part of a range."""
+def may_be_leased(job: JobFields) -> bool:
+    """True if a job can be leased."""
     return all(job[name] is None for name in SINGLE) and not is_suspect(job)

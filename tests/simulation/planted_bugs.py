@@ -316,8 +316,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "self._opens.discard(key)",
             first=15,
         ),
-        "Rows are claimed as a range while keys take turns": Bug(
-            "domain/operations/ranges.py", ".priority) in draft.header.turns:", ".priority) in ():", seeds=200, first=12
+        "Rows are leased while keys take turns": Bug(
+            "domain/operations/leases.py", ".priority) in draft.header.turns:", ".priority) in ():", seeds=200
         ),
     },
     # Jobs are claimed under names in every seed.
@@ -459,7 +459,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             first=1,
         ),
         "A repeated write removes its segments without a look at the manifest": Bug(
-            "core/bulk.py", "own - header.segments.keys() - header.retired.keys()", "own", seeds=100, first=6
+            "core/bulk.py", "own - named - header.retired.keys()", "own", seeds=100, first=6
         ),
         "The rows of each task begin at the first place of the write": Bug(
             "core/bulk.py", "behind=behind)", "behind=0)", first=6
@@ -527,45 +527,41 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/values.py", "or max((each.modified for each in listed), default=None)", "or self._now()"
         ),
     },
-    # Jobs are claimed by ranges, and segments are damaged in some seeds.
-    WITHOUT_GROUPS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=1.0): {
-        "The end of a range by a holder whose claim is stale succeeds": Bug(
-            "domain/operations/ranges.py",
+    # Jobs are claimed by leases, and segments are damaged in some seeds.
+    WITHOUT_GROUPS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, leases=1.0, history=1.0): {
+        "The end of a stale lease succeeds": Bug(
+            "domain/operations/leases.py",
             "if draft.header.finished.get(claim.job_id) == claim.attempt:",
             "if True:",
             first=1,
         ),
-        "The end of a range takes its failed jobs for done": Bug(
-            "domain/operations/ranges.py", "for job_id in self.singles:", "for job_id in ():"
+        "The end of a lease takes its failed jobs for done": Bug(
+            "domain/operations/leases.py", "for job_id in self.singles:", "for job_id in ():"
         ),
-        "The end of a range takes the jobs that nobody worked on for done": Bug(
-            "domain/operations/ranges.py",
-            "if self.worked_on is None else min(held.last,",
-            "if True else min(held.last,",
+        "The end of a lease takes the jobs that nobody worked on for done": Bug(
+            "domain/operations/leases.py",
+            "if self.last is None else min(self.last,",
+            "if True else min(self.last,",
             first=5,
         ),
-        "The event of the end of a range names the rows that were given back, too": Bug(
-            "domain/operations/ranges.py",
+        "The event of the end of a lease names the rows that were given back, too": Bug(
+            "domain/operations/leases.py",
             "done, now))",
-            "done, now)._replace(rows=((held.segment, [held.span]),)))",
+            "done, now)._replace(rows=((claim.job_id, held.spans),)))",
             first=1,
         ),
-        "A range that was given back is claimed with the attempt that it had before": Bug(
-            "domain/segments.py", "tried[claims, failures] = joined(", "_ = joined(", first=1
+        "Rows of a lease that was given back are leased with the attempt that they had before": Bug(
+            "domain/operations/ends.py", "**NO_LEASE)", "**NO_LEASE, claims=held.claims - 1)", first=1
         ),
-        "A range goes on behind rows that are taken": Bug(
-            "domain/segments.py",
-            "within, self.taken), []",
-            "within, () if within else self.taken), []",
-            seeds=100,
-            first=42,
+        "A split leaves the leased rows in the entry that waits": Bug(
+            "domain/operations/leases.py", "rows.advanced(name, segment, [(0, behind)])", "segment", first=1
         ),
-        "Jobs in ranges do not count as running": Bug(
-            "domain/order.py", ".get(entrypoint, 0) + in_ranges", ".get(entrypoint, 0)", seeds=100, first=12
+        "A job that is cancelled in a lease is done at its end": Bug(
+            "domain/operations/operator.py", "segment.evolve(taken=segment.taking([(row, row + 1)]))", "segment"
         ),
     },
     WITHOUT_DEATHS(
-        groups=0.0, rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, history=0.0, damage=1.0
+        groups=0.0, rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, leases=1.0, history=0.0, damage=1.0
     ): {
         "The checksum of a chunk of rows is not compared": Bug(
             "core/blob/segment_object.py",
@@ -692,8 +688,8 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/dequeue.py", "if draft.jobs.order.unseen:", "if False:", seeds=200, first=13
         ),
     },
-    WITHOUT_DEATHS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, ranges=1.0, families=1.0): {
-        "The end of a range releases no children": Bug(
+    WITHOUT_DEATHS(rate=0.3, processes=6, steps=5, modern=0.8, segments=1.0, leases=1.0, families=1.0): {
+        "The end of a lease releases no children": Bug(
             "domain/draft.py", "self._end_rows(move)", "pass", seeds=200, first=3
         ),
     },
@@ -722,7 +718,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/staleness.py", "if is_gone(record.pid, record.mark):", "if record.mark:"
         ),
     },
-    Settings(groups=0.0, rate=0.2, processes=6, steps=5, segments=1.0, ranges=1.0, damage=0.0, mortal=1.0): {
+    Settings(groups=0.0, rate=0.2, processes=6, steps=5, segments=1.0, leases=1.0, damage=0.0, mortal=1.0): {
         "A job that may kill its workers is moved into a segment": Bug(
             "core/blob/segment_writer.py", "if may_kill(job):", "if False:"
         ),

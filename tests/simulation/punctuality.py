@@ -11,7 +11,7 @@ from tests.simulation.history import NEVER, Call, Evidence, Violation
 from tests.simulation.plain_values import is_suspect
 from tests.simulation.workload import DEADLINE
 
-LOOKING = ("stats", "read_state", "schedules", "iterate", "read_range")
+LOOKING = ("stats", "read_state", "schedules", "iterate", "read_lease")
 """Verbs that need no queue that is open."""
 
 CALM_LEAVING, LEAVING, LONGEST_POLL, EARLY = 4.0, 1.0, 5.0, 0.001
@@ -89,7 +89,7 @@ class Punctuality:
         if (
             isinstance(call.error, DeadlineExceededError)
             and not call.verb.startswith("resolve")
-            and call.verb not in ("iterate", "read_range")  # the deadline is that of each request
+            and call.verb not in ("iterate", "read_lease")  # the deadline is that of each request
             and (self._seed.tells_time or call.verb != "enqueue_staged")
             and not call.aged
             and took < call.limit - EARLY

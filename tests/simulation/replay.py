@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from datetime import datetime
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -35,13 +35,14 @@ from jqueue.domain.operations.codec import (
 from jqueue.domain.operations.ends import Ack, Heartbeat, RecordStep
 from jqueue.domain.operations.groups import GroupStatus
 from jqueue.domain.rules import EntrypointRules, QueueSettings, Schedule
-from jqueue.operations import ClaimRange, Dequeue, EndRange, Enqueue, Purge, RangeClaim
+from jqueue.operations import ClaimLease, Dequeue, EndLease, Enqueue, Lease, Purge
 from jqueue.ports.observer import AppliedCall
 from tests.simulation.actors import Mistake
-from tests.simulation.chain import Version, read_segments
+from tests.simulation.chain import Version, object_of, read_segments
 from tests.simulation.history import Evidence
 from tests.simulation.modelled import Model, is_whole, job_of
-from tests.simulation.plain_queue import may_be_in_a_range
+from tests.simulation.plain_queue import may_be_leased
+from tests.simulation.plain_rules import NO_RULES
 from tests.simulation.plain_values import JobFields, Refused
 
 OPTIONS = (
@@ -94,7 +95,7 @@ class Replay:
             for job_id in before.rows.keys() & after.rows.keys()
             if before.jobs[job_id].get("expires_at") and before.jobs[job_id] == after.jobs[job_id]
         )
-        self.model.ranges = dict(sorted(self.model.ranges.items(), key=lambda item: self._last_place(item[1]["ids"])))
+        self.model.leases = dict(sorted(self.model.leases.items(), key=lambda item: self._last_place(item[1]["rows"])))
         same = before.schedules.items() if self._unsure else ()
         self.model.not_fired = frozenset(
             name
@@ -107,11 +108,11 @@ class Replay:
             if job_id not in before.jobs and job_id.startswith("cron:")
         }
         self.model.stuck = frozenset(
-            range_id for range_id, held in before.ranges.items() if held["segment"] in self._seed.damaged
-        ) & frozenset(after.ranges)
+            lease_id for lease_id in before.leases if object_of(lease_id) in self._seed.damaged
+        ) & frozenset(after.leases)
 
     def _last_place(self, ids: Iterable[str]) -> int:
-        """Return the last place that jobs have afterwards: no rule says which of several stale ranges goes first."""
+        """Return the last place that jobs have afterwards: no rule says which of several stale leases goes first."""
         jobs = self._after.jobs
         return max((jobs[job_id].get("sequence", 0) for job_id in ids if job_id in jobs), default=0)
 
@@ -218,10 +219,10 @@ class Replay:
                 self._raise_floor(job for job in jobs if job.id not in self.model.table)  # of a cron entry
                 names = operation.entrypoints
                 return self.model.dequeue(operation, names, operation.claim_timeout, hints, self._unsure)
-            case ClaimRange():
-                return self._claim_range(operation, told)
-            case EndRange():
-                return self.model.end_range(operation, remembered=not self._is_own(operation.claim))
+            case ClaimLease():
+                return self._claim_lease(operation, told)
+            case EndLease():
+                return self.model.end_lease(operation, remembered=not self._is_own(operation.lease))
             case EnqueueSegments():
                 try:
                     return self._enqueue_segments(operation, told)
@@ -352,42 +353,43 @@ class Replay:
             for job in jobs
         ]
 
-    # Ranges
+    # Leases
 
     def _ids_in(self, name: str, rows: Iterable[int]) -> list[str]:
         segment = self._segments(name)
         return [] if segment is None else [segment.rows[row].job_id for row in rows]
 
     def _is_own(self, claim: Any) -> bool:
-        """Return True if jqueue made the ids of all jobs of a range."""
-        held = self._before.ranges.get(claim.job_id)
-        return held is not None and bool(self._before.segments[held["segment"]].get("own_ids"))
+        """Return True if jqueue made the ids of all jobs of a lease."""
+        held = self._before.leases.get(claim.job_id)
+        return held is not None and bool(held.get("own_ids"))
 
-    def _claim_range(self, asked: ClaimRange, told: Any) -> Any:
+    def _claim_lease(self, asked: ClaimLease, told: Any) -> Any:
         model = self.model
         model.drop_outlived()
         model.end_missing_parents()
         model.fire()
         if not isinstance(told, list) or not told:
             return []
-        claim: RangeClaim = told[0]
-        ids = self._ids_in(claim.segment, range(*claim.held.span))
+        claim: Lease = told[0]
+        rows = list(chain.from_iterable(range(*span) for span in claim.entry.spans))
+        ids = self._ids_in(claim.segment, rows)
         if f"{model.table[ids[0]]['priority']}:{asked.entrypoint}" in model.turns:
-            raise Difference("a range was claimed while keys take turns")
+            raise Difference("rows were leased while keys take turns")
         first = model.next_to_claim((asked.entrypoint,), asked.through, ids[0], self._unsure)
         if first is None or first["id"] != ids[0]:
-            raise Difference(f"a range begins with {ids[0]}, and the next job is {first and first['id']}")
+            raise Difference(f"a lease begins with {ids[0]}, and the next job is {first and first['id']}")
         jobs = [model.table[job_id] for job_id in ids if job_id in model.table]
-        running = sum(job["entrypoint"] == asked.entrypoint for job in model.claimed())
-        if len(jobs) < len(ids) or len(ids) > model.claims_allowed(asked.entrypoint, running, asked.rows):
-            raise Difference(f"a range has {len(ids)} jobs, and {len(jobs)} may be claimed")
+        rules = model.rules.get(asked.entrypoint, NO_RULES)
+        if len(jobs) < len(ids) or len(ids) > asked.rows or rules != NO_RULES:
+            raise Difference(f"a lease has {len(ids)} jobs, and {len(jobs)} may be claimed, with the rules {rules}")
         for job in jobs:
             is_due = job["run_at"] is None or job["run_at"] <= model.now or not self._seed.tells_time
-            is_fit = job["status"] == "queued" and job["entrypoint"] == asked.entrypoint and may_be_in_a_range(job)
+            is_fit = job["status"] == "queued" and job["entrypoint"] == asked.entrypoint and may_be_leased(job)
             if not (is_due and is_fit):
-                raise Difference(f"{job['id']} was claimed in a range, and must not be")
-        whole = is_whole(claim.held.failures, claim.entry.spare)
-        model.claim_range(claim.claim, ids, asked.claim_timeout, asked.holder, whole)
+                raise Difference(f"{job['id']} was leased, and must not be")
+        whole = is_whole(claim.entry.failures, claim.entry.spare)
+        model.claim_lease(claim.claim, dict(zip(ids, rows, strict=True)), asked.claim_timeout, asked.holder, whole)
         return told
 
 
@@ -425,7 +427,7 @@ def _is_same(expected: Any, told: Any) -> bool:
     if isinstance(told, AnyJob):
         apart = {"payload"} if told.payload_object is not None or type(told.payload) is not bytes else set()
         apart |= {"result"} if told.result_object is not None else set()
-        names = expected.keys() - apart - {"place", "range", "steps"}
+        names = expected.keys() - apart - {"place", "lease", "steps"}
         is_there = "place" not in expected or expected["place"] == told.sequence
         is_there = is_there and _is_same([*expected.get("steps", ())], told.steps)
         return is_there and all(expected[name] == getattr(told, name, None) for name in names)
@@ -450,7 +452,7 @@ def _fields(expected: Any, told: Any) -> str:
         return next((said for said in map(_fields, expected, told) if said), "")
     if not isinstance(told, AnyJob) or not isinstance(expected, dict) or expected["id"] != told.id:
         return ""
-    both = {name: (getattr(told, name, None), value) for name, value in expected.items() if name != "range"}
+    both = {name: (getattr(told, name, None), value) for name, value in expected.items() if name != "lease"}
     both["place"] = told.sequence, expected.get("place")
     return f": { ({name: pair for name, pair in both.items() if pair[0] != pair[1]}) }"
 

@@ -25,6 +25,7 @@ from tests.simulation.families import Parent
 from tests.simulation.groupers import Grouper
 from tests.simulation.history import Call, Calls, Evidence, Violation
 from tests.simulation.history_audit import HistoryAudit
+from tests.simulation.leasers import Leaser
 from tests.simulation.loop import Livelock, SimulatedLoop, SimulatedProcess
 from tests.simulation.model_audit import ModelAudit
 from tests.simulation.network import LONGEST_DELAY, HonestStore, Landing, Network
@@ -32,7 +33,6 @@ from tests.simulation.orders import Attendee, Historian, Ruler, Waiter, check_or
 from tests.simulation.overseers import Overseer
 from tests.simulation.people import OLD_PROGRAM, OldProgram, Person, old_blob
 from tests.simulation.punctuality import Punctuality
-from tests.simulation.rangers import Ranger
 from tests.simulation.schedule import Schedule
 from tests.simulation.segments_audit import SegmentsAudit, check_objects
 from tests.simulation.staging import Holder, Stager
@@ -73,7 +73,7 @@ class Settings:
         overseen: share of the modern seeds with operators who change, cancel, purge and run what they have seen.
         segments: share of all seeds in which processes move waiting jobs into segments.
         damage: share of these seeds in which segments in the store are damaged for a while.
-        ranges: share of these seeds in which jobs are also claimed by ranges.
+        leases: share of these seeds in which jobs are also claimed by leases.
         timeless: share of these seeds in which the store does not tell the time.
         crowds: share of all seeds in which many callers of one queue object call at once.
         shared: share of all seeds in which some processes commit the calls of others.
@@ -103,7 +103,7 @@ class Settings:
     overseen: float = 0.4
     segments: float = 0.5
     damage: float = 0.3
-    ranges: float = 0.4
+    leases: float = 0.4
     timeless: float = 0.2
     crowds: float = 0.2
     shared: float = 0.25
@@ -256,7 +256,7 @@ class Simulation:
             self.world.segmented = self.world.tells_time = True
             if segments.random() < settings.damage:
                 self.world.damage = Damage(self.schedule, network, network.store)
-            self.world.ranged = segments.random() < settings.ranges
+            self.world.leased = segments.random() < settings.leases
             if self.schedule.dice("a store without a clock").random() < settings.timeless:
                 self.world.tells_time = False
         self.world.stepped = self.schedule.dice("steps").random() < settings.stepped
@@ -326,7 +326,7 @@ class Simulation:
         self.clients.append(client)
         roles: list[type[Actor]] = [Producer] * dice.choice([1, 1, 2])
         consumers = dice.choice([1, 2, 3])
-        roles += [Consumer] * (1 if self.world.ranged else consumers)  # others would take the rows before a range does
+        roles += [Consumer] * (1 if self.world.leased else consumers)  # others would take the rows before a range does
         roles += [Operator] * (dice.random() < 0.2)
         pause = dice.choice(PAUSES)
         if self.world.modern:
@@ -344,7 +344,7 @@ class Simulation:
             actors.append(role(client, f"{role.__name__.lower()} {number} of {process.name}", steps, moment))
         is_crowd = self.world.crowded and isinstance(client.queue, BrokerQueue)
         for takes_part, kind in (
-            (self.world.ranged, Ranger),
+            (self.world.leased, Leaser),
             (is_crowd, Crowd),
             (self.world.overseen, Overseer),
             (client.offers, Offerer),

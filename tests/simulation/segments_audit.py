@@ -14,7 +14,7 @@ from hashlib import sha256
 from zlib import crc32
 
 from jqueue.testing.virtual_time import EPOCH
-from tests.simulation.chain import NOTHING, QUEUED, Fields, Version, status_of
+from tests.simulation.chain import NOTHING, QUEUED, Fields, Version, object_of, status_of
 from tests.simulation.history import Evidence, Violation
 from tests.simulation.network import HonestStore, Landing
 from tests.simulation.stored_segments import FOLDER, NAMED, StoredRow, StoredSegment
@@ -26,8 +26,11 @@ SEGMENT = 19
 OBJECTS = 17
 """Number of the rule: what a commit names is there."""
 
-CHANGING = frozenset({"taken", "head", "oldest", "tried"})
-"""Facts of a manifest's entry that change while its rows are taken."""
+LEASE = frozenset({"claims", "failures", "heartbeat_at", "claim_timeout", "claimed_at", "holder"})
+"""Facts of a manifest's entry that change with its lease."""
+
+CHANGING = frozenset({"taken", "head", "oldest", *LEASE})
+"""Facts of a manifest's entry that change: while its rows are taken, and with its lease."""
 
 
 STAGED = re.compile(r"\.segments/staged-(?P<app>[0-9a-f]{32})-(?P<version>\d+)-.*")
@@ -73,26 +76,29 @@ class SegmentsAudit:
             old = before.segments.get(name)
             if old == entry:
                 continue
-            if old is None:
+            if old is None and object_of(name) in map(object_of, before.segments):
+                self._check_split(name, entry, before, after)
+            elif old is None:
                 self._check_naming(name, entry, after)
             else:
                 self._check_same(name, old, entry, before, after)
-            self._check_rows(name, entry, after.stored[name], after)
-        for name in before.segments.keys() - after.segments.keys():
+            self._check_rows(name, entry, after.stored[object_of(name)], after)
+        for name in set(map(object_of, before.segments)) - set(map(object_of, after.segments)):
             self._dropped[name] = after
             self.seen["segment left the manifest"] += 1
         kept = (
             job_id for job_id in before.rows.keys() & after.rows.keys() if before.rows[job_id] != after.rows[job_id]
         )
-        self.seen["segments merged"] += len({before.rows[job_id][0] for job_id in kept})
-        self.seen["range claimed"] += len(after.ranges.keys() - before.ranges.keys())
+        merged = ((object_of(before.rows[job_id][0]), object_of(after.rows[job_id][0])) for job_id in kept)
+        self.seen["segments merged"] += len({old for old, new in merged if old != new})
+        self.seen["lease claimed"] += len(after.leases.keys() - before.leases.keys())
         self.seen["row admitted"] += len(before.rows.keys() - after.rows.keys())
 
     def _check_naming(self, name: str, entry: Fields, after: Version) -> None:
         """Check a segment that is named for the first time, and the facts about it that never change."""
         self.seen["segment named"] += 1
-        segment, created = after.stored.get(name), self._store.created.get(FOLDER + name)
-        if name in self._dropped:
+        segment, created = after.stored.get(object_of(name)), self._store.created.get(FOLDER + object_of(name))
+        if object_of(name) in self._dropped:
             raise Violation(SEGMENT, f"the segment {name} was named a second time", version=after)
         if created is None or created[0] > after.at or segment is None:
             raise Violation(SEGMENT, f"the segment {name} was named, and is not there", version=after)
@@ -109,16 +115,25 @@ class SegmentsAudit:
         if wrong is not None:
             raise Violation(SEGMENT, f"the segment {name} was named, and {wrong} is wrong", version=after)
 
-    def _check_same(self, name: str, old: Fields, new: Fields, before: Version, after: Version) -> None:
-        """Check an entry that was there before: its facts stay, and a row that was taken stays taken.
+    def _check_split(self, name: str, new: Fields, before: Version, after: Version) -> None:
+        """Check a new entry for a segment that had entries: its rows and its facts are those of one of them."""
+        segment, there = after.stored[object_of(name)], []
+        for old_name, old in before.segments.items():
+            changed = {fact for fact in {*old, *new} if old.get(fact) != new.get(fact)}
+            if object_of(old_name) == object_of(name) and not changed - CHANGING:
+                there.append(segment.waiting(old).keys() >= segment.waiting(new).keys())
+        if not any(there):
+            raise Violation(SEGMENT, f"the entry {name} has rows or facts that no entry had", version=after)
 
-        Only the rows of a range may wait again.
-        """
+    def _check_same(self, name: str, old: Fields, new: Fields, before: Version, after: Version) -> None:
+        """Check an entry that was there before: its facts stay, and a row that was taken stays taken."""
         changed = {fact for fact in {*old, *new} if old.get(fact) != new.get(fact)}
         if changed - CHANGING:
             raise Violation(SEGMENT, f"the {min(changed - CHANGING)} of the segment {name} changed", version=after)
-        again = after.stored[name].waiting(new).keys() - after.stored[name].waiting(old).keys()
-        again = {row for row in again if after.stored[name].rows[row].job_id not in before.ranged}
+        if new.get("claims", 0) > old.get("claims", 0):
+            raise Violation(SEGMENT, f"the entry {name} was leased under its old name", version=after)
+        segment = after.stored[object_of(name)]
+        again = segment.waiting(new).keys() - segment.waiting(old).keys()
         if again:
             raise Violation(
                 SEGMENT, f"row {min(again)} of the segment {name} was taken, and waits again", version=after
@@ -132,7 +147,7 @@ class SegmentsAudit:
                 raise Violation(SEGMENT, f"the spans of the segment {name} are not in order", version=after)
             edge = last
         waiting = segment.waiting(entry)
-        if not waiting and any(held["segment"] == name for held in after.ranges.values()):
+        if not waiting and "claimed_at" in entry:
             return
         if not waiting:
             raise Violation(SEGMENT, f"the segment {name} has no row that waits", version=after)
@@ -147,7 +162,7 @@ class SegmentsAudit:
     def _check_presence(self, version: Version, replaced: float) -> None:
         """Check that each segment, and each object that its rows name, exists while this version is the present one."""
         for name in version.segments:
-            if self._store.removed.get(FOLDER + name, replaced) < replaced:
+            if self._store.removed.get(FOLDER + object_of(name), replaced) < replaced:
                 raise Violation(SEGMENT, f"the segment {name} was removed while it was named", version=version)
 
     def _check_removals(self) -> None:
@@ -237,5 +252,5 @@ def _named_in(version: Version) -> Iterable[tuple[bytes, bytes, bytes]]:
     for segment in version.stored.values():
         if segment.said.get("objects", ()):
             for row in segment.rows:
-                if row.job_id in version.rows or row.job_id in version.ranged:
+                if row.job_id in version.rows or row.job_id in version.leased:
                     yield from row.named

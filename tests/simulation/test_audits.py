@@ -99,11 +99,11 @@ async def test_a_new_job_begins_above_the_attempts_of_a_segment_whose_range_ende
     async with queue:
         await do(queue.schedule("often", "*/2 * * * * *", "cron"))
         await do(queue.enqueue_many([Enqueue("x", b""), Enqueue("x", b"")]))
-        held = await do(queue.claim_range("x", 2))
+        held = await do(queue.claim_lease("x", 2))
         await asyncio.sleep(60)
         busy = asyncio.create_task(do(queue.pause("nothing")))
         await asyncio.sleep(0.01)
-        _, added, _ = await asyncio.gather(do(queue.end_range(held)), do(add(queue)), busy)
+        _, added, _ = await asyncio.gather(do(queue.end_lease(held)), do(add(queue)), busy)
     job = added if isinstance(added, Job) else added[0]
     assert job.attempt == attempt
     assert len(records[-1].applied.calls) == 2

@@ -21,7 +21,7 @@ from jqueue.domain.events import HistoryEvent
 from jqueue.domain.header import WorkerRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.segments import RangeClaim, Retention
+from jqueue.domain.segments import Lease, Retention
 from jqueue.testing.tuning import Numbers, tune
 from jqueue.testing.virtual_time import EPOCH
 from tests.copied_memory import begin_as
@@ -183,7 +183,7 @@ class World:
         overseen: True if operators act on what they have seen.
         segmented: True if some processes move waiting jobs into segments.
         damage: damages segments; None if they stay whole.
-        ranged: True if some actors claim ranges.
+        leased: True if some actors claim leases.
         shared: True if some processes commit the calls of others.
         attended: True if workers show themselves in the queue, and some are told to stop.
         mortal: True if processes show themselves in the queue, and see each other's deaths.
@@ -192,7 +192,7 @@ class World:
         told: the time at which each of them was told to stop, by the id of its run.
         crowded: True if many callers of one queue object call at once, and nobody sets limits or cron entries, which
             would end their runs of like operations.
-        left_ranges: claims of ranges that nobody ended, each with its jobs.
+        left_leases: claims of leases that nobody ended, each with its jobs.
         grouped: True if some actors open groups.
         groups: ids of the groups.
         edited: True once a person has changed the queue.
@@ -229,7 +229,7 @@ class World:
     overseen: bool = False
     segmented: bool = False
     damage: Damage | None = None
-    ranged: bool = False
+    leased: bool = False
     crowded: bool = False
     shared: bool = False
     attended: bool = False
@@ -237,7 +237,7 @@ class World:
     deaths: dict[str, float] = field(default_factory=dict)
     attendees: dict[str, str] = field(default_factory=dict)
     told: dict[str, float] = field(default_factory=dict)
-    left_ranges: list[tuple[RangeClaim, list[Any]]] = field(default_factory=list)
+    left_leases: list[tuple[Lease, list[Any]]] = field(default_factory=list)
     grouped: bool = False
     groups: list[str] = field(default_factory=list)
     edited: bool = False

@@ -38,7 +38,7 @@ async def test_eight_processes_on_one_file_do_each_of_many_jobs_once(tmp_path, o
 )
 async def test_processes_killed_at_random_moments_lose_no_acknowledged_call(tmp_path, on_a_file, segments):
     soak = await run(Settings(kills=15, seed=7, segments=segments), on_a_file, tmp_path / "journals")
-    verbs = {"enqueue_many", "ack", *(["cancel", "claim_range", "end_range"] if segments else [])}
+    verbs = {"enqueue_many", "ack", *(["cancel", "claim_lease", "end_lease"] if segments else [])}
     assert verbs <= {call.verb for call in soak.journals.calls if call.succeeded}
 
 

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from jqueue import BrokerQueue, Claim, DirectQueue, Job, JQueueError, Limits, UnknownOutcomeError
 from jqueue.domain.errors import BlobMissingError, InvalidBlobError, SegmentDamagedError, StorageFatalError
-from jqueue.domain.segments import RangeClaim, RangeFailure
+from jqueue.domain.segments import JobFailure, Lease
 from jqueue.errors import QueueClosedError
 from jqueue.operations import Ack, Enqueue
 from jqueue.ports.storage import SupportsRelease
@@ -73,7 +73,7 @@ RESOLVE_SECONDS = 15.0
 AGAIN_SECONDS = 5.0
 """Deadline of a repeated enqueue in seconds: the queue does not remember finished jobs for ever."""
 
-HANDS_OUT = ("dequeue", "claim_range")
+HANDS_OUT = ("dequeue", "claim_lease")
 _NEVER = (InvalidBlobError, BlobMissingError, SegmentDamagedError, StorageFatalError)
 
 
@@ -265,15 +265,15 @@ class Worker:
 
     async def _work_on_a_range(self, queue: Any) -> None:
         """Claim a range, and end the claim in one of the possible ways."""
-        claims: list[RangeClaim] = []
+        claims: list[Lease] = []
 
-        async def claim_range(entrypoint: str, rows: int, *, deadline: float) -> list[Job]:
-            claim = await queue.claim_range(entrypoint, rows, deadline=deadline)
+        async def claim_lease(entrypoint: str, rows: int, *, deadline: float) -> list[Job]:
+            claim = await queue.claim_lease(entrypoint, rows, deadline=deadline)
             claims.extend([] if claim is None else [claim])
-            return [] if claim is None else [job async for job in queue.read_range(claim)]
+            return [] if claim is None else [job async for job in queue.read_lease(claim)]
 
         entrypoint, rows = self._dice.choice(ENTRYPOINTS), self._dice.randint(1, LONGEST_RANGE)
-        jobs = await self._call(queue, "claim_range", entrypoint, rows, work=claim_range)
+        jobs = await self._call(queue, "claim_lease", entrypoint, rows, work=claim_lease)
         if not jobs:
             return
         [claim] = claims
@@ -282,9 +282,9 @@ class Worker:
             return
         worked_on = {"all": len(jobs), "some": self._dice.randint(0, len(jobs)), "nothing": 0}[end]
         fates = {job: self._dice.choice(("done", "failed")) if end == "some" else "done" for job in jobs[:worked_on]}
-        failed = {job.id: RangeFailure("boom", delay=0.01) for job, fate in fates.items() if fate == "failed"}
+        failed = {job.id: JobFailure("boom", delay=0.01) for job, fate in fates.items() if fate == "failed"}
 
-        await self._call(queue, "end_range", claim, claims=[claim.claim], failed=failed, worked_on=worked_on)
+        await self._call(queue, "end_lease", claim, claims=[claim.claim], failed=failed, worked_on=worked_on)
 
     async def _enqueue(self, queue: Any, job_ids: Sequence[str]) -> None:
         entrypoint, priority = self._dice.choice(ENTRYPOINTS), self._dice.randint(0, 2)

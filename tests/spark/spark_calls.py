@@ -190,5 +190,6 @@ def litter_of(url):
     }
     named = set()
     if os.path.exists(path):
-        named = {f"{name}.segments/{each}" for each in call(path, lambda queue: queue.read_state(hot=True)).segments}
+        segments = call(path, lambda queue: queue.read_state(hot=True)).segments
+        named = {f"{name}.segments/{each.partition('~')[0]}" for each in segments}
     return sorted(each for each in found - {name} - named if each.startswith(f"{name}."))

@@ -74,7 +74,7 @@ def fails_at(partition, error):
 
 
 @pytest.mark.parametrize("fill", [enqueue, lambda url, jobs: fill_segments(url, [job.payload for job in jobs])],
-                         ids=["single jobs", "ranges"])  # fmt: skip
+                         ids=["single jobs", "leases"])  # fmt: skip
 def test_each_job_has_its_own_outcome_and_the_queue_is_told_in_few_commits(url, fill):
     odd = [b"kill", b"fail", b"discard", b"snooze", b"exit", b"retry", b"next"]
     fill(url, works(*range(600), *odd))
@@ -154,10 +154,10 @@ def test_limits_and_schedules_of_the_worker_are_declared_for_the_entrypoints_of_
 # Failure
 
 
-@pytest.mark.parametrize("kind", ["single jobs", "ranges"])
+@pytest.mark.parametrize("kind", ["single jobs", "leases"])
 def test_finished_jobs_are_acked_and_others_handed_back_uncharged_when_spark_gives_up(url, kind):
     """In its second task. A job of the third partition would have ended its process."""
-    if kind == "ranges":
+    if kind == "leases":
         fill_segments(url, range(1024))
     else:
         enqueue(url, works(*range(6), b"kill", 7))
@@ -308,7 +308,7 @@ async def test_a_rerun_gets_the_jobs_of_a_dead_driver_when_their_claims_have_las
     await again.begin(1000, 2)
     waited = clock.monotonic() - began
     claimed = first if alive else again
-    assert (600, in_segments) == (claimed.held.number, bool(claimed.held.ranges))
+    assert (600, in_segments) == (claimed.held.number, bool(claimed.held.leases))
     assert (again.held.number == 0 and waited < 12) if alive else 20 < waited < 35
     await first.close()
     await again.close()

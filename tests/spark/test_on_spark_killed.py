@@ -65,7 +65,7 @@ def test_a_named_write_killed_at_random_moments_and_run_again_adds_each_row_once
     assert Counter({b"%d" % number: 1 for number in range(100_000)}) == Counter(texts_of(url))
 
 
-@pytest.mark.parametrize(("deep", "size"), [(False, 100), (True, 500)], ids=["single jobs", "ranges"])
+@pytest.mark.parametrize(("deep", "size"), [(False, 100), (True, 500)], ids=["single jobs", "leases"])
 def test_a_query_killed_between_claim_sink_and_commit_delivers_each_job_in_one_batch(url, tmp_path, deep, size):
     chance = random.Random(11)
     ids = fill_segments(url, range(4000)) if deep else enqueue(url, works(*range(800)))

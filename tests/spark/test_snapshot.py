@@ -61,11 +61,11 @@ def jobs_of_all_kinds(url):
         async with connect(url, BrokerQueue, limits=Limits(batch_size=100, hot_bytes=1)) as queue:
             await queue.enqueue_many(Enqueue("resize", b"%d" % number, max_attempts=9) for number in range(1000))
             await queue.enqueue_many(Enqueue("mail", b"", headers={"n": f"{each}"}, priority=each) for each in range(9))
-            back = await queue.claim_range("resize", 20)
+            back = await queue.claim_lease("resize", 20)
             assert back is not None
-            await queue.end_range(back, worked_on=0)
+            await queue.end_lease(back, worked_on=0)
             await queue.dequeue("resize", batch_size=6)
-            assert await queue.claim_range("resize", 300, holder="me") is not None
+            assert await queue.claim_lease("resize", 300, holder="me") is not None
             [first, second, *_] = await queue.dequeue("mail", batch_size=4)
             await queue.nack(first, dead=True, error="not an image")
             await queue.nack(second, error=ValueError("no"), delay=600)
@@ -206,7 +206,7 @@ def test_a_snapshot_is_one_version_whatever_happens_between_its_tasks(url, steps
         call(url, lambda queue: queue.enqueue("late", b""))
         for job in call(url, lambda queue: queue.dequeue("hot", batch_size=10)):
             call(url, lambda queue, job=job: queue.ack(job))
-        call(url, lambda queue: queue.claim_range("work", 256))
+        call(url, lambda queue: queue.claim_lease("work", 256))
 
     with told(requests := Fault(" queue.json$", "lost", times=0)):
         rows = snapshot(steps, num_partitions=4, between=change)

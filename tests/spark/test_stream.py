@@ -12,7 +12,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
-from jqueue.domain.segments import RangeFailure
+from jqueue.domain.segments import JobFailure
 from jqueue.operations import Enqueue
 from jqueue.spark import end_batch
 from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, sent, version_of
@@ -288,9 +288,7 @@ def test_outcomes_of_rows_survive_a_kill_at_any_step_and_none_is_left_beside_the
         stream = make(f"{tmp_path}/{number}/queue.json")
 
         def fail_first(batch, rows, stream=stream):
-            assert not rows or (1, 0) == end_with(
-                stream.url, rows, failed={rows[0]["id"]: RangeFailure("x", dead=True)}
-            )
+            assert not rows or (1, 0) == end_with(stream.url, rows, failed={rows[0]["id"]: JobFailure("x", dead=True)})
 
         is_killed = not stream.run(kill_at=number, function=fail_first)
         assert stream.run(function=fail_first)
@@ -329,7 +327,7 @@ def test_an_id_of_no_job_is_refused_and_one_line_has_the_number_of_rows_that_a_b
         if batch == 1:
             with pytest.raises(InvalidJobError, match="the batch has no row with the id 'a typo'"):
                 end_with(url, rows, failed=dict.fromkeys([other, "a typo"]))
-            end_with(url, rows, failed=dict.fromkeys([rows[0]["id"], other], RangeFailure("x", dead=True)))
+            end_with(url, rows, failed=dict.fromkeys([rows[0]["id"], other], JobFailure("x", dead=True)))
 
     stream.run(function=function)
     assert ["outcomes of 1 row are ignored: batch 1 has no such jobs, or has lost them"] == caplog.messages
@@ -352,7 +350,7 @@ def test_rows_that_tasks_cannot_read_are_handed_back_and_all_others_are_done(url
     stream.run(on_step=on_step)
     assert stream.ids[-1] in stream.delivered
     assert len(stream.delivered) == len(set(stream.delivered))
-    [line] = [each for each in caplog.messages if "ranges of batch 1" in each]
+    [line] = [each for each in caplog.messages if "leases of batch 1" in each]
     assert segment.name in line
     segment.write_bytes(content)
     assert not any(job.failures for job in jobs_of(url))

@@ -4,8 +4,6 @@ import pytest
 
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.domain.errors import ClaimLostError, JobCancelledError
-from jqueue.domain.limits import Limits
-from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.sync import SyncQueue
 from tests.sync.programs import PATIENCE, SignallingQueue
 
@@ -46,25 +44,6 @@ def test_a_lost_or_cancelled_claim_shows_in_the_block_and_is_raised_at_its_end(q
         while not claims.lost:
             assert broker.beaten.acquire(timeout=PATIENCE)
     assert (job.id, claims.error) == (caught.value.job_id, caught.value)
-
-
-def test_a_cancelled_job_of_a_range_shows_in_the_block_and_is_no_loss():
-    broker = SignallingQueue(InMemoryStorage(), limits=Limits(hot_bytes=1))
-    with SyncQueue(broker) as queue:
-        jobs = queue.enqueue_many(Enqueue("work", b"%d" % number) for number in range(100))
-        claim = None
-        while claim is None:  # the jobs move to a segment in the background, after a commit
-            queue.pause("other")
-            queue.resume("other")
-            claim = queue.claim_range("work", 4)
-        with queue.keep_alive(claim, 0.01) as heartbeats:
-            assert frozenset() == heartbeats.cancelled
-            queue.cancel(jobs[2].id, running=True)
-            while not heartbeats.cancelled:
-                assert broker.beaten.acquire(timeout=PATIENCE)
-            assert not heartbeats.lost
-        queue.end_range(claim, failed=dict.fromkeys(heartbeats.cancelled))
-        assert 96 == queue.stats().depth
 
 
 def test_a_job_acked_in_the_block_is_not_lost(queue, broker):

@@ -279,13 +279,13 @@ async def test_rows_with_chosen_ids_begin_above_the_attempts_that_are_forgotten(
         floor = (await queue.read_state(hot=True)).attempt_floor
         added = await queue.enqueue_many([*numbered(range(50)), *(Enqueue("work") for _ in range(50))])
         assert [floor] * 50 + [0] * 50 == [job.attempt for job in added]
-        claim = await queue.claim_range("work", 10)
-        in_range = [job async for job in queue.read_range(claim)]
+        claim = await queue.claim_lease("work", 10)
+        in_range = [job async for job in queue.read_lease(claim)]
         claimed = [job for _ in range(5) for job in await queue.dequeue("work", batch_size=20)]
         attempts = {job.id: (job.attempt, job.tries) for job in [*in_range, *claimed]}
         assert [(floor + 1, 1)] * 50 == [attempts[f"id {number}"] for number in range(50)]
         assert {(1, 1)} == {each for job_id, each in attempts.items() if not job_id.startswith("id ")}
-        await queue.end_range(claim)
+        await queue.end_lease(claim)
         assert floor + 1 <= (await queue.read_state(hot=True)).attempt_floor
         events = [event async for event in queue.history() if event.jobs in (10, 50)]
         assert {floor, floor + 1, 0} == {event.attempt for event in events}

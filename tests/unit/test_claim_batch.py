@@ -1,4 +1,4 @@
-"""A batch of claims in one operation: ranges where many jobs wait in a segment, and jobs one by one elsewhere."""
+"""A batch of claims in one operation: leases where many jobs wait in a segment, and jobs one by one elsewhere."""
 
 import asyncio
 import random
@@ -11,9 +11,9 @@ from jqueue.domain.errors import JQueueError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.ends import Ack
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.operations.lookups import HeldBy, LastSequence, RangesHeldBy
-from jqueue.domain.operations.ranges import ClaimBatch, EndRange
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.operations.leases import ClaimBatch, EndLease
+from jqueue.domain.operations.lookups import HeldBy, LastSequence, LeasesHeldBy
+from jqueue.domain.segments import Lease
 from jqueue.testing.virtual_time import VirtualClock
 from tests.tiny_segments import in_segments, spilled
 from tests.virtual_world import in_virtual_time
@@ -27,8 +27,9 @@ async def deep_queue(**sizes):
         yield queue
 
 
-def batch(jobs=1000, entrypoints=None, *, singles=1000, ranges=100, least=8, **options):
-    return ClaimBatch(entrypoints, jobs, singles=singles, ranges=ranges, least=least, holder="me/1", **options)
+def batch(jobs=1000, entrypoints=None, *, singles=1000, leases=100, least=8, **options):
+    bounds = {"singles": singles, "leases": leases, "least": least}
+    return ClaimBatch(entrypoints=entrypoints, jobs=jobs, **bounds, holder="me/1", **options)
 
 
 async def filled(queue, *groups):
@@ -44,7 +45,7 @@ async def jobs_of(queue, claimed):
     """The claimed jobs, in order of the claims."""
     jobs = []
     for each in claimed:
-        jobs += [each] if isinstance(each, Job) else [job async for job in queue.read_range(each)]
+        jobs += [each] if isinstance(each, Job) else [job async for job in queue.read_lease(each)]
     return jobs
 
 
@@ -53,18 +54,18 @@ async def ids_of(queue, claimed):
 
 
 def ends_of(claimed):
-    return [Ack(each) if isinstance(each, Job) else EndRange(each) for each in claimed]
+    return [Ack(each) if isinstance(each, Job) else EndLease(each) for each in claimed]
 
 
 @in_virtual_time
-async def test_a_batch_has_ranges_and_the_jobs_that_cannot_be_in_one_and_its_holder_finds_them():
+async def test_a_batch_has_leases_and_the_jobs_that_cannot_be_in_one_and_its_holder_finds_them():
     async with deep_queue() as queue:
         ids = await filled(queue, (20, {}), (3, {"keep_result": 60}), (20, {}), (2, {"concurrency_key": "a"}), (9, {}))
         [claimed] = await queue.apply(batch())
         assert sorted(ids[:44] + ids[45:]) == sorted(await ids_of(queue, claimed)), "one job waits for its key"
-        assert 30 < sum(each.rows for each in claimed if isinstance(each, RangeClaim))
+        assert 30 < sum(each.rows for each in claimed if isinstance(each, Lease))
         assert {"me/1": len(ids) - 1} == (await queue.stats()).holders
-        jobs, ranges = await queue.apply(HeldBy("me/"), RangesHeldBy("me/"))
+        jobs, ranges = await queue.apply(HeldBy("me/"), LeasesHeldBy("me/"))
         assert {each.claim for each in claimed} == {each.claim for each in [*jobs, *ranges]}
         version = (await queue.read_state(hot=True)).version
         *_, last = await queue.apply_each(*ends_of(claimed), batch())
@@ -73,10 +74,10 @@ async def test_a_batch_has_ranges_and_the_jobs_that_cannot_be_in_one_and_its_hol
 
 @pytest.mark.parametrize(
     ("limits", "jobs"),
-    [({"jobs": 30}, 30), ({"ranges": 2, "singles": 4}, 76), ({"singles": 0}, 0), ({"ranges": 0, "singles": 30}, 30)],
+    [({"jobs": 30}, 30), ({"leases": 2, "singles": 4}, 76), ({"singles": 0}, 0), ({"leases": 0, "singles": 30}, 30)],
 )
 @in_virtual_time
-async def test_a_batch_ends_at_the_largest_number_of_jobs_or_of_ranges_and_single_jobs(limits, jobs):
+async def test_a_batch_ends_at_the_largest_number_of_jobs_or_of_leases_and_single_jobs(limits, jobs):
     async with deep_queue() as queue:
         await filled(queue, (200, {}))
         [claimed] = await queue.apply(batch(**limits))
@@ -114,7 +115,7 @@ async def test_batches_claim_each_job_once_and_none_before_a_more_urgent_one(see
             if chance.random() < 0.2:
                 for each in claimed:
                     await (
-                        queue.nack(each, charge=False) if isinstance(each, Job) else queue.end_range(each, worked_on=0)
+                        queue.nack(each, charge=False) if isinstance(each, Job) else queue.end_lease(each, worked_on=0)
                     )
                 continue
             taken = [left.pop(job_id) for job_id in await ids_of(queue, claimed)]
@@ -136,15 +137,15 @@ class Slow(InMemoryStorage):
 
 
 @in_virtual_time
-async def test_ranges_with_many_failed_jobs_ask_for_all_their_rows_at_once():
+async def test_leases_with_many_failed_jobs_ask_for_all_their_rows_at_once():
     clock = VirtualClock()
     async with in_segments(DirectQueue(Slow(clock=clock), clock=clock), rows_kept=0) as queue:
         await filled(queue, (256, {}))
         [claimed] = await queue.apply(batch())
-        failed = [[job.id async for job in queue.read_range(each)][::2] for each in claimed]
-        assert (4, 128) == (len(failed), sum(map(len, failed))), "several ranges, each of several chunks"
+        failed = [[job.id async for job in queue.read_lease(each)][::2] for each in claimed]
+        assert (4, 128) == (len(failed), sum(map(len, failed))), "several leases, each of several chunks"
         began = clock.monotonic()
-        ends = [EndRange(each, dict.fromkeys(ids)) for each, ids in zip(claimed, failed, strict=True)]
+        ends = [EndLease(each, dict.fromkeys(ids)) for each, ids in zip(claimed, failed, strict=True)]
         assert [None] * len(ends) == await queue.apply_each(*ends)
         assert clock.monotonic() - began < 2
 
@@ -162,3 +163,31 @@ async def test_jobs_that_are_claimed_one_by_one_are_read_in_few_tries():
         [claimed] = await queue.apply(batch())
         assert 64 == len(claimed)
         assert clock.monotonic() - began < 4
+
+
+@in_virtual_time
+async def test_the_leases_of_a_dead_holder_are_taken_again_as_they_were():
+    async with deep_queue() as queue:
+        ids = await filled(queue, (900, {}))
+        [claimed] = await queue.apply(batch(rows=100))
+        leased = [each for each in claimed if isinstance(each, Lease)]
+        assert len(leased) > 9
+        await queue.requeue_stale(0)
+        [again] = await queue.apply(batch(rows=8))
+        parts = [each for each in again if isinstance(each, Lease)]
+        assert {(each.segment, *each.entry.spans) for each in leased} == {
+            (each.segment, *each.entry.spans) for each in parts
+        }
+        assert {2} == {each.attempt for each in parts}
+        assert sorted(ids) == sorted(await ids_of(queue, again))
+
+
+@in_virtual_time
+async def test_a_full_manifest_leaves_only_whole_entries_to_be_leased(monkeypatch):
+    monkeypatch.setattr("jqueue.domain.operations.leases.SEGMENTS_KEPT", 1)
+    async with deep_queue(most_rows=1000) as queue:
+        ids = await filled(queue, (40, {}))
+        assert 1 == (await queue.stats()).segments
+        assert await queue.claim_lease("t", 8) is None
+        [[lease]] = await queue.apply(batch(rows=8))
+        assert ids == await ids_of(queue, [lease])

@@ -60,7 +60,7 @@ def names(first, last):
 READS = {
     "peek": lambda queue: queue.peek("a", batch_size=JOBS),
     "find": lambda queue: queue.find("09"),
-    "claim_range": lambda queue: queue.claim_range("a", JOBS),
+    "claim_lease": lambda queue: queue.claim_lease("a", JOBS),
 }
 
 
@@ -110,15 +110,15 @@ async def test_a_damaged_segment_is_named_once_all_others_go_on_and_it_is_served
     whole = await remove_segment(store, name)
     await restore_segment(store, name, whole.replace(b'"39', b'"38'))
     queue = direct_queue(storage := FaultyObjects(store), clock=VirtualClock())
-    claim = await queue.claim_range("a", JOBS)
+    claim = await queue.claim_lease("a", JOBS)
     with pytest.raises(SegmentDamagedError, match=name):
-        assert JOBS == len([job async for job in queue.read_range(claim)])
-    await queue.end_range(claim, worked_on=0)
+        assert JOBS == len([job async for job in queue.read_lease(claim)])
+    await queue.end_lease(claim, worked_on=0)
     assert [f"next {number}" for number in range(8)] == ids(await queue.dequeue("a", batch_size=9, claim_timeout=9999))
     assert now() < 0.1, "all others go on at full speed"
     storage.object_calls.clear()
     for _ in range(300):
-        assert (None, []) == (await queue.claim_range("a", 4), await queue.dequeue("a"))
+        assert (None, []) == (await queue.claim_lease("a", 4), await queue.dequeue("a"))
         await asyncio.sleep(1)
     reads = [each for each in storage.object_calls if each == ("read_object", f".segments/{name}")]
     assert 4 * 2 <= len(reads) <= 5 * 2, "its index and its rows, once a minute"
@@ -136,10 +136,10 @@ async def test_a_segment_is_served_at_once_when_its_jobs_that_cannot_be_read_wer
     whole = await remove_segment(store, name)
     await restore_segment(store, name, whole.replace(b'"39', b'"38'))
     queue, shell = direct_queue(store, clock=VirtualClock()), direct_queue(store, clock=VirtualClock())
-    claim = await queue.claim_range("a", JOBS)
+    claim = await queue.claim_lease("a", JOBS)
     with pytest.raises(SegmentDamagedError, match=name):
-        _ = [job async for job in queue.read_range(claim)]
-    await queue.end_range(claim, worked_on=0)
+        _ = [job async for job in queue.read_lease(claim)]
+    await queue.end_lease(claim, worked_on=0)
     await asyncio.sleep(1)
     assert [] == await queue.dequeue("a", wait=5)
     for rows, found in (((12, 16), []), ((36, JOBS), ["00"])):
@@ -166,14 +166,14 @@ async def test_rows_that_are_handed_back_while_their_segment_is_checked_are_read
     whole = await remove_segment(store, name)
     await restore_segment(store, name, whole.replace(b'"39', b'"38'))
     queue = direct_queue(storage, clock=VirtualClock())
-    claim = await queue.claim_range("a", JOBS)
+    claim = await queue.claim_lease("a", JOBS)
     with pytest.raises(SegmentDamagedError, match=name):
-        _ = [job async for job in queue.read_range(claim)]
+        _ = [job async for job in queue.read_lease(claim)]
     await asyncio.sleep(61)
     storage.seconds = 1.0
     await queue.pause("nothing")  # begins to read the segment in the background
     await asyncio.sleep(0.5)
-    await queue.end_range(claim, worked_on=0)
+    await queue.end_lease(claim, worked_on=0)
     await asyncio.sleep(5)
     assert [] == await queue.dequeue("a")
     assert 1 == len((await queue.stats()).warnings)
@@ -186,11 +186,11 @@ async def test_a_late_answer_of_a_slow_store_sets_no_large_segment_aside():
     await deep.enqueue_many([Enqueue("a", bytes(40_000)) for _ in range(80)])
     await spilled(deep)
     queue = direct_queue(storage, clock=VirtualClock())
-    claim = await queue.claim_range("a", 80)
+    claim = await queue.claim_lease("a", 80)
     storage.seconds = 3.0
     with pytest.raises(SegmentDamagedError):
-        _ = [job async for job in queue.read_range(claim, deadline=1)]
-    await queue.end_range(claim, worked_on=0)
+        _ = [job async for job in queue.read_lease(claim, deadline=1)]
+    await queue.end_lease(claim, worked_on=0)
     assert 1 == len(await queue.dequeue("a"))
     assert () == (await queue.stats()).warnings
 
@@ -217,7 +217,7 @@ async def test_a_listing_forgets_no_segment_that_is_set_aside():
 async def test_jobs_of_a_stale_range_without_attempts_left_stay_claimed_until_they_can_be_read():
     store = InMemoryStorage()
     name = await filled(store, max_attempts=1)
-    assert await direct_queue(store, clock=VirtualClock()).claim_range("a", JOBS) is not None
+    assert await direct_queue(store, clock=VirtualClock()).claim_lease("a", JOBS) is not None
     whole = await remove_segment(store, name)
     queue = direct_queue(store, clock=VirtualClock())
     assert (0, JOBS, 0) == (await queue.requeue_stale(0), (await queue.stats()).in_progress, (await queue.stats()).dead)

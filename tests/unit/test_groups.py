@@ -36,7 +36,7 @@ async def test_members_in_segments_are_counted_and_claimed_one_by_one():
         await spilled(queue)
         state = await queue.read_state(hot=True)
         assert {"many", None} == {segment.group for segment in state.segments.values()}
-        found = await queue.claim_range("work", 50)
+        found = await queue.claim_lease("work", 50)
         assert found is None or found.entry.group is None
         jobs = [job for job in await queue.dequeue("work", batch_size=100) if job.group == "many"]
         await queue.ack_many(jobs[:-1])

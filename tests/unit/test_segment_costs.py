@@ -209,9 +209,9 @@ async def test_of_a_long_range_only_the_last_ids_are_read_and_none_that_jqueue_m
         await queue.enqueue_many([Enqueue("own", job_id=f"job {place}") for place in range(number)])
         await queue.enqueue_many([Enqueue("made") for _ in range(number)])
         for entrypoint, reads in (("own", 1), ("made", 0)):
-            claim = await queue.claim_range(entrypoint, number)
+            claim = await queue.claim_lease(entrypoint, number)
             storage.calls()
-            await queue.end_range(claim)
+            await queue.end_lease(claim)
             assert reads == storage.calls()["read_object"]
         finished = [job_id for job_id in (await queue.read_state(hot=True)).finished if job_id.startswith("job ")]
         assert [f"job {place}" for place in range(number - len(finished), number)] == finished

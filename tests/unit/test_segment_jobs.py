@@ -113,7 +113,7 @@ async def test_jobs_of_the_object_and_of_segments_are_chosen_ordered_and_counted
         for job in await queue.dequeue(random.choice("abc"), batch_size=random.randrange(6)):
             if random.randrange(2):
                 await queue.nack(job, dead=True)
-        await queue.claim_range(random.choice("abc"), 3)
+        await queue.claim_lease(random.choice("abc"), 3)
         clock.advance(timedelta(seconds=random.randrange(100)))
     await queue.enqueue("a", priority=1)
     view, every = await queue.view(), (await queue.read_state()).jobs
@@ -169,11 +169,12 @@ async def test_rows_are_given_up_without_reading_them_and_others_go_on(storage):
 # Scheduled jobs that are due
 
 
-async def test_only_a_stale_range_of_the_rows_that_are_given_up_is_ended(storage):
+async def test_only_a_stale_lease_of_the_rows_that_are_given_up_is_ended(storage):
     queue = await filled(storage, 8, 8)
-    claims = [await queue.claim_range(entrypoint, 4, claim_timeout=60) for entrypoint in "ab"]
+    claims = [await queue.claim_lease(entrypoint, 4, claim_timeout=60) for entrypoint in "ab"]
     name = claims[0].segment
     assert [4] == await queue.apply(DropRows(name, [(0, 8)])), "its worker may have read them"
     storage.storage.clock.advance(61)
     assert [4] == await queue.apply(DropRows(name, [(0, 8)]))
-    assert [claims[1].id] == list((await queue.read_state(hot=True)).ranges)
+    entries = (await queue.read_state(hot=True)).segments
+    assert [claims[1].id] == [name for name, each in entries.items() if each.is_leased]

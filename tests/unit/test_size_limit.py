@@ -134,7 +134,7 @@ async def test_ids_of_ended_jobs_take_a_32nd_of_the_limit_and_the_oldest_leave()
         ids = [f"range {number} {each}" for each in range(400)]
         await queue.enqueue_many([Enqueue("t", job_id=job_id) for job_id in ids])
         await spilled(queue)
-        await queue.end_range(await queue.claim_range("t", 400))
+        await queue.end_lease(await queue.claim_lease("t", 400))
         finished = (await queue.read_state()).finished
         assert ids == [job_id for job_id in finished if job_id in ids]
         assert number == 2 or "acked" in finished

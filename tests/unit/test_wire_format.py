@@ -95,21 +95,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "schedules": {"s": {"name": "s", "cron": "0 3 * * *", "entrypoint": "e", "next_at": "2026-02-01T03:00:00Z"}},
     "workers": {"r": {"name": "w", "at": NOW.timestamp()}},
     "segments": {
-        "g": {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "taken": [[0, 5]]}
-    },
-    "ranges": {
-        "c": {
-            **{
-                "segment": "g",
-                "entrypoint": "e",
-                "first": 1,
-                "last": 2,
-                "claims": 1,
-                "failures": 1,
-                "head": [0, 1, 1.5],
-            },
-            **{"heartbeat_at": NOW.isoformat(), "claim_timeout": 1e9, "claimed_at": NOW.isoformat()},
-        }
+        "g": {"entrypoint": "e", "rows": 5, "bytes": 9, "index": 1, "crc": 1, "head": [0, 1, 1.5], "taken": [[0, 4]]}
     },
 }
 
@@ -164,15 +150,17 @@ def test_a_state_takes_any_mapping_as_a_table():
 async def test_names_and_times_of_rows_are_the_same_in_any_layout(time, separators):
     """A cron entry is called as its key says, and every time is in UTC."""
     schedule = ROWS["schedules"]["s"] | {"name": "another", "next_at": time, "fired": [[time, time]]}
-    claim = ROWS["ranges"]["c"] | {"heartbeat_at": time, "claimed_at": time}
-    tables = {"schedules": {"s": schedule}, "segments": ROWS["segments"], "ranges": {"c": claim}}
+    lease = {"claims": 1, "claim_timeout": 1e9, "heartbeat_at": time, "claimed_at": time}
+    tables = {"schedules": {"s": schedule}, "segments": {"g~c": ROWS["segments"]["g"] | lease}}
     head = json.dumps({"format": 2, "version": 17, "queue": "q", **tables, "jobs": 0}, separators=separators)
     state = await queue_of(head.encode().replace(b"0}", b"{\n}}\n"))[0].read_state(hot=True)
-    entry, held = state.schedules["s"], state.ranges["c"]
+    entry, held = state.schedules["s"], state.segments["g~c"]
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert ("s", at, at, at) == (entry.name, entry.next_at, held.heartbeat_at, held.claimed_at)
     assert ((at, at),) == entry.fired
-    assert {UTC} == {each.tzinfo for each in (entry.next_at, *entry.fired[0], held.heartbeat_at, held.claimed_at)}
+    assert {UTC} == {
+        each and each.tzinfo for each in (entry.next_at, *entry.fired[0], held.heartbeat_at, held.claimed_at)
+    }
 
 
 async def test_the_shape_of_1_0_0_is_read_in_its_order_and_its_double_jobs_become_one():

@@ -59,7 +59,7 @@ from jqueue.domain.models import QueueState, header_of, job_of, record_of, state
 from jqueue.domain.parents import PARENTS
 from jqueue.domain.printable import counted
 from jqueue.domain.rules import CRON_PAUSE, HISTORY, KEY_RATES, LIMITS, EntrypointRules, QueueSettings, Schedule
-from jqueue.domain.segments import SEGMENTS, Range, Segment
+from jqueue.domain.segments import SEGMENTS, Segment
 from jqueue.domain.slices import LINES_PER_SLICE, Slices, exhaust
 from jqueue.ports.log import Logger, logger_of
 
@@ -85,7 +85,6 @@ _ROWS: Mapping[str, type[Entry]] = {
     "groups": GroupRecord,
     "workers": WorkerRecord,
     "segments": Segment,
-    "ranges": Range,
 }
 """The tables whose rows keep fields that this version does not know."""
 
@@ -440,8 +439,6 @@ def _read_header(content: Mapping[str, Any]) -> Header:
         raise InvalidBlobError(
             "the queue's object has a header with a number or a text that JSON cannot hold, or that is nested too deep"
         ) from None
-    # an operator may have given up a segment with ranges
-    header.ranges = {name: each for name, each in header.ranges.items() if each.segment in header.segments}
     if fault := _fault(header):
         raise InvalidBlobError(fault)
     return header
@@ -473,10 +470,6 @@ def _fault(header: Header) -> str | None:
     if unknown := sorted(set(header.critical) - KNOWN_CRITICAL):
         names = shown(", ".join(unknown))
         return f"the queue uses features that this version of jqueue does not know ({names}): upgrade jqueue"
-    for name, each in header.ranges.items():
-        segment = header.segments.get(each.segment)
-        if segment is None or not each.first < each.last <= segment.rows:
-            return f"the queue's object has a range {shown(name)} with rows that its segment lacks"
     for name, schedule in header.schedules.items():
         if schedule.name != name:
             return f"the queue's object has a cron entry {shown(name)} with another name"

@@ -12,7 +12,7 @@ from jqueue.core.observers import Observers
 from jqueue.core.tasks import Turn, one_turn
 from jqueue.domain.errors import JQueueError, ObjectMissingError, StorageFatalError
 from jqueue.domain.job import JobRecord
-from jqueue.domain.segments import FOLDER, Range, Segment, SegmentIndex
+from jqueue.domain.segments import FOLDER, Segment, SegmentIndex, object_of
 from jqueue.ports.storage import SupportsObjects
 
 MISSING, CUT_OFF = "it is missing", "it is cut off"
@@ -37,7 +37,7 @@ DAMAGED = (StorageFatalError,)
 
 
 class SegmentReader:
-    """Reads the segments of one queue.
+    """Reads the segments of one queue, each by its own name or by that of an entry for it.
 
     Args:
         objects: holds them.
@@ -156,6 +156,7 @@ class SegmentReader:
     @contextmanager
     def _noting(self, name: str) -> Iterator[None]:
         """Note if a segment cannot be read, or that it can be."""
+        name = object_of(name)
         try:
             yield
         except StorageFatalError as error:
@@ -166,7 +167,7 @@ class SegmentReader:
 
     async def _read(self, name: str, start: int, stop: int) -> bytes:
         return await self._observers.call(
-            "fetch", self.call_timeout, self._objects.read_object, FOLDER + name, start, stop
+            "fetch", self.call_timeout, self._objects.read_object, FOLDER + object_of(name), start, stop
         )
 
 
@@ -181,22 +182,17 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return found
 
 
-def pieces_of(
-    segment: Segment, index: SegmentIndex, ranges: Sequence[Range], *, waiting: bool = True
-) -> list[list[int]]:
-    """Return the numbers of the chunks that have rows of ranges or waiting rows, in pieces that are read at once.
+def pieces_of(entries: Sequence[Segment], index: SegmentIndex) -> list[list[int]]:
+    """Return the numbers of the chunks that have rows of some entries for a segment, in pieces that are read at once.
 
     Args:
-        segment: the entry of the segment in the manifest.
-        index: its index.
-        ranges: the claims of its ranges.
-        waiting: False for the rows of the ranges alone.
+        entries: in the manifest.
+        index: of the segment.
     """
-    in_ranges = set(segment.chunks_of(each.span for each in ranges))
     pieces: list[list[int]] = []
     size = PIECE_BYTES
-    for number in range(segment.chunks):
-        if number not in in_ranges and (not waiting or segment.is_chunk_taken(number)):
+    for number in range(len(index.chunks)):
+        if all(each.is_chunk_taken(number) for each in entries):
             continue
         start, stop = index.bytes_of(number, number)
         if size + stop - start > PIECE_BYTES:

@@ -28,7 +28,7 @@ from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.enqueue import stored_bytes
 from jqueue.domain.operations.segments import Merge, MergedSegment, Spill
 from jqueue.domain.segment_rows import SegmentRows
-from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment, SegmentIndex, sorting, with_tries
+from jqueue.domain.segments import FOLDER, SEGMENTS_KEPT, RowKey, Segment, SegmentIndex, object_of, sorting
 from jqueue.domain.slices import JOBS_PER_SLICE, Slices
 from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
@@ -188,7 +188,7 @@ class SegmentWriter:
             hot = [job for job in draft.jobs.values() if job.id not in rows.of]
             self._spills.begin(partial(self._spill, hot, waiting, taken), self._spills.keep)
         if rows.segments and self._merges.is_free and (names := self._to_merge(rows)):
-            segments = {name: (rows.segments[name], rows.indexes.get(name)) for name in names}
+            segments = {name: (rows.segments[name], rows.indexes.get(object_of(name))) for name in names}
             self._merges.begin(partial(self._merge, segments), self._merges.keep)
         self.under_way = self._spills.under_way or self._merges.under_way
 
@@ -245,11 +245,11 @@ class SegmentWriter:
     def _due(self, rows: SegmentRows) -> list[str]:
         """Return the name of a scheduled segment whose rows may all be due. If they are, it becomes a ready one."""
         at = self._now().timestamp()
-        claimed = {each.segment for each in rows.ranges.values()} | self._unreadable.keys()
         self._due_at = {name: due_at for name, due_at in self._due_at.items() if name in rows.segments}
         for name, segment in rows.segments.items():
-            if segment.scheduled and name in rows.indexes and name not in claimed:
-                last = rows.indexes[name].chunks[-1].first.since  # later rows of the chunk may be due much later
+            its = object_of(name)
+            if segment.scheduled and its in rows.indexes and its not in self._unreadable:
+                last = rows.indexes[its].chunks[-1].first.since  # later rows of the chunk may be due much later
                 if max(last, self._due_at.get(name, last)) <= at and segment.waiting >= self.sizes.fewest_rows:
                     return [name]
         return []
@@ -261,8 +261,10 @@ class SegmentWriter:
                 numbers[name] = await self._add_rows(jobs, name, segment, index)
             except (StorageError, OSError, TimeoutError) as error:
                 self._merges.wait(SHORTEST_PAUSE)
-                self._unreadable[name] = self._clock.monotonic() + UNREADABLE_FOR
-                logger.warning("segment %s%s cannot be merged with others: %s", FOLDER, name, as_storage_error(error))
+                self._unreadable[object_of(name)] = self._clock.monotonic() + UNREADABLE_FOR
+                logger.warning(
+                    "segment %s%s cannot be merged with others: %s", FOLDER, object_of(name), as_storage_error(error)
+                )
                 return None
         name, (first, _) = next(iter(segments.items()))
         latest = max((since_of(job) for job in jobs), default=0.0) if first.scheduled else 0.0
@@ -281,7 +283,7 @@ class SegmentWriter:
             rows = array("q", [-1]) * segment.rows
             for number in numbers[name]:
                 rows[number] = next(following)
-            sources.append(MergedSegment(name, rows, segment.tried))
+            sources.append(MergedSegment(name, rows))
         return await self._store(encoded, lambda name, before: Merge(name, encoded.entry, sources, before))
 
     async def _add_rows(
@@ -295,7 +297,7 @@ class SegmentWriter:
                 for number, job in enumerate(rows, chunk * segment.chunk_rows):
                     if not segment.is_taken(number):
                         numbers.append(number)
-                        jobs.append(with_tries(job, segment.tries_of(number)))
+                        jobs.append(segment.job_of(job))
         return numbers
 
 
@@ -330,11 +332,10 @@ def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str
     """Return the names of segments to merge into one: small ones of one entrypoint and group, or one with holes."""
     groups: dict[tuple[str, str | None, bool, int], list[tuple[RowKey, str]]] = {}
     crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
-    in_ranges = {each.segment for each in rows.ranges.values()}
     bytes_of = {name: _waiting_bytes(segment) for name, segment in rows.segments.items()}
     most_bytes = max(sizes.most_bytes, sum(bytes_of.values()) // MOST_FULL)
     for name, segment in rows.segments.items():
-        if name in in_ranges or name in unreadable:
+        if segment.is_leased or object_of(name) in unreadable:
             continue
         if len(segment.taken) > sizes.holes:
             return [name]

@@ -24,7 +24,7 @@ from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.segment_rows import SegmentRows, Wanted
-from jqueue.domain.segments import FOLDER, Segment, SegmentIndex
+from jqueue.domain.segments import FOLDER, Segment, SegmentIndex, object_of
 from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsObjects
@@ -33,7 +33,7 @@ logger: Logger = logger_of("jqueue")
 Part = TypeVar("Part")
 
 ROWS_KEPT = 16_384
-"""Number of loaded rows, those in ranges included, above which all are dropped. If they are soon needed again, twice as
+"""Number of loaded rows, leased ones included, above which all are dropped. If they are soon needed again, twice as
 many are kept."""
 
 SOON = 16
@@ -171,9 +171,10 @@ class SegmentLoader:
                 del self._loads[name]
                 if not load.task.cancelled():
                     self._settle(name, load, rows)
-                self._forget_except(rows.segments)
+                self._forget_except(rows.objects)
+        there = rows.objects if self._aside else ()
         for name, aside in list(self._aside.items()):
-            if name not in rows.segments:
+            if name not in there:
                 self._take_back(name, rows)
             elif name not in self._loads and (now >= aside.due or _jobs_of(name, rows) < aside.jobs):
                 aside.jobs = _jobs_of(name, rows)
@@ -216,8 +217,9 @@ class SegmentLoader:
         """
         self.integrate(draft)
         rows, of_segment = draft.jobs.rows, dict[str, list[Wanted]]()
+        there = rows.objects
         for each in wanted:
-            if each.segment in rows.segments and not rows.is_loaded(each):
+            if each.segment in there and not rows.is_loaded(each):
                 of_segment.setdefault(each.segment, []).append(each)
         for name in sorted(of_segment):
             if name not in self._loads:
@@ -233,7 +235,7 @@ class SegmentLoader:
     def _begin(self, name: str, load: _Load, rows: SegmentRows) -> None:
         """Begin to read parts of a segment."""
         self._loads[name] = load
-        work = self._read(name, load, rows, rows.segments[name])
+        work = self._read(name, load, rows, rows.segments[rows.entries_of(name)[0]])
         load.task = asyncio.get_running_loop().create_task(work, name="jqueue-segments")
 
     async def _read(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
@@ -265,16 +267,14 @@ class SegmentLoader:
         load.error = await retried(math.inf, judged, self._entropy, what, streams=True)
 
     async def _check(self, name: str, load: _Load, rows: SegmentRows, segment: Segment) -> None:
-        """Read all rows of a segment that wait or are in progress, from the first on that could not be read.
+        """Read all rows of a segment that wait or are leased, from the first on that could not be read.
 
         If it is not set aside, and only suspected, the first rows tell if the store answers: calls wait meanwhile.
         """
         aside = load.check
         assert aside is not None
         load.index = index = load.index or await self._reader.index(name, segment)
-        held = [each for each in rows.ranges.values() if each.segment == name]
-        segment = rows.segments.get(name, segment)  # as `held` is: rows may have been handed back meanwhile
-        for numbers in pieces_of(segment, index, held):
+        for numbers in pieces_of([rows.segments[each] for each in rows.entries_of(name)], index):
             if numbers[-1] >= aside.checked:
                 await self._reader.chunks(name, segment, index, numbers)
                 aside.checked = numbers[-1] + 1
@@ -285,10 +285,11 @@ class SegmentLoader:
         load.index = index = rows.indexes.get(name) or load.index or await self._reader.index(name, segment)
         needed = {each.chunk for each in load.parts if each.chunk is not None}
         following: list[int] = []
-        if needed and name in rows.segments and not rows.are_in_ranges(name, needed):
+        if needed and (waiting := [each for each in rows.entries_of(name) if not rows.segments[each].is_leased]):
             number, last = self._runs.get(name, (0, -1))
             number = min(MOST_CHUNKS, 2 * number or 1) if min(needed) <= last + 1 else 1
-            following = [chunk for chunk in rows.next_chunks(name, number) if chunk >= min(needed)]
+            coming = {chunk for each in waiting for chunk in rows.next_chunks(each, number)}
+            following = [chunk for chunk in sorted(coming) if chunk >= min(needed)][:number]
             self._runs[name] = number, max([*needed, *following])
         several = sorted({*load.ahead, *needed, *following} - {chunk for chunk, _ in load.chunks})
         for first in range(0, len(several), MOST_CHUNKS):  # another try goes on where this one was cut off
@@ -325,7 +326,7 @@ class SegmentLoader:
         """
         if isinstance(error, DAMAGED):
             self.set_aside(name, error, rows)
-        elif name in rows.segments and name not in self._loads and name not in self._aside:
+        elif name in rows.objects and name not in self._loads and name not in self._aside:
             self._begin(name, _Load([], check=_Aside(jobs=_jobs_of(name, rows)), late=True), rows)
 
     def set_aside(self, name: str, error: JQueueError, rows: SegmentRows, *, check: _Aside | None = None) -> None:
@@ -337,7 +338,7 @@ class SegmentLoader:
             rows: the rows of a draft.
             check: the segment as it was set aside before, if all of it was to be read.
         """
-        if name not in rows.segments:
+        if name not in rows.objects:
             return
         lasts, before, pause = isinstance(error, DAMAGED), self._aside.get(name), self.damage_kept
         if not lasts:
@@ -370,9 +371,9 @@ class SegmentLoader:
         for entrypoint, number in claimed.items():
             ahead = min(self.rows_kept, max(self.rows_ahead, self.commits_ahead * number))
             left = rows.loaded_of(entrypoint)
-            if left < ahead and (head := rows.next_wanted(entrypoint)) is not None and head.segment not in self._loads:
-                name = head.segment
-                chunks = rows.next_chunks(name, 1 + (ahead - left) // rows.segments[name].chunk_rows)
+            entry = rows.next_unloaded(entrypoint) if left < ahead else None
+            if entry is not None and (name := object_of(entry)) not in self._loads:
+                chunks = rows.next_chunks(entry, 1 + (ahead - left) // rows.segments[entry].chunk_rows)
                 self._begin(name, _Load([], confirmed=False, ahead=chunks), rows)
                 return
 
@@ -382,9 +383,8 @@ class SegmentLoader:
 
 
 def _jobs_of(name: str, rows: SegmentRows) -> int:
-    """Return the number of the jobs of a segment that wait or are in progress."""
-    held = sum(each.rows for each in rows.ranges.values() if each.segment == name)
-    return rows.segments[name].waiting + held
+    """Return the number of the jobs of a segment that wait or are leased."""
+    return sum(rows.segments[each].left for each in rows.entries_of(name))
 
 
 PARTS_KEPT = 64
@@ -471,8 +471,8 @@ class Segments:
             InvalidBlobError: a segment is damaged, and may name any object.
             StorageError: the store failed, or a segment is missing.
         """
-        named = {FOLDER + name for name in (*header.segments, *header.retired)}
-        for name, segment in header.segments.items():
+        named = {FOLDER + object_of(name) for name in (*header.segments, *header.retired)}
+        for name, segment in {object_of(name): each for name, each in header.segments.items()}.items():
             if segment.objects:
                 read, failed = partial(self.reader.index, name, segment), f"segment {FOLDER}{name} could not be read"
                 named.update((await retried(self.reader.call_timeout, read, self.parts.entropy, failed)).objects)

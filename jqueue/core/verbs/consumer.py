@@ -24,9 +24,9 @@ from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import JobReference
 from jqueue.domain.operations.dequeue import Dequeue, DequeueOptions
 from jqueue.domain.operations.ends import Ack, Heartbeat, Nack
-from jqueue.domain.operations.ranges import ClaimRange, EndRange
-from jqueue.domain.segments import FOLDER, RangeClaim, RangeFailure, in_progress
-from jqueue.ports.queue import Consumer, SupportsRanges
+from jqueue.domain.operations.leases import ClaimLease, EndLease
+from jqueue.domain.segments import FOLDER, JobFailure, Lease
+from jqueue.ports.queue import Consumer, SupportsLeases
 
 
 class ConsumerVerbs(QueueBase, Consumer):
@@ -109,10 +109,10 @@ CHUNKS_AT_ONCE = 16
 """Number of chunks that are read at once."""
 
 
-class RangeVerbs(BlobBase, SupportsRanges):
-    """The verbs of `SupportsRanges`, for queues on one blob."""
+class LeaseVerbs(BlobBase, SupportsLeases):
+    """The verbs of `SupportsLeases`, for queues on one blob."""
 
-    async def claim_range(
+    async def claim_lease(
         self,
         entrypoint: str,
         rows: int,
@@ -122,61 +122,60 @@ class RangeVerbs(BlobBase, SupportsRanges):
         claim_timeout: Duration | None = None,
         holder: str | None = None,
         deadline: Duration | None = None,
-    ) -> RangeClaim | None:
-        self.capabilities.require("ranges")
-        operation = self._prepared(
-            ClaimRange(entrypoint, rows, least=least, inline=inline, claim_timeout=claim_timeout, holder=holder)
-        )
+    ) -> Lease | None:
+        self.capabilities.require("leases")
+        terms: dict[str, Any] = {"claim_timeout": claim_timeout, "holder": holder}
+        operation = self._prepared(ClaimLease(entrypoint, rows=rows, least=least, inline=inline, **terms))
         [found] = await self._submit((operation,), deadline, convert=nothing)  # resolve() hands out no claims
         return found[0] if found else None
 
-    async def end_range(
+    async def end_lease(
         self,
-        claim: RangeClaim,
+        lease: Lease,
         *,
-        failed: Mapping[str, RangeFailure | BaseException | str | None] | None = None,
+        failed: Mapping[str, JobFailure | BaseException | str | None] | None = None,
         worked_on: int | None = None,
         deadline: Duration | None = None,
     ) -> None:
-        self.capabilities.require("ranges")
-        operation = self._prepared(EndRange(claim, {} if failed is None else failed, worked_on=worked_on))
+        self.capabilities.require("leases")
+        operation = self._prepared(EndLease(lease, {} if failed is None else failed, worked_on=worked_on))
         await self._submit((operation,), deadline, convert=nothing)
 
-    async def read_range(self, claim: RangeClaim, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
-        seconds, held = self._seconds(deadline), _checked(claim).held
-        async with aclosing(self.read_packed_range(claim, deadline=deadline)) as packed:
+    async def read_lease(self, lease: Lease, *, deadline: Duration | None = None) -> AsyncGenerator[Job, None]:
+        seconds = self._seconds(deadline)
+        async with aclosing(self.read_packed_lease(lease, deadline=deadline)) as packed:
             async for rows in packed:
                 for row in rows:
-                    job = in_progress(row, held)
+                    job = lease.entry.job_of(row)
                     yield job_of(job if job.payload_object is None else await self._with_payload(job, seconds))
 
-    async def read_packed_range(
-        self, claim: RangeClaim, *, deadline: Duration | None = None
+    async def read_packed_lease(
+        self, lease: Lease, *, deadline: Duration | None = None
     ) -> AsyncGenerator[Sequence[JobRecord], None]:
-        """Yield the rows of a range, chunk by chunk: the job of each, as before the claim.
+        """Yield the rows of a lease, chunk by chunk: the job of each, as before the claim.
 
-        It is much faster than `read_range`, and loads no payloads from objects of their own.
+        It is much faster than `read_lease`, and loads no payloads from objects of their own.
 
         Raises:
             SegmentDamagedError: some cannot be read. The next claims go around the whole segment.
         """
-        name, entry, seconds = claim.segment, _checked(claim).entry, self._seconds(deadline)
-        self.capabilities.require("ranges")
+        if not isinstance(lease, Lease):
+            raise InvalidJobError(f"pass what claim_lease returned, got {type(lease).__name__}")
+        name, entry, seconds = lease.segment, lease.entry, self._seconds(deadline)
+        self.capabilities.require("leases")
         assert self._engine.segments is not None
         reader, entropy, what = (
             self._engine.segments.reader,
             self.options.entropy,
             f"segment {FOLDER}{name} could not be read",
         )
-        first, last = entry.chunk_of(claim.held.first), entry.chunk_of(claim.held.last - 1) + 1
+        chunks = [chunk for chunk in range(entry.chunks) if not entry.is_chunk_taken(chunk)]
         try:
             index = await retried(seconds, partial(reader.index, name, entry), entropy, what)
-            for start in range(first, last, CHUNKS_AT_ONCE):
-                numbers = range(start, min(start + CHUNKS_AT_ONCE, last))
-                read = partial(reader.chunks, name, entry, index, numbers)
+            for start in range(0, len(chunks), CHUNKS_AT_ONCE):
+                read = partial(reader.chunks, name, entry, index, chunks[start : start + CHUNKS_AT_ONCE])
                 for number, rows in await retried(seconds, read, entropy, what):
-                    begin, end = (max(0, row - number * entry.chunk_rows) for row in claim.held.span)
-                    yield rows[begin:end]
+                    yield entry.those_left(rows, number)
         except (*DAMAGED, DeadlineExceededError) as error:
             self.suspect_segment(name, error)
             raise SegmentDamagedError(FOLDER + name, reason_of(error), lasts=isinstance(error, DAMAGED)) from error
@@ -193,9 +192,3 @@ class RangeVerbs(BlobBase, SupportsRanges):
             return job
         assert self._objects is not None
         return job.evolve(payload=await self._objects.read(stored, seconds))
-
-
-def _checked(claim: RangeClaim) -> RangeClaim:
-    if not isinstance(claim, RangeClaim):
-        raise InvalidJobError(f"pass what claim_range returned, got {type(claim).__name__}")
-    return claim

@@ -39,6 +39,7 @@ from jqueue.domain.segments import (
     SegmentIndex,
     Span,
     bulk_id,
+    object_of,
     size_of,
     without,
 )
@@ -348,7 +349,7 @@ class EnqueueSegments(Operation, frozen=True):
         jobs, header, rows = draft.jobs, draft.header, draft.jobs.rows
         if not any(each.index is not None for each in self.segments):
             return
-        names = [name for name, segment in rows.segments.items() if self.may_share(segment)]
+        names = sorted({object_of(name) for name, segment in rows.segments.items() if self.may_share(segment)})
         missing = [Wanted(name, None) for name in names if name not in rows.indexes]
         if wanted := [each for each in missing if not rows.is_loaded(each)]:
             raise RowsMissingError(wanted)

@@ -32,7 +32,7 @@ from jqueue.domain.header import ClientRecord
 from jqueue.domain.job import Claim, JobRecord
 from jqueue.domain.limits import Limits
 from jqueue.domain.models import NotLoaded, record_of
-from jqueue.domain.operations import ends, enqueue, groups, lookups, operator, ranges, rules, segments
+from jqueue.domain.operations import ends, enqueue, groups, leases, lookups, operator, rules, segments
 from jqueue.domain.operations.base import (
     GivenJob,
     JobReference,
@@ -325,7 +325,7 @@ class ClientBatch(Operation, frozen=True):
 
 TRAVELLING = (
     *(Dequeue, *ends.TRAVELLING, *enqueue.TRAVELLING, *lookups.TRAVELLING, *operator.TRAVELLING),
-    *(*groups.TRAVELLING, *ranges.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING),
+    *(*groups.TRAVELLING, *leases.TRAVELLING, *rules.TRAVELLING, *segments.TRAVELLING),
     *(Guarded, AllOrNothing, ClientBatch),
 )
 """The operations that have an encoded form.

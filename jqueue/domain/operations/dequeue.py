@@ -82,7 +82,7 @@ class Claims(Operation, frozen=True, kw_only=True):
         }
 
     def claims(self, result: list[Any]) -> Sequence[Claim]:
-        """Return the claims of the jobs and of the ranges."""
+        """Return the claims of the jobs and of the leases."""
         return [each.claim for each in result]
 
     def tidy(self, draft: Draft, now: datetime) -> None:

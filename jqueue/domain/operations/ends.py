@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, ClassVar, Self
 
 import msgspec
@@ -65,58 +66,39 @@ from jqueue.domain.limits import (
 )
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import GivenClaim, GivenError, JobReference, Operation, Preparation
-from jqueue.domain.segments import Range, Span, size_of
+from jqueue.domain.segments import NO_LEASE, Segment, Span, object_of, size_of
 from jqueue.domain.transitions import ACK, BulkMove, Verb
 from jqueue.domain.turns import next_sequence
 
 
-def bulk_move(verb: Verb, held: Range, after: JobStatus, spans: Sequence[Span], now: datetime) -> BulkMove:
-    """Return the transition of rows of a range whose claim ends."""
+def bulk_move(verb: Verb, name: str, held: Segment, after: JobStatus, spans: Sequence[Span], now: datetime) -> BulkMove:
+    """Return the transition of rows whose lease ends, given the name of its entry."""
     jobs = size_of(spans)
-    return BulkMove(
-        verb,
-        held.entrypoint,
-        JobStatus.IN_PROGRESS,
-        after,
-        jobs,
-        held.claims,
-        held.holder,
-        (((now - held.claimed_at).total_seconds(), jobs),) if jobs else (),
-        rows=((held.segment, spans),),
-    )
+    assert held.claimed_at is not None
+    seconds = (((now - held.claimed_at).total_seconds(), jobs),) if jobs else ()
+    before, rows = JobStatus.IN_PROGRESS, ((name, spans),)
+    return BulkMove(verb, held.entrypoint, before, after, jobs, held.claims, held.holder, seconds, rows=rows)
 
 
-def give_range_back(
-    draft: Draft, range_id: str, now: datetime, *, first: int = 0, charge: bool, unreadable: bool = False
-) -> None:
-    """End the claim on a range whose jobs were not done: they are queued again, in their places. Cancelled ones leave.
+def give_back(draft: Draft, name: str, now: datetime, *, first: int = 0, charge: bool) -> None:
+    """End a lease whose jobs were not done: they are queued again, in their places.
 
     Args:
         draft: the queue.
-        range_id: id of the range.
+        name: of its entry.
         now: the time.
         first: the first row to queue again; all others are left to the caller.
         charge: True if the claim counts as a failure of each job.
-        unreadable: True if the caller removes the rows then, so that no row is needed to find the cancelled jobs.
-
-    Raises:
-        RowsMissingError: the places of the cancelled jobs are not loaded.
-        SegmentDamagedError: they cannot be read.
     """
-    held = draft.header.ranges[range_id]
-    first = max(first, held.first)
-    cancelled = [] if unreadable else draft.jobs.rows.cancelled_in(range_id, first)
-    draft.set_range(range_id, None)
-    verb, failures = (Verb.REVOKE, held.failures) if charge else (Verb.HAND_BACK, held.failures - 1)
-    move = bulk_move(verb, held, JobStatus.QUEUED, [(first, held.last)], now)
-    draft.move_rows(move._replace(cancelled=size_of(cancelled)))
-    back = draft.header.segments[held.segment].giving_back(first, held.last, held.claims, failures)
-    head = min(back.head, held.head)
-    back = back.evolve(head=head, oldest=min(back.oldest, held.oldest))
-    draft.name_segment(held.segment, back)
-    draft.give_back(range_id, held.segment, range(first, held.last))
-    if cancelled:
-        draft.drop_waiting((held.segment,), Verb.CANCEL, cancelled)
+    held = draft.header.segments[name]
+    back = held.evolve(failures=held.failures if charge else held.failures - 1, **NO_LEASE)
+    if first:
+        back = draft.jobs.rows.advanced(name, back, [(0, first)])
+    draft.move_rows(bulk_move(Verb.REVOKE if charge else Verb.HAND_BACK, name, held, JobStatus.QUEUED, back.spans, now))
+    if back.left:
+        draft.give_back(name, back)
+    else:
+        draft.drop_segment(name)
 
 
 ERRORS_KEPT = 5
@@ -404,8 +386,7 @@ class Nack(_OnClaim, frozen=True):
 class Heartbeat(Operation, frozen=True):
     """Keep claims alive, many in one operation.
 
-    Its result is a list of errors: one for each lost claim, and for each cancelled job of the claims. A range may have
-    many of them.
+    Its result is a list of errors: one for each lost claim, and for each cancelled job.
 
     Attributes:
         jobs: the claimed jobs.
@@ -441,10 +422,9 @@ class Heartbeat(Operation, frozen=True):
         lost: list[JobNotFoundError] = []
         for place, claim in enumerate(self.jobs):
             assert isinstance(claim, Claim)
-            if (held := draft.header.ranges.get(claim.job_id)) is not None and held.claims == claim.attempt:
-                lost += [JobCancelledError(each, claim.attempt, range_id=claim.job_id) for each in held.cancelled]
+            if (held := draft.lease_of(claim)) is not None:
                 later = now if held.heartbeat_at != now else now + SAME_MOMENT
-                draft.set_range(claim.job_id, held.evolve(heartbeat_at=later))
+                draft.name_segment(claim.job_id, held.evolve(heartbeat_at=later))
                 continue
             try:
                 job = draft.held(claim)
@@ -584,11 +564,9 @@ class HandBack(Operation, frozen=True):
         """Queue the jobs again, uncharged and in their places. Return their number."""
         returned = 0
         for claim in self.claims_made:
-            held = draft.header.ranges.get(claim.job_id)
-            if held is not None and held.claims == claim.attempt:
-                with suppress(SegmentDamagedError):  # cancelled jobs of it cannot be found: the claim becomes stale
-                    give_range_back(draft, claim.job_id, now, charge=False)
-                    returned += 1
+            if draft.lease_of(claim) is not None:
+                give_back(draft, claim.job_id, now, charge=False)
+                returned += 1
                 continue
             job = draft.jobs.get(claim.job_id)
             if job is not None and job.status is IN_PROGRESS and job.attempt == claim.attempt:
@@ -618,26 +596,27 @@ def hand_back_calls(draft: Draft, calls: Collection[str], now: datetime) -> None
 ORDERED_ERROR = "stale: the claim was taken back by an operator's order"
 
 
-def revoke_range(draft: Draft, range_id: str, now: datetime, error: str = STALE_ERROR) -> int:
-    """Revoke the claim on a range, with an error for jobs that are out of attempts. Return the number of its jobs.
+def revoke_lease(draft: Draft, name: str, now: datetime, error: str = STALE_ERROR) -> int:
+    """Revoke a lease, given the name of its entry, with an error for jobs that are out of attempts.
+
+    Return the number of its jobs.
 
     Raises:
         RowsMissingError: jobs of it must be looked at one by one, and not all that this needs is loaded.
         SegmentDamagedError: this cannot be read.
     """
-    held = draft.header.ranges[range_id]
-    spare = draft.header.segments[held.segment].spare
-    if spare is None or held.failures < spare:
-        give_range_back(draft, range_id, now, charge=True)
+    held = draft.header.segments[name]
+    if held.spare is None or held.failures < held.spare:
+        give_back(draft, name, now, charge=True)
     else:
-        jobs = draft.jobs.rows.jobs_of(range_id, range(*held.span))
-        if (damage := draft.jobs.rows.damage_of(held.segment)) is not None:
+        jobs = draft.jobs.rows.jobs_of(name, chain.from_iterable(range(*span) for span in held.spans))
+        if (damage := draft.jobs.rows.damage_of(object_of(name))) is not None:
             raise damage
-        draft.set_range(range_id, None)
+        draft.drop_segment(name)
         for job in jobs:
             draft.admit(job)
         revoke(draft, jobs, now, error)
-    return held.rows
+    return held.left
 
 
 def revoke(
@@ -699,7 +678,7 @@ class RequeueStale(Operation, frozen=True):
     asked_by: str | None = None
     worker: str | None = None
 
-    def holds(self, claim: JobRecord | Job | Range, now: datetime) -> bool:
+    def holds(self, claim: JobRecord | Job | Segment, now: datetime) -> bool:
         """Return True if a claim is to be revoked."""
         age = math.inf if claim.heartbeat_at is None else (now - claim.heartbeat_at).total_seconds()
         holder = claim.holder or ""
@@ -713,11 +692,11 @@ class RequeueStale(Operation, frozen=True):
     def change(self, draft: Draft, now: datetime) -> int:
         """Queue the jobs again, or make them dead. It ignores the timeouts of the claims: fencing keeps that safe."""
         jobs = [draft.jobs[job_id] for job_id in draft.jobs.claimed]
-        old = [name for name, each in draft.header.ranges.items() if self.holds(each, now)]
+        old = [name for name, each in draft.jobs.rows.leases().items() if self.holds(each, now)]
         revoked = revoke(draft, [job for job in jobs if self.holds(job, now)], now, ORDERED_ERROR)
         for name in old:
-            with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
-                revoked += revoke_range(draft, name, now, ORDERED_ERROR)
+            with suppress(SegmentDamagedError):  # the rows stay leased until their segment is restored
+                revoked += revoke_lease(draft, name, now, ORDERED_ERROR)
         return revoked
 
 
@@ -733,13 +712,13 @@ class Sweep(Operation, frozen=True):
         """Queue the jobs again, or make them dead."""
         orphans = self._held(draft, self.orphans)
         died = revoke(draft, orphans, now, DIED_ERROR, spared_of(orphans))
-        in_ranges = 0
+        leased = 0
         for claim, heartbeat_at in self.suspects:
-            held = draft.header.ranges.get(claim.job_id)
-            if held is not None and (held.claims, held.heartbeat_at) == (claim.attempt, heartbeat_at):
-                with suppress(SegmentDamagedError):  # the range stays claimed until its segment is restored
-                    in_ranges += revoke_range(draft, claim.job_id, now)
-        return revoke(draft, self._held(draft, self.suspects), now) + in_ranges + died
+            held = draft.lease_of(claim)
+            if held is not None and held.heartbeat_at == heartbeat_at:
+                with suppress(SegmentDamagedError):  # the rows stay leased until their segment is restored
+                    leased += revoke_lease(draft, claim.job_id, now)
+        return revoke(draft, self._held(draft, self.suspects), now) + leased + died
 
     def _held(self, draft: Draft, claims: Iterable[tuple[Claim, datetime | None]]) -> list[JobRecord]:
         """Return the jobs whose claims are still as they were seen."""

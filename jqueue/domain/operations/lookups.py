@@ -28,7 +28,7 @@ from jqueue.domain.operations.base import OnJob, Operation, Preparation
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.groups import AwaitGroup, LookAtGroup
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
-from jqueue.domain.segments import Range, RangeClaim, hash_of
+from jqueue.domain.segments import Lease, Segment, hash_of, object_of
 
 
 class Peek(Operation, frozen=True):
@@ -131,14 +131,14 @@ class LookAtHeld(Operation, frozen=True):
     def change(self, draft: Draft, now: datetime) -> HeldJobs:
         """Return the numbers, and change nothing."""
         names = None if self.entrypoints is None else frozenset(self.entrypoints)
-        claims: list[tuple[JobRecord | Range, int]] = [(draft.jobs[job_id], 1) for job_id in draft.jobs.claimed]
-        claims += [(each, each.rows) for each in draft.header.ranges.values()]
+        claims: list[tuple[JobRecord | Segment, int]] = [(draft.jobs[job_id], 1) for job_id in draft.jobs.claimed]
+        claims += [(each, each.left) for each in draft.jobs.rows.leases().values()]
         wanted = [(claim, jobs) for claim, jobs in claims if names is None or claim.entrypoint in names]
         silent = sum(jobs for claim, jobs in wanted if _is_silent(claim, now))
         return HeldJobs(sum(jobs for _, jobs in wanted), silent)
 
 
-def _is_silent(claim: JobRecord | Range, now: datetime) -> bool:
+def _is_silent(claim: JobRecord | Segment, now: datetime) -> bool:
     lasts = DEFAULT_CLAIM_TIMEOUT.total_seconds() if claim.claim_timeout is None else claim.claim_timeout
     return claim.heartbeat_at is not None and (now - claim.heartbeat_at).total_seconds() > lasts + CLOCK_ALLOWANCE
 
@@ -253,39 +253,37 @@ class HeldBy(Operation, frozen=True):
         return sorted(held, key=lambda job: (job.priority, job.sequence))
 
 
-class RangesHeldBy(Operation, frozen=True):
-    """Look up the claims of ranges whose holder's name begins with a prefix. Its result is their list.
+class LeasesHeldBy(Operation, frozen=True):
+    """Look up the leases whose holder's name begins with a prefix. Its result is their list.
 
     Attributes:
         prefix: the prefix of the name.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("holders", "ranges")
+    always_needs: ClassVar[tuple[str, ...]] = ("leases",)
 
     prefix: str
 
-    def change(self, draft: Draft, now: datetime) -> list[RangeClaim]:
-        """Return the claims, by segment and row, and change nothing."""
-        header = draft.header
+    def change(self, draft: Draft, now: datetime) -> list[Lease]:
+        """Return the leases, by segment and row, and change nothing."""
+        leases = draft.jobs.rows.leases().items()
         held = [
-            RangeClaim(range_id, each.segment, header.segments[each.segment], each)
-            for range_id, each in header.ranges.items()
-            if each.holder is not None and each.holder.startswith(self.prefix)
+            Lease(*each) for each in leases if (holder := each[1].holder) is not None and holder.startswith(self.prefix)
         ]
-        return sorted(held, key=lambda claim: (claim.segment, claim.held.first))
+        return sorted(held, key=lambda lease: (lease.segment, lease.entry.next))
 
 
-class JobsInRanges(Operation, frozen=True):
-    """Look up jobs by their ids. Its result has an entry for each job in progress in a range: ids of range and job.
+class JobsInLeases(Operation, frozen=True):
+    """Look up jobs by their ids. Its result has an entry for each job in progress in a lease: ids of lease and job.
 
     The indexes of segments tell, by the hashes of ids, so that no row is read. If the index of a segment cannot be
-    read, there is an entry for each range of the segment.
+    read, there is an entry for each lease of the segment.
 
     Attributes:
         ids: the ids.
     """
 
-    always_needs: ClassVar[tuple[str, ...]] = ("ranges",)
+    always_needs: ClassVar[tuple[str, ...]] = ("leases",)
 
     ids: tuple[str, ...]
 
@@ -293,22 +291,22 @@ class JobsInRanges(Operation, frozen=True):
         """Return the ids, and change nothing.
 
         Raises:
-            RowsMissingError: indexes are not loaded. It names those of all segments with ranges.
+            RowsMissingError: indexes are not loaded. It names those of all segments with leases.
         """
-        rows, held = draft.jobs.rows, dict[str, list[tuple[str, Range]]]()
-        for range_id, each in draft.header.ranges.items():
-            held.setdefault(each.segment, []).append((range_id, each))
+        rows, held = draft.jobs.rows, dict[str, list[tuple[str, Segment]]]()
+        for lease, each in draft.jobs.rows.leases().items():
+            held.setdefault(object_of(lease), []).append((lease, each))
         unread = held.keys() - rows.indexes.keys()
         if missing := [Wanted(name, None) for name in unread if rows.damage_of(name) is None]:
             raise RowsMissingError(missing)
         found = list[tuple[str, str]]()
         for job_id in self.ids:
             hashed = hash_of(job_id)
-            for name, ranges in held.items():
+            for name, leases in held.items():
                 places = None if name in unread else rows.indexes[name].rows_of(job_id, hashed)
-                for range_id, each in ranges:
-                    if places is None or any(map(each.has, places)):
-                        found.append((range_id, job_id))
+                for lease, each in leases:
+                    if places is None or not all(map(each.is_taken, places)):
+                        found.append((lease, job_id))
         return found
 
 
@@ -341,5 +339,5 @@ class LastTransaction(Operation, frozen=True):
 
 TRAVELLING = (
     *(Peek, CountQueued, LookAtBacklog, LookAtHeld, Find, AwaitResult, AwaitChange, HeldBy),
-    *(RangesHeldBy, JobsInRanges, LastSequence, LastTransaction, LookAtGroup, AwaitGroup),
+    *(LeasesHeldBy, JobsInLeases, LastSequence, LastTransaction, LookAtGroup, AwaitGroup),
 )

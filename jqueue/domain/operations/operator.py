@@ -31,7 +31,8 @@ class Cancel(OnJob, frozen=True):
     Attributes:
         job_id: the id of the job.
         running: True if a job in progress is to be stopped too. Its holder is told at its next heartbeat, and the job
-            leaves when that claim ends. An ack still finishes it. The result is then the job in progress.
+            leaves when that claim ends. An ack still finishes it. A job in a lease leaves at once, and its holder is
+            not told. The result is then the job in progress.
         asked_by: person or program that asks, for the history; cut at 100 bytes.
     """
 
@@ -53,8 +54,12 @@ class Cancel(OnJob, frozen=True):
         job = draft.get(self.job_id)
         if job.status is JobStatus.IN_PROGRESS and self.running:
             told = job.evolve(cancel_requested=True)
-            if job.id not in draft.jobs and not job.cancel_requested:
-                draft.cancel_in_range(job)
+            if (place := draft.jobs.rows.place_in_lease(job.id)) is not None:
+                lease, row = place
+                segment = draft.header.segments[lease]
+                draft.name_segment(lease, segment.evolve(taken=segment.taking([(row, row + 1)])))
+                draft.admit(job)
+                draft.move(job, Verb.CANCEL, None, None)
             elif not job.cancel_requested:
                 draft.move(job, Verb.CANCEL, told, JobStatus.IN_PROGRESS)
             return told

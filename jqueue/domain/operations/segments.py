@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from jqueue.domain.draft import Draft
-from jqueue.domain.errors import SegmentDamagedError
 from jqueue.domain.fields import Moment
 from jqueue.domain.job import JobRecord
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.ends import give_range_back
-from jqueue.domain.segments import Range, Segment, SegmentId, Span, Tried, common
+from jqueue.domain.operations.ends import give_back
+from jqueue.domain.segments import Segment, SegmentId, Span, common
 from jqueue.domain.transitions import Verb
 
 
@@ -63,17 +62,15 @@ class Spill(Operation, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class MergedSegment:
-    """A segment that was merged into another.
+    """Rows of a segment that were merged into another.
 
     Attributes:
-        name: its name.
+        name: of their entry.
         rows: for each of its rows, the number of that row in the other segment; -1 if it was taken before.
     """
 
     name: str
     rows: Sequence[int] = field(repr=False)
-    tried: tuple[Tried, ...] = ()
-    """The segment's `tried` at the time of the merge, which the new lines have in them."""
 
 
 class Merge(Operation, frozen=True):
@@ -103,10 +100,7 @@ class Merge(Operation, frozen=True):
                 there.append(source.name)
             spans = [(0, len(source.rows))] if current is None else current.taken
             taken += [row for first, last in spans for row in source.rows[first:last] if row >= 0]
-        in_ranges = {each.segment for each in draft.header.ranges.values()}
-        manifest = draft.header.segments
-        changed = [each for each in self.sources if each.name in there and manifest[each.name].tried != each.tried]
-        if not there or changed or in_ranges.intersection(there):
+        if not there:  # a lease has another name than the entry that it was
             return 0
         for name in there:
             draft.drop_segment(name)
@@ -117,9 +111,8 @@ class Merge(Operation, frozen=True):
 class DropRows(Operation, frozen=True):
     """Remove rows of a segment for good, without reading them. Its result is their number.
 
-    Rows that are in progress in a range stay, unless the claim is stale. Such a claim ends here: if a job in the range
-    has no attempt left, it could end nowhere else, as that needs the rows. If the segment has left the manifest, the
-    result is 0.
+    Leased rows stay, unless the claim is stale. Such a claim ends here: if a job in the lease has no attempt left, it
+    could end nowhere else, as that needs the rows. If the segment has left the manifest, the result is 0.
 
     Attributes:
         segment: name of the segment.
@@ -131,20 +124,18 @@ class DropRows(Operation, frozen=True):
 
     def change(self, draft: Draft, now: datetime) -> int:
         """End stale claims on the rows, and take the rows."""
-        named = draft.header.segments.get(self.segment)
-        rows = [] if named is None else common([(0, named.rows)], self.rows)
-        for range_id, held in list(draft.header.ranges.items()):
-            if held.segment == self.segment and is_given_up(held, rows, now):
-                try:
-                    give_range_back(draft, range_id, now, charge=True)
-                except SegmentDamagedError:
-                    give_range_back(draft, range_id, now, charge=True, unreadable=True)
-        return draft.drop_waiting((self.segment,), Verb.PURGE, rows)
+        entries = draft.jobs.rows.entries_of(self.segment)
+        for name in entries:
+            if is_given_up(draft.header.segments[name], self.rows, now):
+                give_back(draft, name, now, charge=True)
+        return draft.drop_waiting(entries, Verb.PURGE, self.rows)
 
 
-def is_given_up(held: Range, rows: Sequence[Span], now: datetime) -> bool:
-    """Return True if the claim on a range is stale, and some of its rows are among rows that cannot be read."""
-    return now - held.heartbeat_at >= timedelta(seconds=held.claim_timeout) and bool(common([held.span], rows))
+def is_given_up(held: Segment, rows: Sequence[Span], now: datetime) -> bool:
+    """Return True if a lease is stale, and some of its rows are among rows that cannot be read."""
+    if held.heartbeat_at is None or now - held.heartbeat_at < timedelta(seconds=held.claim_timeout or 0.0):
+        return False
+    return bool(common(held.spans, rows))
 
 
 TRAVELLING = (DropRows,)

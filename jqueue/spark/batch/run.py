@@ -1,7 +1,7 @@
 """`run_batch`: jobs claimed by the driver, done by a worker's handlers on executors, and ended in a few commits.
 
 Delivery is at least once, as everywhere: a job is done again if its task is tried again, or if the driver dies. The
-outcomes of jobs are staged when their partition is finished. Jobs in segments are claimed by ranges: each is a
+outcomes of jobs are staged when their partition is finished. Jobs in segments are leased: each lease is a
 partition, whose task reads the jobs, and ends them in one operation. The outcomes of all other jobs reach the queue in
 one commit, in which every job stands for itself. Even if a batch fails, jobs that are known to be done are acked, and
 no job is charged for the failure of another.

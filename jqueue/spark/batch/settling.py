@@ -12,10 +12,10 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job, job_of
 from jqueue.domain.operations.base import Operation
+from jqueue.domain.operations.leases import EndLease
 from jqueue.domain.operations.lookups import PATIENCE, LookAtBacklog, LookAtHeld
-from jqueue.domain.operations.ranges import EndRange
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import FOLDER, RangeClaim
+from jqueue.domain.segments import FOLDER, Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.runtime.tasks import all_at_once, to_the_end
 from jqueue.spark.batch.child import BatchTask
@@ -28,7 +28,7 @@ from jqueue.spark.claims.held import (
     claims_held_by,
     end_claims,
     end_of_job,
-    end_of_range,
+    end_of_lease,
 )
 from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, Staged
 from jqueue.worker import Worker
@@ -49,7 +49,7 @@ LOOK = 1.0
 """Seconds between two looks for jobs of a batch whose driver may be dead."""
 
 MOST_ROWS = 100_000
-"""Largest number of jobs of a range. They are repeated together if its task fails."""
+"""Largest number of jobs of a lease. They are repeated together if its task fails."""
 
 
 @dataclass
@@ -88,7 +88,7 @@ class BatchClaims:
 
         Args:
             jobs: largest number of jobs.
-            parts: least number of ranges, if they are large enough.
+            parts: least number of leases, if they are large enough.
         """
         queue, names, worker = self.queue, self.names, self.worker
         await check_queue(queue)
@@ -122,7 +122,7 @@ class BatchClaims:
         """
         claims = set()
         for each in await claims_held_by(self.queue, HOLDERS):
-            held = each if isinstance(each, Job) else each.held
+            held = each if isinstance(each, Job) else each.entry
             if held.entrypoint in self.names and (held.claim_timeout or 0.0) <= self.claim_timeout:
                 claims.add((each.claim, held.heartbeat_at))
         return claims if before is None else claims & before
@@ -155,8 +155,8 @@ class BatchClaims:
         """End the claims in one commit, by their known outcomes. Jobs without one are handed back unharmed.
 
         If the queue refuses to enqueue what jobs add (there is no room, a key is taken), a second commit follows. A
-        single job has failed then. In a range, these jobs are handed back: done again by itself, each is refused for
-        itself. A range is handed back as a whole if failures cannot be noted with its jobs.
+        single job has failed then. In a lease, these jobs are handed back: done again by itself, each is refused for
+        itself. A lease is handed back as a whole if failures cannot be noted with its jobs.
 
         Returns:
             The number of jobs of each kind of outcome, and of the kinds `lost` and `killed`.
@@ -168,16 +168,16 @@ class BatchClaims:
         ranks = {"handed_back": 0, "done": 2}  # the attempt that has done most of its job counts
         attempts = [each for staged in several for each in staged.outcomes]
         outcomes = {each.job_id: each for each in sorted(attempts, key=lambda each: ranks.get(each.kind, 1))}
-        ranges = {staged.range_id: staged for staged in sorted(several, key=lambda each: (each.all_done, -each.left))}
-        for name, why in {pair for staged in ranges.values() for pair in staged.unread.items()}:
+        leases = {staged.lease_id: staged for staged in sorted(several, key=lambda each: (each.all_done, -each.left))}
+        for name, why in {pair for staged in leases.values() for pair in staged.unread.items()}:
             logger.warning("jobs of a batch are handed back: %s", SegmentDamagedError(FOLDER + name, why))
         counts: dict[str, Mapping[str, int]] = {}
 
-        def end_of(each: Job | RangeClaim, refused: JQueueError | None) -> Operation:
+        def end_of(each: Job | Lease, refused: JQueueError | None) -> Operation:
             if isinstance(each, Job):
                 end, counts[each.id] = self._end_of_job(each, outcomes.get(each.id), refused)
             else:
-                end, counts[each.id] = self._end_of_range(each, ranges.get(each.id), refused)
+                end, counts[each.id] = self._end_of_lease(each, leases.get(each.id), refused)
             return end
 
         self._ends = True
@@ -205,15 +205,15 @@ class BatchClaims:
         outcome = self._decided(job, outcome, refused if outcome.kind == "done" else None)
         return end_of_job(job, outcome), {outcome.kind: 1, "killed": int(killed)}
 
-    def _end_of_range(
-        self, claim: RangeClaim, staged: Staged | None, refused: JQueueError | None
+    def _end_of_lease(
+        self, claim: Lease, staged: Staged | None, refused: JQueueError | None
     ) -> tuple[Operation, Mapping[str, int]]:
-        """Return the operation that ends a range, with what it counts.
+        """Return the operation that ends a lease, with what it counts.
 
-        The task may have ended the range already. Repeating that changes nothing.
+        The task may have ended the lease already. Repeating that changes nothing.
         """
         if staged is None or staged.left == claim.rows or isinstance(refused, SegmentDamagedError):
-            return EndRange(claim, worked_on=0), {"handed_back": claim.rows}
+            return EndLease(claim, worked_on=0), {"handed_back": claim.rows}
         open_jobs = {job.id: job_of(job) for job in staged.jobs}
         outcomes = [
             self._decided(open_jobs[each.job_id], each) if each.job_id in open_jobs else each
@@ -221,7 +221,7 @@ class BatchClaims:
         ]
         counts = Counter(done=staged.done, handed_back=staged.left, killed=len(open_jobs))
         counts.update("handed_back" if each.added and refused is not None else each.kind for each in outcomes)
-        return end_of_range(claim, outcomes, staged.left, refused), counts
+        return end_of_lease(claim, outcomes, staged.left, refused), counts
 
     def _decided(self, job: Job, outcome: Outcome, error: BaseException | None = None) -> Outcome:
         """Return an outcome, decided by the options of the handler if its process ended, or if there is an error."""
@@ -259,6 +259,6 @@ class BatchClaims:
     async def _hand_back(self) -> None:
         try:
             await self.queue.nack_many(self.held.jobs, charge=False)
-            await self.queue.apply_each(*(EndRange(each, worked_on=0) for each in self.held.ranges))
+            await self.queue.apply_each(*(EndLease(each, worked_on=0) for each in self.held.leases))
         except JQueueError as error:
             logger.warning("%s could not be handed back: %s", counted(self.held.number, "job"), error)

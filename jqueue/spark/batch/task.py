@@ -21,11 +21,11 @@ from jqueue.domain.errors import InvalidJobError, JQueueError, SegmentDamagedErr
 from jqueue.domain.header import SetAside
 from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.segments import Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.spark.batch.child import BatchTask
 from jqueue.spark.batch.children import do_jobs
-from jqueue.spark.claims.held import ClaimedJobs, Held, end_of_range
+from jqueue.spark.claims.held import ClaimedJobs, Held, end_of_lease
 from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.tags import tagged, task_context
 
@@ -37,7 +37,7 @@ logger: Logger = logger_of("jqueue.spark")
 JOBS = pa.schema([("partition", pa.int32()), ("place", pa.int32()), ("line", pa.binary())])
 """Columns of the jobs sent to tasks: `place` is among all jobs of the batch, `line` as in the blob.
 
-A row whose `line` begins as a pickle does is the claim of a range. It is alone in its partition.
+A row whose `line` begins as a pickle does is a lease. It is alone in its partition.
 """
 
 PICKLE = b"\x80"
@@ -60,7 +60,7 @@ class BatchTaskError(JQueueError):
 def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Do the jobs of a partition, and stage their outcomes. A task that has read a range ends it, too.
 
-    If the segment of a range cannot be read, all jobs of the range are handed back.
+    If the segment of a lease cannot be read, all jobs of the lease are handed back.
 
     Raises:
         BatchTaskError: not all could be done. The outcomes of those done are staged.
@@ -74,7 +74,7 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
         return
     context = task_context()
     number, line = rows[0][1:]
-    claim: RangeClaim | None = pickle.loads(line) if line.startswith(PICKLE) else None
+    claim: Lease | None = pickle.loads(line) if line.startswith(PICKLE) else None
     jobs = ClaimedJobs([], claim)  # not an answer of `asyncio.run`, which makes a text of each
     unreadable = asyncio.run(_read(task, jobs, [line for _, _, line in rows]))
     if claim is not None and unreadable is not None:
@@ -86,10 +86,10 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
     name = task.staging.name(task.write_id, number, 0 if context is None else context.taskAttemptId())
     staged = ended.staged()
     if claim is not None and unreadable is not None:
-        staged = Staged(range_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
+        staged = Staged(lease_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
     end = None
     if claim is not None and staged.is_final and ended.failure is None:
-        end = end_of_range(claim, staged.outcomes, staged.left)
+        end = end_of_lease(claim, staged.outcomes, staged.left)
     asyncio.run(_stage(task, name, staged.encode(), end))
     if ended.failure is not None:
         raise BatchTaskError(ended.failure)
@@ -121,12 +121,12 @@ async def _read(task: BatchTask, jobs: ClaimedJobs, lines: Sequence[bytes]) -> s
         return None
     try:
         async with connect(task.staging.url, DirectQueue) as queue:
-            async for rows in queue.read_packed_range(jobs.claim):
+            async for rows in queue.read_packed_lease(jobs.claim):
                 jobs.rows.extend(rows)
     except SegmentDamagedError as error:
         return error.why
     except JQueueError as error:
-        raise BatchTaskError(f"an executor cannot read the jobs of a range: {error}") from None
+        raise BatchTaskError(f"an executor cannot read the jobs of a lease: {error}") from None
     return None
 
 
@@ -138,7 +138,7 @@ async def _stage(task: BatchTask, name: str, content: bytes, ended: Operation | 
             async with connect(task.staging.url, DirectQueue) as queue:
                 await queue.apply(ended)
         except JQueueError as error:
-            logger.info("the driver will end a range, as a task could not: %s", error)
+            logger.info("the driver will end a lease, as a task could not: %s", error)
 
 
 def parts_of(spark: SparkSession, partitions: int | None) -> int:
@@ -160,15 +160,15 @@ def do_on_spark(spark: SparkSession, held: Held, number: int, task: BatchTask) -
 
     Args:
         spark: the session.
-        held: the claims. Each range makes a partition.
+        held: the claims. Each lease makes a partition.
         number: number of partitions of the other jobs; the first partition has the first jobs.
         task: does the jobs of a partition.
     """
     singles, number = len(held.jobs), min(number, len(held.jobs))
-    numbers = [*(place * number // singles for place in range(singles)), *range(number, number + len(held.ranges))]
-    lines = [*(encode_job(record_of(job)) for job in held.jobs), *(pickle.dumps(claim) for claim in held.ranges)]
+    numbers = [*(place * number // singles for place in range(singles)), *range(number, number + len(held.leases))]
+    lines = [*(encode_job(record_of(job)) for job in held.jobs), *(pickle.dumps(claim) for claim in held.leases)]
     table = pa.table([numbers, range(len(lines)), lines], schema=JOBS)
     with tagged(spark, task.write_id, "jqueue: run_batch"):
-        lots = spark.createDataFrame(table).repartitionById(number + len(held.ranges), "partition")
+        lots = spark.createDataFrame(table).repartitionById(number + len(held.leases), "partition")
         answers = lots.mapInArrow(partial(do_partition, task), from_arrow_schema(ANSWER))
         return [row.staged for row in answers.collect()]

@@ -1,7 +1,7 @@
 """The claims of a batch, for `run_batch` and for streaming queries: made in one operation, kept alive, ended in one.
 
-Jobs that wait in segments are claimed by ranges, of which the driver holds only the claims. All others are claimed one
-by one, and their rows go through the driver.
+Jobs that wait in segments are leased, and the driver holds only the leases. All others are claimed one by one, and
+their rows go through the driver.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import AllOrNothing
 from jqueue.domain.operations.ends import Ack, Nack
-from jqueue.domain.operations.lookups import HeldBy, RangesHeldBy
-from jqueue.domain.operations.ranges import ClaimBatch, EndRange
-from jqueue.domain.segments import CHUNK_ROWS, RANGES_KEPT, RangeClaim, RangeFailure, in_progress
+from jqueue.domain.operations.leases import ClaimBatch, EndLease
+from jqueue.domain.operations.lookups import HeldBy, LeasesHeldBy
+from jqueue.domain.segments import CHUNK_ROWS, JobFailure, Lease
 from jqueue.ports.storage import describe
 from jqueue.spark.claims.outcomes import Outcome
 
@@ -33,15 +33,15 @@ DEADLINE = 60.0
 MOST_SINGLES = 100_000
 """Largest number of jobs in one batch that are claimed one by one: their rows go through the driver."""
 
-MOST_RANGES = 128
-"""Largest number of ranges of a batch. The queue has room for 256, and other consumers claim some, too."""
+MOST_LEASES = 128
+"""Largest number of leases of a batch. The queue has room for 256 entries, and other consumers lease some, too."""
 
 LEAST_ROWS = CHUNK_ROWS
-"""Smallest number of jobs of a range."""
+"""Smallest number of jobs of a lease."""
 
 
 MOST_ROWS = 1_000_000
-"""Largest number of jobs of a range."""
+"""Largest number of jobs of a lease, unless a dead holder has left a larger one."""
 
 
 def open_queue(url: str, claim_timeout: float, deadline: float = DEADLINE) -> DirectQueue:
@@ -50,7 +50,7 @@ def open_queue(url: str, claim_timeout: float, deadline: float = DEADLINE) -> Di
     Raises:
         InvalidURLError: the URL is wrong.
     """
-    limits = Limits(batch_size=2 * (MOST_SINGLES + RANGES_KEPT) + 2)
+    limits = Limits(batch_size=2 * (MOST_SINGLES + MOST_LEASES) + 2)
     return connect(url, DirectQueue, limits=limits, stale_timeout=claim_timeout, deadline=deadline)
 
 
@@ -82,14 +82,14 @@ def claiming(
         claim_timeout: seconds that a claim lasts without a heartbeat.
         holder: kept with the jobs while they are claimed.
         through: sequence number of the last job to claim; None for no limit.
-        rows: largest number of jobs of a range.
+        rows: largest number of jobs of a lease.
         alone: entrypoints whose jobs are claimed one by one.
     """
     return ClaimBatch(
         entrypoints,
         jobs,
         singles=MOST_SINGLES,
-        ranges=MOST_RANGES,
+        leases=MOST_LEASES,
         least=LEAST_ROWS,
         rows=rows,
         alone=alone,
@@ -99,10 +99,10 @@ def claiming(
     )
 
 
-async def claims_held_by(queue: DirectQueue, prefix: str) -> list[Job | RangeClaim]:
-    """Return the single jobs and the claims of ranges whose holder's name begins with a prefix."""
-    jobs, ranges = await queue.apply(HeldBy(prefix), RangesHeldBy(prefix))
-    return [*jobs, *ranges]
+async def claims_held_by(queue: DirectQueue, prefix: str) -> list[Job | Lease]:
+    """Return the single jobs and the leases whose holder's name begins with a prefix."""
+    jobs, leases = await queue.apply(HeldBy(prefix), LeasesHeldBy(prefix))
+    return [*jobs, *leases]
 
 
 @dataclass(frozen=True)
@@ -110,47 +110,46 @@ class ClaimedJobs:
     """The jobs of a partition of a batch, in order.
 
     Attributes:
-        rows: the jobs: as they were claimed by themselves, or the rows of a range as they were before its claim.
-        claim: the claim of the range; None if there is none.
+        rows: the jobs: as they were claimed by themselves, or the rows of a lease as they were before it.
+        claim: the lease; None if there is none.
     """
 
     rows: list[JobRecord]
-    claim: RangeClaim | None = None
+    claim: Lease | None = None
 
     def job(self, place: int) -> JobRecord:
         """Return a job as it is claimed."""
         row = self.rows[place]
-        return row if self.claim is None else in_progress(row, self.claim.held)
+        return row if self.claim is None else self.claim.entry.job_of(row)
 
     @property
     def failures(self) -> int:
-        """Number of failures that the claim of a range adds to those of its rows."""
-        return 0 if self.claim is None else self.claim.held.failures
+        """Number of failures that a lease adds to those of its rows."""
+        return 0 if self.claim is None else self.claim.entry.failures
 
     @property
     def claim_timeout(self) -> float | None:
         """Seconds that the claims last without a heartbeat."""
-        return self.rows[0].claim_timeout if self.claim is None else self.claim.held.claim_timeout
+        return self.rows[0].claim_timeout if self.claim is None else self.claim.claim_timeout
 
     async def look(self, queue: DirectQueue) -> tuple[set[str], set[str]]:
-        """Return the ids of the jobs whose claims are lost, and of jobs that were cancelled, by a look at the queue.
+        """Return the ids of jobs whose claims are lost, and of single jobs that were cancelled, by a look at the queue.
 
         Raises:
             StorageError: the queue could not be read.
         """
         view, claim = await queue.view(), self.claim
         if claim is not None:
-            held = view.header.ranges.get(claim.id)
-            if held is None or held.claims != claim.attempt:
-                return {row.id for row in self.rows}, set()
-            return set(), set(held.cancelled)
+            held = view.header.segments.get(claim.id)
+            is_ours = held is not None and held.is_leased and held.claims == claim.attempt
+            return set() if is_ours else {row.id for row in self.rows}, set()
         now = {job.claim: job for job in view.records.values() if job.status is JobStatus.IN_PROGRESS}
         lost = {row.id for row in self.rows if row.claim not in now}
         return lost, {job.id for job in now.values() if job.cancel_requested}
 
 
-class Held(list[Job | RangeClaim]):
-    """The claims of one batch: jobs that were claimed one by one, and ranges."""
+class Held(list[Job | Lease]):
+    """The claims of one batch: jobs that were claimed one by one, and leases."""
 
     @property
     def jobs(self) -> list[Job]:
@@ -158,18 +157,18 @@ class Held(list[Job | RangeClaim]):
         return [each for each in self if isinstance(each, Job)]
 
     @property
-    def ranges(self) -> list[RangeClaim]:
-        """The claims of ranges."""
-        return [each for each in self if isinstance(each, RangeClaim)]
+    def leases(self) -> list[Lease]:
+        """The leases."""
+        return [each for each in self if isinstance(each, Lease)]
 
     @property
     def number(self) -> int:
         """Number of jobs."""
-        return len(self.jobs) + sum(claim.rows for claim in self.ranges)
+        return len(self.jobs) + sum(claim.rows for claim in self.leases)
 
     def is_full(self, most: int) -> bool:
         """Return True if there may be more jobs, as the batch has reached a largest size."""
-        return self.number >= most or len(self.jobs) >= MOST_SINGLES or len(self.ranges) >= MOST_RANGES
+        return self.number >= most or len(self.jobs) >= MOST_SINGLES or len(self.leases) >= MOST_LEASES
 
 
 class Heartbeats:
@@ -203,36 +202,36 @@ def end_of_job(job: Job, outcome: Outcome) -> Operation:
     return AllOrNothing((*outcome.enqueues, ack)) if outcome.added else ack
 
 
-def end_of_range(
-    claim: RangeClaim, outcomes: Sequence[Outcome], left: int = 0, refused: JQueueError | None = None
+def end_of_lease(
+    claim: Lease, outcomes: Sequence[Outcome], left: int = 0, refused: JQueueError | None = None
 ) -> Operation:
-    """Return the operation that ends a range. Its jobs are done, but for those with an outcome of their own.
+    """Return the operation that ends a lease. Its jobs are done, but for those with an outcome of their own.
 
     Args:
-        claim: the claim of the range.
+        claim: the lease.
         outcomes: these outcomes.
         left: number of jobs at its end that nobody worked on.
         refused: why the queue refused to enqueue what jobs add: these jobs are handed back.
     """
-    failed: dict[str, RangeFailure | BaseException | str | None] = {}
+    failed: dict[str, JobFailure | BaseException | str | None] = {}
     results: dict[str, tuple[Any, Duration]] = {}
     added: list[Operation] = []
     for each in outcomes:
         if each.kind != "done":
             failed[each.job_id] = each.failure
         elif each.added and refused is not None:
-            failed[each.job_id] = RangeFailure(refused, charge=False)
+            failed[each.job_id] = JobFailure(refused, charge=False)
         else:
             added += each.enqueues
             if each.keep_result is not None:
                 results[each.job_id] = each.result, each.keep_result
-    end = EndRange(claim, failed, results=results, worked_on=claim.rows - left)
+    end = EndLease(claim, failed, results=results, worked_on=claim.rows - left)
     return AllOrNothing((*added, end)) if added else end
 
 
 async def end_claims(
     held: Held,
-    end_of: Callable[[Job | RangeClaim, JQueueError | None], Operation],
+    end_of: Callable[[Job | Lease, JQueueError | None], Operation],
     commit: Callable[[Sequence[Operation]], Awaitable[Sequence[Any]]],
 ) -> Held:
     """End the claims of a batch in one commit, and in a second one the claims whose end the queue has refused.

@@ -19,7 +19,7 @@ from jqueue.domain.limits import cut_error
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import decode_operation, encode_operation
 from jqueue.domain.operations.enqueue import Enqueue
-from jqueue.domain.segments import RangeFailure
+from jqueue.domain.segments import JobFailure
 from jqueue.worker.retries import Decision
 
 OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed_back", "killed", "overdue"]
@@ -69,7 +69,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(*claim, kind, delay=decision.delay, error=error, traceback=decision.traceback)
 
     @classmethod
-    def of_failure(cls, claim: Claim, failure: RangeFailure) -> Outcome:
+    def of_failure(cls, claim: Claim, failure: JobFailure) -> Outcome:
         """Return the outcome of a job that is not done."""
         delay = None if failure.delay is None else to_seconds("delay", failure.delay)
         kind: OutcomeKind = "dead" if failure.dead else "retried"
@@ -79,10 +79,10 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(*claim, kind, delay=delay, error=error, traceback=failure.traceback)
 
     @property
-    def failure(self) -> RangeFailure:
+    def failure(self) -> JobFailure:
         """The failure of a job that is not done."""
         charge = self.kind not in ("snoozed", "handed_back")
-        return RangeFailure(self.error, self.delay, self.kind == "dead", charge, self.traceback)
+        return JobFailure(self.error, self.delay, self.kind == "dead", charge, self.traceback)
 
     @property
     def enqueues(self) -> list[Operation]:
@@ -117,16 +117,16 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
     """The content of a staged object: the outcomes of a partition of a batch, or those of a batch of a stream.
 
     Attributes:
-        outcomes: of single jobs; and of those jobs of ranges that are not simply done.
-        range_id: id of the range, if the partition is one.
-        done: number of jobs of the range that are done, without those of `outcomes`.
-        left: number of jobs at the end of the range that nobody worked on. They wait again.
+        outcomes: of single jobs; and of those jobs of leases that are not simply done.
+        lease_id: id of the lease, if the partition is one.
+        done: number of jobs of the lease that are done, without those of `outcomes`.
+        left: number of jobs at the end of the lease that nobody worked on. They wait again.
         jobs: the jobs, without payloads, about which the driver must decide.
         unread: the segments that could not be read, with the reasons.
     """
 
     outcomes: tuple[Outcome, ...] = ()
-    range_id: str | None = None
+    lease_id: str | None = None
     done: int = 0
     left: int = 0
     jobs: tuple[JobRecord, ...] = ()
@@ -139,7 +139,7 @@ class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_final(self) -> bool:
-        """True if a task may end the range, as no outcome needs the driver."""
+        """True if a task may end the lease, as no outcome needs the driver."""
         return not self.jobs and not any(outcome.added for outcome in self.outcomes)
 
     def encode(self) -> bytes:

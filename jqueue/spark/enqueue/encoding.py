@@ -380,7 +380,7 @@ def _key_table(keys: pa.ChunkedArray) -> KeyTable:
 
 
 def _are_single(rows: pa.Table, common: JobRecord) -> Numbers:
-    """Return for each row if it is never in a range."""
+    """Return for each row if it is never leased."""
     shared = any(getattr(common, name) is not None for name in SINGLE)
     return _numbers(rows, "single", 0).astype(bool) | shared
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -31,7 +30,7 @@ from jqueue.spark.fleet import FleetQueue, addresses_of, find_all, names_several
 from jqueue.spark.lines import rows_of
 from jqueue.spark.option_parsing import INTEGER, NAMES, OptionType, parse_options
 from jqueue.spark.rows import check_schema
-from jqueue.spark.snapshot.segment_rows import Run, SegmentRows
+from jqueue.spark.snapshot.segment_rows import SegmentRows
 from jqueue.spark.staging import absolute
 
 if TYPE_CHECKING:
@@ -168,16 +167,10 @@ async def _pieces_of(queue: FleetQueue, selection: Selection) -> list[Piece]:
     jobs = [encode_record(job) for job in view.records.values() if selection.matches(job, now)]
     pieces: list[Piece] = [BlobLines(queue.name, b"\n".join(jobs))]
     for name, segment in view.header.segments.items():
-        runs: list[Run] = []
-        if not statuses or JobStatus.QUEUED in statuses:
-            waiting = segment.waiting_by_tries()
-            runs += [(*span, (claims, failures)) for claims, failures, spans in waiting for span in spans]
-        if not statuses or JobStatus.IN_PROGRESS in statuses:
-            runs += [(*each.span, each) for each in view.header.ranges.values() if each.segment == name]
-        if runs and (not selection.entrypoints or segment.entrypoint in selection.entrypoints):
-            runs.sort(key=itemgetter(0))
-            chunks = segment.chunk_of(runs[0][0]), segment.chunk_of(runs[-1][1] - 1) + 1
-            pieces.append(SegmentRows(queue.name, url, name, segment, tuple(runs), chunks))
+        status = JobStatus.IN_PROGRESS if segment.is_leased else JobStatus.QUEUED
+        is_wanted = (not statuses or status in statuses) and segment.left
+        if is_wanted and (not selection.entrypoints or segment.entrypoint in selection.entrypoints):
+            pieces.append(SegmentRows.of_entry(queue.name, url, name, segment))
     return pieces
 
 

@@ -28,7 +28,7 @@ from jqueue.core.observers import Observers
 from jqueue.core.tasks import retried
 from jqueue.domain.errors import InvalidBlobError, ObjectMissingError, StorageFatalError
 from jqueue.domain.job import JobStatus
-from jqueue.domain.segments import FOLDER, SCATTER, Range, Segment, SegmentIndex, Span
+from jqueue.domain.segments import FOLDER, SCATTER, Segment, SegmentIndex, Span, object_of
 from jqueue.ports.storage import SupportsObjects, SupportsRelease
 from jqueue.runtime.system import SystemClock, SystemEntropy
 from jqueue.spark.lines import columns_of
@@ -45,12 +45,9 @@ BATCH_ROWS = 8192
 Rows = npt.NDArray[np.int64]
 """Numbers of rows of a segment, in order."""
 
-Run = tuple[int, int, Range | tuple[int, int]]
-"""Rows of a segment: the first, the one behind the last, and their claim, or their numbers of claims and failures."""
-
 
 class RowFacts(NamedTuple):
-    """Facts in the manifest about a run of rows. The first four are added to the values on the lines.
+    """Facts in the manifest about the rows of an entry. The first four are added to the values on the lines.
 
     The others replace them.
     """
@@ -73,14 +70,13 @@ ADDED = RowFacts._fields[:4]
 
 @dataclass(frozen=True)
 class SegmentRows:
-    """Chunks of one segment that one task reads.
+    """Chunks of one segment that one task reads, with the rows of one entry of the manifest.
 
     Attributes:
         queue: name of the queue.
         url: any process can open the queue by it. It may hold secrets.
-        name: of the segment.
-        segment: its entry in the manifest.
-        runs: the wanted rows, in order.
+        name: of the entry.
+        segment: the entry.
         chunks: number of the first chunk, and of the chunk behind the last.
         note: takes note of the segment if chunks cannot be read, which are left out then, and returns False if the note
             would not be read. None: they are an error.
@@ -90,9 +86,16 @@ class SegmentRows:
     url: str = field(repr=False)
     name: str
     segment: Segment = field(repr=False)
-    runs: tuple[Run, ...] = field(repr=False)
     chunks: Span
     note: Callable[[str], bool] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of_entry(
+        cls, queue: str, url: str, name: str, entry: Segment, note: Callable[[str], bool] | None = None
+    ) -> SegmentRows:
+        """Return all rows of an entry that has some."""
+        chunks = entry.chunk_of(entry.next), entry.chunk_of(entry.spans[-1][1] - 1) + 1
+        return cls(queue, url, name, entry, chunks, note)
 
     @property
     def size(self) -> int:
@@ -114,11 +117,11 @@ class SegmentRows:
             StorageFatalError: rows cannot be read, and nothing takes note of them.
             StorageError: the store failed.
         """
-        numbers = sorted({*self.segment.chunks_of(run[:2] for run in self.runs)}.intersection(range(*self.chunks)))
+        numbers = [chunk for chunk in range(*self.chunks) if not self.segment.is_chunk_taken(chunk)]
         beside = [each for each in schema if each.name in ADDED or each.name not in RowFacts._fields]
         facts = {
-            name: pa.array(values, schema.field(name).type)
-            for name, *values in zip(RowFacts._fields, *map(self._facts_of, self.runs), strict=True)
+            name: pa.scalar(value, schema.field(name).type)
+            for name, value in self._facts()._asdict().items()
             if name in schema.names
         }
         several = max(1, BATCH_ROWS // self.segment.chunk_rows)
@@ -129,36 +132,36 @@ class SegmentRows:
                 columns = {}
                 if index is not None:
                     columns = _columns_of(index, b"".join(texts[first : first + several]), rows, beside)
-                run, is_wanted = self._runs_of(rows)
-                columns = {name: column.filter(is_wanted) for name, column in columns.items()}
-                for name, values in facts.items():
-                    known = values.take(run)
-                    columns[name] = pc.add(columns[name], known) if name in ADDED else known
+                wanted = self._are_wanted(rows)
+                columns = {name: column.filter(pa.array(wanted)) for name, column in columns.items()}
+                for name, value in facts.items():
+                    is_added, number = name in ADDED, int(wanted.sum())
+                    columns[name] = pc.add(columns[name], value) if is_added else pa.repeat(value, number)
                 yield pa.RecordBatch.from_arrays([columns[name] for name in schema.names], schema=schema)
         except StorageFatalError as error:
-            if self.note is None or not self.note(self.name):
+            name = object_of(self.name)
+            if self.note is None or not self.note(name):
                 reason, repair = f"could not be read: {error}", "restore it from a backup, or use `jqueue repair`"
                 if isinstance(error, ObjectMissingError):
                     reason = f"does not exist. Load a table again that is older than an hour; otherwise {repair}"
                 elif isinstance(error, InvalidBlobError):
                     reason = f"is damaged: {error}; {repair}"
-                raise StorageFatalError(f"{self.queue}: segment {FOLDER}{self.name} {reason}") from None
+                raise StorageFatalError(f"{self.queue}: segment {FOLDER}{name} {reason}") from None
 
-    def _facts_of(self, run: Run) -> RowFacts:
-        """Return the facts about a run."""
-        segment, (_, _, state) = self.segment, run
-        claims, failures = (state.claims, state.failures) if isinstance(state, Range) else state
-        facts = RowFacts(
-            segment.offset, segment.floor + claims, segment.floor, failures, self.queue, segment.entrypoint
-        )
-        if not isinstance(state, Range):
-            return facts
-        return facts._replace(
-            status=JobStatus.IN_PROGRESS,
-            heartbeat_at=state.heartbeat_at,
-            claim_timeout=state.claim_timeout,
-            holder=state.holder,
-            claimed_at=None if state.holder is None else state.claimed_at,
+    def _facts(self) -> RowFacts:
+        entry = self.segment
+        return RowFacts(
+            entry.offset,
+            entry.floor + entry.claims,
+            entry.floor,
+            entry.failures,
+            self.queue,
+            entry.entrypoint,
+            JobStatus.IN_PROGRESS if entry.is_leased else JobStatus.QUEUED,
+            entry.heartbeat_at,
+            entry.claim_timeout,
+            entry.holder,
+            None if entry.holder is None else entry.claimed_at,
         )
 
     def _rows_of(self, chunks: Sequence[int]) -> Rows:
@@ -166,12 +169,10 @@ class SegmentRows:
         size, end = self.segment.chunk_rows, self.segment.rows
         return np.concatenate([np.arange(each * size, min((each + 1) * size, end)) for each in chunks])
 
-    def _runs_of(self, rows: Rows) -> tuple[pa.Array, pa.Array]:
-        """Return the number of the run of each wanted row, and True for each row that is wanted."""
-        firsts, lasts = (np.array([run[end] for run in self.runs]) for end in (0, 1))
-        run = np.searchsorted(firsts, rows, "right") - 1
-        is_wanted = (run >= 0) & (rows < lasts[run])
-        return pa.array(run[is_wanted]), pa.array(is_wanted)
+    def _are_wanted(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return True for each row of the entry."""
+        bounds = np.array([edge for span in self.segment.spans for edge in span])
+        return np.asarray(np.searchsorted(bounds, rows, "right") % 2 == 1)
 
     @property
     def _share_of_a_chunk(self) -> int:
@@ -192,7 +193,7 @@ class SegmentRows:
                     texts = [check_chunk(data, index.chunks[number]) async for number, data in parts]
                 pages[:] = [(index, texts)]
 
-            failed = f"{self.queue}: segment {FOLDER}{self.name} could not be read"
+            failed = f"{self.queue}: segment {FOLDER}{object_of(self.name)} could not be read"
             try:
                 await retried(DEADLINE, once, SystemEntropy(), failed)
             finally:

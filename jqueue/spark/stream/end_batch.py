@@ -22,9 +22,9 @@ from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import ClaimLostError, InvalidJobError, shown
 from jqueue.domain.job import Claim
 from jqueue.domain.limits import Limits, check_result
-from jqueue.domain.operations.lookups import Find, HeldBy, JobsInRanges, RangesHeldBy
+from jqueue.domain.operations.lookups import Find, HeldBy, JobsInLeases, LeasesHeldBy
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import RangeFailure
+from jqueue.domain.segments import JobFailure
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.query_claims import HOLDERS, OUTCOMES_DEADLINE, claim_of
@@ -54,7 +54,7 @@ class FailedRow(msgspec.Struct):
     @classmethod
     def of(cls, job_id: str, value: Any) -> FailedRow:
         """Return the row of an entry of a mapping."""
-        failure = value if isinstance(value, RangeFailure) else RangeFailure(value)
+        failure = value if isinstance(value, JobFailure) else JobFailure(value)
         return cls(job_id, failure.error, failure.delay, failure.dead, failure.charge)
 
 
@@ -72,7 +72,7 @@ class ResultRow(msgspec.Struct):
 
 
 Row = TypeVar("Row", FailedRow, ResultRow)
-Failed = Mapping[str, RangeFailure | BaseException | str | None]
+Failed = Mapping[str, JobFailure | BaseException | str | None]
 Results = Mapping[str, Any]
 
 
@@ -102,7 +102,7 @@ def end_batch(
         url: of the queue that the stream reads.
         failed: the failed rows by their `id`, with columns `error`, `delay` (seconds, or an interval), `dead` and
             `charge` as for `nack`, as far as wanted. Or a mapping of ids to errors, each an exception, a text or
-            a `RangeFailure`.
+            a `JobFailure`.
         results: a column `result` of any type by `id`, kept as JSON, and `keep_result` (seconds, or an
             interval). Or a mapping.
         delay: time before which failed rows without a delay of their own are not tried again.
@@ -179,7 +179,7 @@ def _rows(given: DataFrame | Mapping[str, Any] | None, name: str, kind: type[Row
 
 def _failure_of(row: FailedRow, delay: Duration | None) -> Outcome:
     pause = delay if row.delay is None else row.delay
-    return Outcome.of_failure(Claim(row.id, 0), RangeFailure(row.error, pause, dead=row.dead, charge=row.charge))
+    return Outcome.of_failure(Claim(row.id, 0), JobFailure(row.error, pause, dead=row.dead, charge=row.charge))
 
 
 def _result_of(row: ResultRow, keep_result: Duration | None) -> Outcome:
@@ -208,9 +208,9 @@ async def _stage(url: str, job_id: str, holder: str, outcomes: list[Outcome]) ->
                 "the queue has no claim of this batch: is the URL that of the stream, and its claim not stale?",
             )
         ids = tuple(each.job_id for each in outcomes)
-        jobs, ranges, pairs = await queue.apply(HeldBy(holder), RangesHeldBy(holder), JobsInRanges(ids))
+        jobs, ranges, pairs = await queue.apply(HeldBy(holder), LeasesHeldBy(holder), JobsInLeases(ids))
         ours = {claim.id for claim in ranges}
-        known = {job.id for job in jobs} | {job_id for range_id, job_id in pairs if range_id in ours}
+        known = {job.id for job in jobs} | {job_id for lease_id, job_id in pairs if lease_id in ours}
         others = [each for each in ids if each not in known][:MOST_LOOKED_UP]  # lost by now, or of no job
         found = await queue.apply(*map(Find, others)) if others else []
         if missing := [each for each, job in zip(others, found, strict=True) if not job]:

@@ -7,7 +7,7 @@ name. It becomes the next batch of the restarted query.
 * A claim is acked only if Spark begins the next batch at its offset: then all of its rows have gone through the query.
 * The jobs of a batch never become more. A repeated batch leaves out jobs that were lost meanwhile, and adds no others.
   So a sink that remembers the numbers of its finished batches may skip a repeated batch.
-* Jobs that wait in segments are claimed by ranges, of which only the claims are kept here. A range that is lost is lost
+* Jobs that wait in segments are leased, and only the leases are kept here. A lease that is lost is lost
   as a whole.
 * The function of `foreachBatch` runs in another process. With `end_batch` it stages outcomes of single rows, in an
   object that is named by the claim of the batch. Tasks note there the segments that they could not read. The source
@@ -30,10 +30,10 @@ from jqueue.core.direct import DirectQueue
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError, JQueueError, SegmentDamagedError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.lookups import PATIENCE, Backlog, JobsInRanges, LastSequence, LookAtBacklog, LookAtHeld
-from jqueue.domain.operations.ranges import EndRange
+from jqueue.domain.operations.leases import EndLease
+from jqueue.domain.operations.lookups import PATIENCE, Backlog, JobsInLeases, LastSequence, LookAtBacklog, LookAtHeld
 from jqueue.domain.printable import counted
-from jqueue.domain.segments import FOLDER, RangeClaim
+from jqueue.domain.segments import FOLDER, Lease
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsScratch
 from jqueue.spark.claims.held import (
@@ -44,7 +44,7 @@ from jqueue.spark.claims.held import (
     claims_held_by,
     end_claims,
     end_of_job,
-    end_of_range,
+    end_of_lease,
 )
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.errors import one_line
@@ -154,7 +154,7 @@ class ClaimsOfQuery:
             "backlog": self._backlog.jobs,
             "oldestAgeSeconds": None if oldest is None else round(max(0.0, (now - oldest).total_seconds()), 3),
             "claimedJobs": self._number,
-            "claimedRanges": sum(len(held.ranges) for held in self._held.values()),
+            "leases": sum(len(held.leases) for held in self._held.values()),
         }
 
     async def freeze(self) -> None:
@@ -240,7 +240,7 @@ class ClaimsOfQuery:
         for name, why in staged.unread.items():
             self.queue.suspect_segment(name, InvalidBlobError(why))
             damage = SegmentDamagedError(FOLDER + name)
-            logger.warning("ranges of batch %d are handed back, and all others go on: %s", start.batch, damage)
+            logger.warning("leases of batch %d are handed back, and all others go on: %s", start.batch, damage)
         outcomes = await self._outcomes(start, held, staged)
         waiting = next((claim for claim in self._held if claim != start.claim), None)
         next_claim = self.new_id()
@@ -251,13 +251,13 @@ class ClaimsOfQuery:
             beside = [claims, LookAtBacklog(self.entrypoints)]
         batch = Held()
 
-        def end_of(each: Job | RangeClaim, refused: JQueueError | None) -> Operation:
+        def end_of(each: Job | Lease, refused: JQueueError | None) -> Operation:
             if isinstance(each, Job):
                 return end_of_job(each, outcomes[each.id][0] if each.id in outcomes else Outcome(*each.claim, "done"))
             if refused is not None:
-                logger.warning("a range is handed back, as outcomes of its jobs cannot be noted: %s", refused)
+                logger.warning("a lease is handed back, as outcomes of its jobs cannot be noted: %s", refused)
             is_unread = refused is not None or each.segment in staged.unread
-            return EndRange(each, worked_on=0) if is_unread else end_of_range(each, outcomes.get(each.id, ()))
+            return EndLease(each, worked_on=0) if is_unread else end_of_lease(each, outcomes.get(each.id, ()))
 
         async def commit(ends: Sequence[Operation]) -> Sequence[Any]:
             results = await self.queue.apply_each(*ends, *beside)
@@ -290,16 +290,16 @@ class ClaimsOfQuery:
         return start if waiting is None else Offset(start.source, start.batch + 1, waiting)
 
     async def _outcomes(self, start: Offset, held: Held, staged: Staged) -> dict[str, list[Outcome]]:
-        """Return the staged outcomes by the ids of single jobs and ranges. All other rows are done."""
+        """Return the staged outcomes by the ids of single jobs and leases. All other rows are done."""
         by_id = {outcome.job_id: outcome for outcome in staged.outcomes}
         outcomes = {job.id: [by_id.pop(job.id)] for job in held.jobs if job.id in by_id}
         pairs: list[tuple[str, str]] = []
-        if by_id and held.ranges:
-            [pairs] = await self.queue.apply(JobsInRanges(tuple(by_id)))
-            ours = {claim.id for claim in held.ranges}
+        if by_id and held.leases:
+            [pairs] = await self.queue.apply(JobsInLeases(tuple(by_id)))
+            ours = {claim.id for claim in held.leases}
             pairs = [pair for pair in pairs if pair[0] in ours]
-        for range_id, job_id in pairs:
-            outcomes.setdefault(range_id, []).append(by_id[job_id])
+        for lease_id, job_id in pairs:
+            outcomes.setdefault(lease_id, []).append(by_id[job_id])
         if others := len(by_id) - len({job_id for _, job_id in pairs}):
             rows = counted(others, "row")
             logger.warning("outcomes of %s are ignored: batch %d has no such jobs, or has lost them", rows, start.batch)
@@ -317,7 +317,7 @@ class ClaimsOfQuery:
             return
         self._held = {}
         for each in await claims_held_by(self.queue, holder_of(source)):
-            holder = each.holder if isinstance(each, Job) else each.held.holder
+            holder = each.holder if isinstance(each, Job) else each.entry.holder
             assert holder is not None  # it begins so
             self._held.setdefault(claim_of(holder), Held()).append(each)
         claims = [each.claim for held in self._held.values() for each in held]

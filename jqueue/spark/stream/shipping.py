@@ -1,7 +1,7 @@
-"""Rows on their way to the tasks. Those of single jobs are sent with the partitions, and tasks read those of ranges.
+"""Rows on their way to the tasks. Those of single jobs are sent with the partitions, and tasks read those of leases.
 
 Single jobs are read once, by the claim. Two reads would see two versions of a queue, so that jobs would be missing, or
-appear twice. The rows of a range never change, so each task reads its own. A task that cannot read its rows notes the
+appear twice. The rows of a lease never change, so each task reads its own. A task that cannot read its rows notes the
 segment in the object of the outcomes of the batch, and leaves them out. If it cannot write its note, it fails, so that
 no row is done which no task has read.
 """
@@ -22,8 +22,8 @@ from jqueue.connect import connect
 from jqueue.core.blob.lines import encode_record
 from jqueue.core.direct import DirectQueue
 from jqueue.domain.models import Job, record_of
-from jqueue.domain.operations.lookups import RangesHeldBy
-from jqueue.domain.segments import RangeClaim
+from jqueue.domain.operations.lookups import LeasesHeldBy
+from jqueue.domain.segments import Lease
 from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.lines import rows_of
 from jqueue.spark.snapshot.reader import cut
@@ -72,7 +72,7 @@ class UnreadNotes:
 
         async def write() -> None:
             async with connect(self.staging.url, DirectQueue, deadline=self.staging.deadline) as queue:
-                [claims] = await queue.apply(RangesHeldBy(self.holder))
+                [claims] = await queue.apply(LeasesHeldBy(self.holder))
             seen.append(any(claim.segment == segment for claim in claims))
             if seen[0]:
                 async with self.staging.opened() as objects:
@@ -123,21 +123,17 @@ def shipped(jobs: Sequence[Job], schema: StructType, partitions: int | None = No
     return parts
 
 
-def partitions_of_ranges(
-    queue: str, url: str, claims: Sequence[RangeClaim], notes: UnreadNotes, count: int | None
+def partitions_of_leases(
+    queue: str, url: str, claims: Sequence[Lease], notes: UnreadNotes, count: int | None
 ) -> list[InputPartition]:
-    """Return the rows of ranges, which any task can read.
+    """Return the rows of leases, which any task can read.
 
     Args:
         queue: name of the queue.
         url: any process can open the queue by it.
-        claims: of the ranges.
+        claims: the leases.
         notes: takes note of rows that a task cannot read.
         count: number of partitions. None: chosen by the size.
     """
-    pieces = []
-    for claim in claims:
-        entry, held = claim.entry, claim.held
-        chunks = entry.chunk_of(held.first), entry.chunk_of(held.last - 1) + 1
-        pieces.append(SegmentRows(queue, url, claim.segment, entry, ((*held.span, held),), chunks, notes.note))
+    pieces = [SegmentRows.of_entry(queue, url, claim.id, claim.entry, notes.note) for claim in claims]
     return [InputPartition(part) for part in cut(pieces, count)]

@@ -39,7 +39,7 @@ from jqueue.spark.rows import check_schema
 from jqueue.spark.snapshot.reader import read_pieces
 from jqueue.spark.staging import Staging, absolute
 from jqueue.spark.stream.query_claims import OUTCOMES_DEADLINE, ClaimsOfQuery, Offset, holder_of
-from jqueue.spark.stream.shipping import ShippedRows, UnreadNotes, partitions_of_ranges, shipped
+from jqueue.spark.stream.shipping import ShippedRows, UnreadNotes, partitions_of_leases, shipped
 from jqueue.sync.background import CallEnded, wait_for
 
 if TYPE_CHECKING:
@@ -190,17 +190,17 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ClaimsOfQuery(queue, options["entrypoint"], timeout, options["poll_interval"])
 
     def _partitions_of(self, until: Offset) -> list[InputPartition]:
-        """Return the jobs of a batch as partitions: single jobs with their rows, and ranges to be read by tasks."""
+        """Return the jobs of a batch as partitions: single jobs with their rows, and leases to be read by tasks."""
         held = self._call_queue(lambda: self._claims.batch_of(until))
         single = several = self._options["num_partitions"]
-        if single is not None and held.jobs and held.ranges:
+        if single is not None and held.jobs and held.leases:
             single = min(max(1, round(single * len(held.jobs) / held.number)), max(1, single - 1))
             several = max(1, several - single)
         parts: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
-        if held.ranges:
+        if held.leases:
             staging, name = Staging(self._url, OUTCOMES_DEADLINE), describe(self._claims.queue.storage)
             notes = UnreadNotes(holder_of(until.source, until.claim), until.claim, staging)
-            parts += partitions_of_ranges(name, self._url, held.ranges, notes, several)
+            parts += partitions_of_leases(name, self._url, held.leases, notes, several)
         return parts
 
     def _call_queue(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:

@@ -18,7 +18,7 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.operator import Purge
 from jqueue.ports.queue import JobQueue
 from jqueue.testing.queue_contract import QueueFactory, ids
-from tests.contract.queue.ranges import DEEP, RangesContract
+from tests.contract.queue.leases import DEEP, LeasesContract
 
 NEEDS = ("parents", "transactions", "dead_letters", "results", "cancel_running", "expiry")
 
@@ -69,7 +69,7 @@ ENDS: dict[str, Callable[[JobQueue, Job], Awaitable[None]]] = {
 }
 
 
-class ParentsContract(RangesContract):
+class ParentsContract(LeasesContract):
     """A job is claimed once its parents are done, wherever they are, and no sooner."""
 
     async def test_the_last_parent_to_be_acked_makes_a_job_ready_in_its_place(self, make_queue: QueueFactory) -> None:
@@ -212,15 +212,15 @@ class ParentsContract(RangesContract):
             assert ids(await queue.dequeue("child", batch_size=5)) == [child.id, other.id]
             assert await self.find(queue, replaced) is None
 
-    async def test_the_end_of_a_range_counts_for_each_of_its_jobs(self, make_queue: QueueFactory) -> None:
-        async with self.queues(make_queue, 2, (*NEEDS, "ranges"), **DEEP) as [opened, other]:
-            queue, claim, jobs = await self.range_of(opened)
+    async def test_the_end_of_a_lease_counts_for_each_of_its_jobs(self, make_queue: QueueFactory) -> None:
+        async with self.queues(make_queue, 2, (*NEEDS, "leases"), **DEEP) as [opened, other]:
+            queue, claim, jobs = await self.lease_of(opened)
             done = await other.enqueue("done", b"", after=jobs[:2])
             failed = await other.enqueue("failed", b"", after=[jobs[2]])
             left = await other.enqueue("left", b"", after=[jobs[-1]])
             rest = [job async for job in queue.iterate_jobs(JobStatus.QUEUED) if job.entrypoint == "work"]
             gone = await other.enqueue("gone", b"", after=[rest[-1]])
-            await queue.end_range(claim, failed={jobs[2].id: "failed"}, worked_on=len(jobs) - 1)
+            await queue.end_lease(claim, failed={jobs[2].id: "failed"}, worked_on=len(jobs) - 1)
             for child, is_ready in ((done, True), (failed, False), (left, False)):
                 assert bool(await other.dequeue(child.entrypoint)) == is_ready, child.entrypoint
             await queue.purge(status=JobStatus.QUEUED, entrypoint="work")

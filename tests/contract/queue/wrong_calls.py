@@ -158,7 +158,7 @@ USES: dict[str, list[Use]] = {
     ],
     "parents": [lambda queue, job: queue.enqueue("work", b"payload", after=[job])],
     "steps": [lambda queue, job: _raised(queue.apply_each(RecordStep(job, "charge")))],
-    "ranges": [],  # a queue without ranges has no verbs for them, and `apply` refuses their operations
+    "leases": [],  # a queue without leases has no verbs for them, and `apply` refuses their operations
     "results": [
         lambda queue, job: queue.enqueue("work", b"payload", keep_result=60),
         lambda queue, job: queue.ack(job, result="a result"),

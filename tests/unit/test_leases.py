@@ -1,4 +1,4 @@
-"""Ranges: rows of a segment that are claimed and ended as one."""
+"""Leases: rows of a segment that are claimed and ended as one."""
 
 import asyncio
 
@@ -16,8 +16,8 @@ from jqueue import (
 )
 from jqueue.domain.job import Progress
 from jqueue.domain.operations.ends import Heartbeat
-from jqueue.domain.operations.lookups import JobsInRanges
-from jqueue.domain.segments import RangeFailure
+from jqueue.domain.operations.lookups import JobsInLeases
+from jqueue.domain.segments import JobFailure
 from jqueue.testing.virtual_time import VirtualClock
 from tests.virtual_world import in_virtual_time
 
@@ -47,32 +47,32 @@ def store():
 
 
 async def jobs_of(queue, claim):
-    return [job async for job in queue.read_range(claim)]
+    return [job async for job in queue.read_lease(claim)]
 
 
 async def claimed(queue, rows):
-    claim = await queue.claim_range("t", rows)
+    claim = await queue.claim_lease("t", rows)
     assert claim is not None
     return claim
 
 
 @in_virtual_time
-async def test_a_range_is_done_but_for_jobs_that_failed_or_were_not_worked_on():
+async def test_a_lease_is_done_but_for_jobs_that_failed_or_were_not_worked_on():
     async with queue_on(store()) as queue:
         ids = await with_rows(queue, 10)
         claim = await claimed(queue, 8)
         jobs = await jobs_of(queue, claim)
         assert ids[:8] == [job.id for job in jobs]
         assert {(JobStatus.IN_PROGRESS, 1, 1)} == {(job.status, job.attempt, job.failures) for job in jobs}
-        failed = {ids[2]: RangeFailure("boom", delay=60), ids[5]: ValueError("bad")}
+        failed = {ids[2]: JobFailure("boom", delay=60), ids[5]: ValueError("bad")}
         with pytest.raises(JobNotFoundError, match=ids[7]):
-            await queue.end_range(claim, failed={ids[7]: "not worked on"}, worked_on=7)
-        await queue.end_range(claim, failed=failed, worked_on=6)
+            await queue.end_lease(claim, failed={ids[7]: "not worked on"}, worked_on=7)
+        await queue.end_lease(claim, failed=failed, worked_on=6)
         stats = await queue.stats()
         assert (5, 1, 0, 4) == (stats.depth, stats.scheduled, stats.in_progress, stats.totals.done)
         again = await claimed(queue, 9)
-        assert ids[6:8] == [job.id for job in await jobs_of(queue, again)], "the others were in no range before"
-        await queue.end_range(again, worked_on=0)
+        assert ids[6:8] == [job.id for job in await jobs_of(queue, again)], "the others were in no lease before"
+        await queue.end_lease(again, worked_on=0)
         left = await queue.dequeue("t", batch_size=9)
         assert {ids[6]: (3, 1), ids[7]: (3, 1), ids[8]: (1, 1), ids[9]: (1, 1), ids[5]: (2, 2)} == {
             job.id: (job.attempt, job.failures) for job in left
@@ -81,21 +81,21 @@ async def test_a_range_is_done_but_for_jobs_that_failed_or_were_not_worked_on():
 
 
 @in_virtual_time
-async def test_a_range_ends_before_jobs_that_were_all_cancelled():
-    """They leave with the end, and the segment has no other rows."""
+async def test_a_lease_ends_although_jobs_of_it_were_cancelled():
+    """They have left before, and the segment has no other rows."""
     async with queue_on(store()) as queue:
         ids = await with_rows(queue, 4)
         claim = await claimed(queue, 4)
         for job_id in ids[2:]:
             await queue.cancel(job_id, running=True)
-        await queue.end_range(claim, failed={ids[1]: RangeFailure("boom", dead=True)}, worked_on=2)
+        await queue.end_lease(claim, failed={ids[1]: JobFailure("boom", dead=True)}, worked_on=2)
         stats = await queue.stats()
         assert (0, 0, 1, 1) == (stats.depth, stats.in_progress, stats.dead, stats.totals.done)
         assert not (await queue.read_state(hot=True)).segments
 
 
 @in_virtual_time
-async def test_a_job_with_progress_is_claimed_alone_which_ends_it():
+async def test_a_job_with_progress_is_claimed_by_itself_which_ends_it():
     async with queue_on(store()) as queue:
         first = await queue.enqueue("t", b"")
         [job] = await queue.dequeue("t")
@@ -104,9 +104,9 @@ async def test_a_job_with_progress_is_claimed_alone_which_ends_it():
         await settled(queue)
         assert 3 == sum(each.waiting for each in (await queue.read_state(hot=True)).segments.values())
         assert 1 == (await queue.find(first.id)).progress.done
-        assert await queue.claim_range("t", 3) is None, "it comes first"
+        assert await queue.claim_lease("t", 3) is None, "it comes first"
         assert [(first.id, None)] == [(each.id, each.progress) for each in await queue.dequeue("t")]
-        assert 2 == (await claimed(queue, 3)).rows
+        assert await queue.claim_lease("t", 3) is None, "its segment has a job that is never leased"
 
 
 class Unanswering(InMemoryStorage):
@@ -125,27 +125,27 @@ class Unanswering(InMemoryStorage):
 
 
 @in_virtual_time
-async def test_resolving_a_claim_whose_outcome_was_unknown_hands_out_no_range():
+async def test_resolving_a_claim_whose_outcome_was_unknown_hands_out_no_lease():
     storage = Unanswering(clock=VirtualClock())
     async with queue_on(storage, call_timeout=1) as queue:
         await with_rows(queue, 10)
         storage.silent = True
         with pytest.raises(UnknownOutcomeError) as caught:
-            await queue.claim_range("t", 5, deadline=5)
+            await queue.claim_lease("t", 5, deadline=5)
         storage.silent = False
         assert await caught.value.resolve(10) is None
-        assert await queue.claim_range("t", 10) is not None, "the claim that landed was handed back"
+        assert await queue.claim_lease("t", 10) is not None, "the claim that landed was handed back"
 
 
 @in_virtual_time
-async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
+async def test_jobs_in_a_lease_are_found_and_hold_their_ids_and_keys():
     async with queue_on(store()) as queue:
         ids = [f"id-{number}" for number in range(3)]
         await asyncio.gather(*(queue.enqueue("t", b"", job_id=each, unique_key=f"key of {each}") for each in ids))
         await settled(queue)
         claim = await claimed(queue, 3)
         assert JobStatus.IN_PROGRESS == (await queue.find("id-1")).status
-        assert [[(claim.id, "id-1")]] == await queue.apply(JobsInRanges(("id-1", "unknown")))
+        assert [[(claim.id, "id-1")]] == await queue.apply(JobsInLeases(("id-1", "unknown")))
         assert ids[0] == (await queue.enqueue("t", b"", job_id="id-0")).id
         taken = await queue.enqueue("t", b"", unique_key="key of id-2")
         assert (ids[2], JobStatus.IN_PROGRESS) == (taken.id, taken.status)
@@ -155,7 +155,7 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
             await queue.cancel("id-1")
         assert 3 == (await queue.stats()).in_progress
         assert sorted(ids) == sorted([job.id async for job in queue.iterate_jobs(JobStatus.IN_PROGRESS)])
-        await queue.end_range(claim)
+        await queue.end_lease(claim)
         assert JobStatus.COMPLETED is (await queue.find("id-1")).status  # it is remembered like an acked one
 
 
@@ -163,11 +163,23 @@ async def test_jobs_in_a_range_are_found_and_hold_their_ids_and_keys():
 async def test_a_claim_may_ask_for_a_least_number_of_jobs_and_for_payloads_that_are_in_the_segment():
     async with queue_on(store()) as queue:
         await with_rows(queue, 5)
-        assert await queue.claim_range("t", 9, least=6) is None
+        assert await queue.claim_lease("t", 9, least=6) is None
         assert 5 == (await claimed(queue, 9)).rows
     async with queue_on(store(), limits=Limits(hot_bytes=1, object_bytes=100)) as queue:
         for _ in range(4):
             await queue.enqueue("t", bytes(1000))
         await settled(queue)
-        assert await queue.claim_range("t", 4, inline=True) is None
+        assert await queue.claim_lease("t", 4, inline=True) is None
         assert (await claimed(queue, 4)).rows
+
+
+@in_virtual_time
+async def test_leased_jobs_count_as_running_once_their_entrypoint_has_a_limit():
+    async with queue_on(store()) as queue:
+        await with_rows(queue, 6)
+        lease = await claimed(queue, 4)
+        await queue.limit("t", running=4)
+        assert [] == await queue.dequeue("t")
+        await queue.end_lease(lease)
+        assert await queue.claim_lease("t", 2) is None, "an entrypoint with limits"
+        assert 2 == len(await queue.dequeue("t", batch_size=2))
