@@ -232,8 +232,13 @@ class JobRecord(JobFacts, Entry, frozen=True):
 
 
 def may_kill(job: JobFacts) -> bool:
-    """Return True if the last two workers of a job were lost: it may be the cause. Such jobs run one at a time."""
+    """Return True if the last two workers of a job were lost: it may be the cause. A process has one such job only."""
     return len(job.errors) > 1 and lost_in_a_row(job.errors[-2:]) == 2
+
+
+def process_of(holder: str | None) -> str:
+    """Return the process in the name of a claim's holder: what follows the name of its worker."""
+    return (holder or "").rpartition("@")[2]
 
 
 def ready_since(job: JobFacts) -> datetime:

@@ -18,7 +18,7 @@ from typing import Any
 
 from jqueue.domain.fields import LARGEST
 from jqueue.domain.header import Header
-from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord, may_kill
+from jqueue.domain.job import COMPLETED, DEAD, IN_PROGRESS, QUEUED, JobRecord, may_kill, process_of
 from jqueue.domain.rules import (
     EntrypointRules,
     KeyUsage,
@@ -37,7 +37,8 @@ NOT_A_ROW = ("", 0)
 """The place of a job that is not the loaded row of a segment."""
 
 SUSPECTS = "\0suspects"
-"""The concurrency key, with a limit of 1, that all jobs share which may kill their workers. No caller can give it."""
+"""The concurrency key of all jobs that may kill their workers, with a limit of 1 in each process: so the next death of
+the process is the doing of one of them at most. No caller can give it."""
 
 
 Entry = tuple[Any, ...]
@@ -147,6 +148,7 @@ class Order:
         self._parked_under: dict[str, str | RatedKey] = {}
         self._postponed_keys: list[str | RatedKey] = []
         self._through: int | None = None
+        self._holder: str | None = None
         self._later: list[tuple[LazyHeap, Entry]] = []
         self.children: dict[str, dict[str, None]] = {}
         self.unseen: dict[str, None] = {}
@@ -192,8 +194,9 @@ class Order:
             for key in _limited_keys(before):
                 self._keyed -= 1
                 if status is IN_PROGRESS:
-                    _count(self.running_keys, key, -1)
-                self._unpark(key)
+                    _count(self.running_keys, _key_in(key, before.holder), -1)
+                if key is not SUSPECTS:  # `claim_for` brings these back
+                    self._unpark(key)
             if self._rated and (rated := self.rated_key(before)) is not None:
                 self._unpark(rated)
         if after is not None:
@@ -218,7 +221,7 @@ class Order:
             for key in _limited_keys(after):
                 self._keyed += 1
                 if status is IN_PROGRESS:
-                    _count(self.running_keys, key, 1)
+                    _count(self.running_keys, _key_in(key, after.holder), 1)
         if (parents := _parents_of(before)) != (others := _parents_of(after)):
             self._relate(before or after, parents, others)
 
@@ -249,6 +252,12 @@ class Order:
             later, self._later = self._later, []
             for heap, passed in later:
                 heap.push(passed)
+
+    def claim_for(self, holder: str | None) -> None:
+        """Note who claims next: a process does one job at a time that may kill it."""
+        self._holder = holder
+        if SUSPECTS in self._parked and _key_in(SUSPECTS, holder) not in self.running_keys:
+            self._unpark(SUSPECTS)
 
     def waiting(self) -> dict[str, int]:
         """Return the number of queued jobs of each entrypoint that has some, scheduled jobs included."""
@@ -305,6 +314,7 @@ class Order:
             RowsMissingError: a row that is not loaded may come first.
         """
         self._look_at(now)
+        self.claim_for(None)
         return self._top_of(self._ready.get(entrypoint), [*self._unloaded((entrypoint,))], now)
 
     def has_waiting(self, entrypoint: str) -> bool:
@@ -457,7 +467,8 @@ class Order:
     def _held_by(self, job: JobRecord) -> str | RatedKey | None:
         """Return the key of a job that allows no claim now; None if it may be claimed."""
         for key in _limited_keys(job):
-            if self.running_keys.get(key, 0) >= (1 if key is SUSPECTS else job.concurrency_limit or 1):
+            most = 1 if key is SUSPECTS else job.concurrency_limit or 1
+            if self.running_keys.get(_key_in(key, self._holder), 0) >= most:
                 return key
         if (rated := self.rated_key(job)) is None:
             return None
@@ -567,6 +578,11 @@ def _limited_keys(job: JobRecord) -> Sequence[str]:
     if job.errors and may_kill(job):
         return (SUSPECTS,) if key is None else (SUSPECTS, key)
     return () if key is None else (key,)
+
+
+def _key_in(key: str, holder: str | None) -> str:
+    """Return the name under which jobs in progress of a key are counted: that of jobs that may kill, by process."""
+    return SUSPECTS + process_of(holder) if key is SUSPECTS else key
 
 
 def _parents_of(job: JobRecord | None) -> tuple[str, ...]:

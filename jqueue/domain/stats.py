@@ -309,7 +309,7 @@ def why_job_waits(job: Job, header: Header, stats: QueueStats, now: datetime, jo
     suspects = (each.id for each in jobs if each.status is JobStatus.IN_PROGRESS and may_kill(each))
     if may_kill(job) and (other := next(suspects, None)) is not None:
         reasons.append(
-            f"another job whose workers were lost is running: {printable(other)}; such jobs run one at a time"
+            f"its last two workers were lost: a process does one such job at a time, and {printable(other)} is running"
         )
     rules = header.entrypoints.get(job.entrypoint, EntrypointRules())
     key = job.fair_key if key is None else key

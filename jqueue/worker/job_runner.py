@@ -137,7 +137,7 @@ class JobRunner:
             execution.jobs.append(held)
             execution.unstopped += 1
             if job.errors and may_kill(job):
-                why = "its last two workers were lost while they had it, and no other such job runs meanwhile"
+                why = "its last two workers were lost while they had it, and no other such job runs here meanwhile"
                 log_about(job, logging.WARNING, " begins: %s", why)
         return held
 

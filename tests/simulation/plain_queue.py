@@ -54,6 +54,7 @@ from tests.simulation.plain_values import (
     ended,
     is_suspect,
     kept_text,
+    process_of,
     step_of,
 )
 
@@ -344,10 +345,10 @@ class PlainQueue(PlainGroups, PlainRules):
         claimed: list[JobFields] = []
         hints = [*wanted, *[None] * asked.batch_size]
         while len(claimed) < asked.batch_size:
-            job = self.next_to_claim(entrypoints, asked.through, hints[len(claimed)], unsure)
+            holder = self.holder if asked.holder is None else asked.holder
+            job = self.next_to_claim(entrypoints, asked.through, hints[len(claimed)], unsure, holder=holder)
             if job is None:
                 break
-            holder = self.holder if asked.holder is None else asked.holder
             claimed.append(self.claim(job, claim_timeout, holder, queued_at=None, claim_call=asked.call))
             self.count_claims(job)
             self.take_turn(job)
@@ -689,9 +690,9 @@ class PlainQueue(PlainGroups, PlainRules):
         Returns the number of jobs.
         """
         lost = [job for claim in orphans for job in self.seen_as(*claim)]
-        beside = Counter(job["holder"].rpartition("@")[2] for job in lost)
+        beside = Counter(map(process_of, lost))
         revoked = sum(
-            self.revoke([job], DIED, spared=beside[job["holder"].rpartition("@")[2]] > 1 and not is_suspect(job))
+            self.revoke([job], DIED, spared=beside[process_of(job)] > 1 and not is_suspect(job))
             for job in sorted(lost, key=self._by_place)
         )
         stale = []

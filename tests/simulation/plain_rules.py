@@ -13,7 +13,7 @@ from jqueue import InvalidJobError
 from jqueue.domain.operations.rules import UNCHANGED, PauseSchedule, Reset, RunSchedule
 from jqueue.operations import Configure, Pause, Resume, SetLimits, SetSchedule, Unschedule
 from jqueue.testing.virtual_time import EPOCH
-from tests.simulation.plain_values import ENTRY, JobFields, Refused, is_suspect
+from tests.simulation.plain_values import ENTRY, JobFields, Refused, is_suspect, process_of
 
 NO_LIMITS = dict.fromkeys(("running", "rate", "per", "key_rate", "key_per"))
 NO_RULES = {"paused": False, **NO_LIMITS, "declared": None}
@@ -141,7 +141,7 @@ class PlainRules:
 
     # Claims
 
-    def next_to_claim(self, entrypoints, through=None, wanted=None, unsure=frozenset(), *, ruled=True):
+    def next_to_claim(self, entrypoints, through=None, wanted=None, unsure=frozenset(), *, holder=None, ruled=True):
         """Return the first job that is ready and not held back.
 
         Args:
@@ -149,11 +149,12 @@ class PlainRules:
             through: largest place; None: any.
             wanted: a job that may be taken although jobs in `unsure` come first.
             unsure: ids of jobs that need not be found.
+            holder: of the claim.
             ruled: False if the limits and pauses of entrypoints do not matter.
         """
         running = Counter(job["entrypoint"] for job in self.claimed())
         keys = Counter(job["concurrency_key"] for job in self.claimed())
-        suspects = sum(map(is_suspect, self.claimed()))
+        suspects = {process_of(job) for job in self.claimed() if is_suspect(job)}
         is_open = {
             name: self.is_open(name, running[name]) for name in {job["entrypoint"] for job in self.table.values()}
         }
@@ -167,7 +168,7 @@ class PlainRules:
             and (through is None or int(job["place"]) <= through)
             and (is_open[job["entrypoint"]] or not ruled)
             and (job["concurrency_key"] is None or keys[job["concurrency_key"]] < (job["concurrency_limit"] or 1))
-            and not (suspects and is_suspect(job))
+            and not (process_of({"holder": holder}) in suspects and is_suspect(job))
             and self.key_is_open(job)
             and (job["id"] == wanted or job["id"] not in unsure)
         ]

@@ -81,9 +81,14 @@ def step_of(weight: float | None) -> int:
 
 
 def is_suspect(job: JobFields) -> bool:
-    """True if the last two workers of a job were lost: no other such job may be in progress then."""
+    """True if the last two workers of a job were lost: its process may have no other such job in progress then."""
     last = [text for _, _, text, *_ in job.get("errors", ())[-2:]]
     return len(last) == 2 and all(text.startswith(("stale: no ", DIED)) for text in last)
+
+
+def process_of(job: JobFields) -> str:
+    """The process of a claim's holder."""
+    return (job["holder"] or "").rpartition("@")[2]
 
 
 def ended(job: JobFields) -> datetime:

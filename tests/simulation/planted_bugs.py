@@ -702,17 +702,10 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/operations/ends.py", "for job in jobs if not may_kill(job)}", "for job in jobs}"
         ),
         "Two jobs that may kill their workers are in progress at once": Bug(
-            "domain/order.py", "(1 if key is SUSPECTS", "(2 if key is SUSPECTS"
+            "domain/order.py", "most = 1 if key is SUSPECTS", "most = 2 if key is SUSPECTS"
         ),
         "A job that may kill its workers never becomes ready again": Bug(
-            "domain/order.py",
-            "                self._unpark(key)\n            if self._rated",
-            "                key is SUSPECTS or self._unpark(key)\n            if self._rated",
-        ),
-        "A job that is ready beside others that may kill their workers never gets its chance": Bug(
-            "domain/order.py",
-            "isinstance(key, str) or other is SUSPECTS",
-            "isinstance(key, str) and other is not SUSPECTS",
+            "domain/order.py", "if SUSPECTS in self._parked and _key_in", "if not SUSPECTS and _key_in"
         ),
         "The claims of a process that lives are revoked": Bug(
             "core/staleness.py", "if is_gone(record.pid, record.mark):", "if record.mark:"

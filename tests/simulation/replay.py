@@ -376,7 +376,7 @@ class Replay:
         ids = self._ids_in(claim.segment, rows)
         if f"{model.table[ids[0]]['priority']}:{asked.entrypoint}" in model.turns:
             raise Difference("rows were leased while keys take turns")
-        first = model.next_to_claim((asked.entrypoint,), asked.through, ids[0], self._unsure)
+        first = model.next_to_claim((asked.entrypoint,), asked.through, ids[0], self._unsure, holder=asked.holder)
         if first is None or first["id"] != ids[0]:
             raise Difference(f"a lease begins with {ids[0]}, and the next job is {first and first['id']}")
         jobs = [model.table[job_id] for job_id in ids if job_id in model.table]

@@ -112,7 +112,7 @@ def test_a_job_is_charged_if_the_queue_has_no_room_to_note_its_lost_worker():
     assert [((), 1)] * 2 == [(job.errors, job.failures) for job in draft.jobs.values()]
 
 
-async def test_jobs_that_may_kill_their_workers_run_one_at_a_time_and_beside_all_others():
+async def test_a_process_does_one_job_at_a_time_that_may_kill_it_beside_all_others():
     queue = await suspects(*"abc")
     await enqueue(queue, *"de")
     [*first] = await queue.dequeue(batch_size=100)
@@ -120,8 +120,15 @@ async def test_jobs_that_may_kill_their_workers_run_one_at_a_time_and_beside_all
     assert [] == await claimed(queue)
     await queue.ack(first[0])
     [b] = await queue.dequeue(batch_size=100)
+    assert ["c"] == [job.id for job in await queue.dequeue(batch_size=100, holder=THERE)]
     await queue.nack(b, error="it fails in another way")
-    assert ["c", "b"] == await claimed(queue)
+    assert ["b"] == await claimed(queue)
+
+
+async def test_a_job_that_waits_for_one_process_is_claimed_by_another():
+    queue = await suspects(*"abc")
+    held = [job.id for _ in range(2) for job in await queue.dequeue(batch_size=100, holder=HERE)]
+    assert [["a"], ["b"]] == [held, [job.id for job in await queue.dequeue(batch_size=100, holder=THERE)]]
 
 
 @pytest.mark.parametrize("waits", ["b", "c", "d"])
@@ -146,7 +153,7 @@ async def test_people_see_for_which_job_such_a_job_waits():
     [a] = await queue.dequeue(batch_size=100)
     [b] = [job for job in (await queue.read_state()).jobs if job.id == "b"]
     reasons = await (await queue.view()).why_waits(b, a.heartbeat_at)
-    assert ["another job whose workers were lost is running: a; such jobs run one at a time"] == reasons
+    assert ["its last two workers were lost: a process does one such job at a time, and a is running"] == reasons
 
 
 @pytest.mark.parametrize("errors", [[], [STALE_ERROR], [STALE_ERROR, SPARED_ERROR], ["ValueError", DIED_ERROR]])

@@ -87,6 +87,7 @@ class Claims(Operation, frozen=True, kw_only=True):
 
     def tidy(self, draft: Draft, now: datetime) -> None:
         """Remove expired jobs, enqueue those of cron entries that are due, and forget keys if too many are counted."""
+        draft.jobs.order.claim_for(self.holder)
         drop_outlived(draft, now)
         if draft.jobs.order.unseen:
             end_gone_parents(draft)

@@ -48,6 +48,7 @@ from jqueue.domain.job import (
     StoredObject,
     lost_in_a_row,
     may_kill,
+    process_of,
 )
 from jqueue.domain.large_values import LargeValue, check_named_in_time
 from jqueue.domain.limits import (
@@ -652,13 +653,13 @@ def spared_of(orphans: Iterable[JobRecord]) -> set[str]:
     """Return the ids of the jobs to which the deaths of their processes are not charged.
 
     A death is charged to the job that may be the cause of it by `may_kill`, or that was the only job of the process.
-    Other jobs are spared. A job that is spared twice in a row may be the cause, and such jobs run one at a time. So a
+    Other jobs are spared. A job that is spared twice in a row may be the cause, and a process has one such job. So a
     job that kills each of its workers is dead after `max_attempts` + 2 deaths at most, and its neighbours are charged
     with none. An error that the job reports in between allows two more deaths, and counts as a failure itself.
     """
     by_process = defaultdict[str, list[JobRecord]](list)
     for job in orphans:
-        by_process[(job.holder or "").rpartition("@")[2]].append(job)
+        by_process[process_of(job.holder)].append(job)
     several = [jobs for jobs in by_process.values() if len(jobs) > 1]
     return {job.id for jobs in several for job in jobs if not may_kill(job)}
 
