@@ -565,7 +565,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
     ): {
         "The checksum of a chunk of rows is not compared": Bug(
             "core/blob/segment_object.py",
-            "if zlib.crc32(data) != index.chunks[number].crc:",
+            "if zlib.crc32(data) != chunk.crc:",
             "if False:",
             seeds=100,
             first=21,

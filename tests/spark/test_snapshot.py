@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
 import jqueue.spark.lines
 from jqueue import BrokerQueue, Limits, connect
@@ -21,7 +21,7 @@ from jqueue.domain.models import Job, record_of
 from jqueue.operations import Enqueue
 from jqueue.spark.lines import rows_of
 from jqueue.spark.rows import SNAPSHOT_SCHEMA
-from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, snapshot, source, write
+from tests.spark.spark_calls import call, enqueue, fill_segments, jobs_of, schema, snapshot, source, write
 from tests.spark.step_stores import Fault, told
 
 FIELDS: tuple[str, ...] = (
@@ -318,3 +318,11 @@ def test_a_partition_shows_no_payload_and_filters_are_left_to_spark(url):
     reader = source(url).reader(source(url).schema())
     assert "hunter2" not in repr(reader.partitions())
     assert "pushFilters" not in vars(type(reader))
+
+
+def test_rows_of_a_bulk_enqueue_are_the_same_jobs_in_a_snapshot_as_in_the_queue(url):
+    columns = schema(payload=BinaryType(), priority=IntegerType(), unique_key=StringType())
+    write(url, [(b"%d" % number, number % 3, f"key {number}") for number in range(1001)], columns)
+    fields = ("id", "sequence", "priority", "payload", "unique_key")
+    jobs = {tuple(getattr(job, name) for name in fields) for job in jobs_of(url)}
+    assert (jobs, 1001) == ({tuple(row[name] for name in fields) for row in snapshot(url)}, len(jobs))

@@ -217,8 +217,10 @@ def _columns_of(index: SegmentIndex, lines: bytes, rows: Rows, wanted: Sequence[
         if common := [field for field in wanted if field.name in shared]:
             of_one = columns_of(bytes(index.common), 1, common)
             columns = {name: pa.repeat(column[0], len(rows)) for name, column in of_one.items()}
-        if index.first is not None and "sequence" in names:
+        if "sequence" in names and index.first is not None:
             columns["sequence"] = pa.array(rows + index.first)
+        elif "sequence" in names and index.numbers:
+            columns["sequence"] = pa.array(np.frombuffer(index.numbers, "<u4")[rows].astype(np.int64))
         if index.id_rest is not None and "id" in names:
             columns["id"] = _bulk_ids(rows + 1, index.id_rest)
         left = [field for field in wanted if field.name not in columns]
