@@ -24,8 +24,8 @@ from tests.fuzz.edits import COUNTS, NUMBERS, OTHERS, TEXTS, VALUE, edit
 from tests.simulation.workload import SeededEntropy
 from tests.tiny_segments import in_segments
 
-ENTRY = re.compile(rb'"(segments|ranges)":\{.*?\}\}')
-"""The manifest, or the claims of ranges, in a header."""
+ENTRY = re.compile(rb'"segments":\{.*?\}\}')
+"""The manifest in a header."""
 
 NAMES = ("given 0", "given 3", "hot", "nothing")
 
@@ -35,7 +35,7 @@ Store = tuple[bytes, Mapping[str, bytes]]
 
 @cache
 def whole() -> Store:
-    """Return a queue with ready and scheduled rows, keys, a range, rows that were taken, and jobs in the blob."""
+    """Return a queue with ready and scheduled rows, keys, a lease, rows that were taken, and jobs in the blob."""
     storage = InMemoryStorage(clock=VirtualClock())
 
     async def make() -> Store:
@@ -83,10 +83,11 @@ def damaged(choices: Choices) -> Store:
 
 
 def _in_the_header(content: bytes, choices: Choices) -> bytes:
-    """Edit a value of the manifest, or of the claims of ranges."""
-    places = [found.span() for found in ENTRY.finditer(content)]
-    start, end = choices.pick(places)
-    values = [found.span() for found in VALUE.finditer(content, start, end)]
+    """Edit a value of the manifest, unless an edit before has hidden it."""
+    found = ENTRY.search(content)
+    if found is None:
+        return content
+    values = [each.span() for each in VALUE.finditer(content, *found.span())]
     first, last = choices.pick(values)
     return content[:first] + choices.pick((*NUMBERS, *COUNTS, *TEXTS, *OTHERS)) + content[last:]
 
@@ -132,7 +133,7 @@ async def _step(queue: DirectQueue, choices: Choices) -> None:
     many = [Enqueue("mail", b"", job_id=f"given {number}") for number in range(9)]
     calls = (
         lambda: queue.dequeue(choices.pick((None, "mail", "other")), batch_size=choices.pick((1, 3))),
-        lambda: _range(queue, choices, name),
+        lambda: _lease(queue, choices, name),
         lambda: queue.cancel(name),
         lambda: queue.enqueue("mail", b"", job_id=name),
         lambda: queue.enqueue("mail", b"", unique_key="key 1"),
@@ -146,7 +147,7 @@ async def _step(queue: DirectQueue, choices: Choices) -> None:
     await _call(choices.pick(calls)())
 
 
-async def _range(queue: DirectQueue, choices: Choices, failed: str) -> None:
+async def _lease(queue: DirectQueue, choices: Choices, failed: str) -> None:
     claim = await queue.claim_lease(choices.pick(("mail", "other")), choices.pick((1, 50)))
     if claim is not None:
         await _call(_read(queue, claim))
