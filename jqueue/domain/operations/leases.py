@@ -39,7 +39,7 @@ from jqueue.domain.turns import clock_of
 CHUNKS_AHEAD = 64
 """Largest number of chunks that a batch asks for at once: they are read within one deadline."""
 
-LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{0,150}\Z")]
+LeaseId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,150}\Z")]
 
 
 class _Leases(Claims, frozen=True, kw_only=True):
