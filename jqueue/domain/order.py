@@ -149,6 +149,7 @@ class Order:
         self._postponed_keys: list[str | RatedKey] = []
         self._through: int | None = None
         self._holder: str | None = None
+        self._is_batch = False
         self._later: list[tuple[LazyHeap, Entry]] = []
         self.children: dict[str, dict[str, None]] = {}
         self.unseen: dict[str, None] = {}
@@ -253,11 +254,13 @@ class Order:
             for heap, passed in later:
                 heap.push(passed)
 
-    def claim_for(self, holder: str | None) -> None:
-        """Note who claims next: a process does one job at a time that may kill it."""
-        self._holder = holder
-        if SUSPECTS in self._parked and _key_in(SUSPECTS, holder) not in self.running_keys:
+    def claim_for(self, holder: str | None, *, is_batch: bool = False) -> None:
+        """Note who claims next. A process does one job at a time that may kill it, but a batch isolates such jobs."""
+        self._holder, self._is_batch = holder, is_batch
+        while SUSPECTS in self._parked and (is_batch or _key_in(SUSPECTS, holder) not in self.running_keys):
             self._unpark(SUSPECTS)
+            if not is_batch:
+                break
 
     def waiting(self) -> dict[str, int]:
         """Return the number of queued jobs of each entrypoint that has some, scheduled jobs included."""
@@ -467,6 +470,8 @@ class Order:
     def _held_by(self, job: JobRecord) -> str | RatedKey | None:
         """Return the key of a job that allows no claim now; None if it may be claimed."""
         for key in _limited_keys(job):
+            if key is SUSPECTS and self._is_batch:
+                continue
             most = 1 if key is SUSPECTS else job.concurrency_limit or 1
             if self.running_keys.get(_key_in(key, self._holder), 0) >= most:
                 return key

@@ -9,6 +9,7 @@ from jqueue.domain.job import DIED_ERROR, SPARED_ERROR, STALE_ERROR, AttemptErro
 from jqueue.domain.models import record_of
 from jqueue.domain.operations.base import perform
 from jqueue.domain.operations.ends import Sweep
+from jqueue.domain.operations.leases import ClaimBatch
 from jqueue.domain.slices import exhaust
 from jqueue.operations import Enqueue
 from jqueue.testing.virtual_time import EPOCH
@@ -164,3 +165,10 @@ async def test_jobs_that_may_kill_their_workers_stay_in_the_blob(errors):
     _, spilled = exhaust(_last_of([job], 1, EPOCH))
     assert (errors == [STALE_ERROR, SPARED_ERROR]) == (spilled == [])
     assert job.status is JobStatus.QUEUED
+
+
+async def test_a_batch_claims_all_jobs_that_may_kill_as_it_does_each_in_a_process_of_its_own():
+    queue = await suspects(*"abc")
+    assert ["a"] == [job.id for job in await queue.dequeue(batch_size=100, holder=HERE)]
+    [batch] = await queue.apply(ClaimBatch(None, 100, 100, 0, holder=HERE))
+    assert [*"bc"] == [job.id for job in batch]

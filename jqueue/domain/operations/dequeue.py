@@ -6,7 +6,7 @@ import math
 from collections.abc import Hashable, Iterator, Sequence, Set
 from datetime import datetime
 from operator import attrgetter
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, ClassVar, TypedDict
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -66,6 +66,8 @@ class Claims(Operation, frozen=True, kw_only=True):
     """
 
     claims_jobs = True
+    is_batch: ClassVar[bool] = False
+    """True if its caller does a job whose last workers were lost in a process of its own."""
 
     claim_timeout: Duration | None = None
     holder: str | None = None
@@ -87,7 +89,7 @@ class Claims(Operation, frozen=True, kw_only=True):
 
     def tidy(self, draft: Draft, now: datetime) -> None:
         """Remove expired jobs, enqueue those of cron entries that are due, and forget keys if too many are counted."""
-        draft.jobs.order.claim_for(self.holder)
+        draft.jobs.order.claim_for(self.holder, is_batch=self.is_batch)
         drop_outlived(draft, now)
         if draft.jobs.order.unseen:
             end_gone_parents(draft)

@@ -344,6 +344,7 @@ class ClaimBatch(_Leases, frozen=True):
     """
 
     hands_out_jobs = True
+    is_batch = True
     always_needs: ClassVar[tuple[str, ...]] = ("leases", "holders", "claim_timeout")
 
     entrypoints: GivenNames | None
