@@ -6,8 +6,7 @@ job must not make a table of a million others unreadable.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -31,9 +30,6 @@ from jqueue.spark.fleet import addresses_of, names_several
 
 QUEUE = "queue"
 """Name of the column that says which queue a row comes from, if several are read."""
-
-json_text: Callable[[Any], str] = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-"""Return a result as JSON text."""
 
 _ORDER = (
     *("id", "entrypoint", "payload", "status", "priority", "attempt", "failures", "max_attempts", "created_at"),
@@ -85,10 +81,6 @@ SNAPSHOT_SCHEMA = _schema(name for name in _KINDS if name not in _ON_REQUEST)
 
 FLEET_SCHEMA = _schema([*SNAPSHOT_SCHEMA.names, QUEUE])
 """The columns of a job in a snapshot of several queues."""
-
-_CLAIMED_WITH = ("entrypoint", "payload", "priority", "attempt", "created_at", "run_at", "headers", "unique_key")
-STREAM_SCHEMA = _schema(("id", *_CLAIMED_WITH, "claim_timeout"))
-"""Columns of a job that a streaming query has claimed."""
 
 
 def schema_of(options: Mapping[str, str]) -> StructType:
