@@ -48,8 +48,7 @@ from jqueue.spark.claims.held import (
 )
 from jqueue.spark.claims.outcomes import Outcome, Staged
 from jqueue.spark.errors import one_line
-from jqueue.spark.staging import StagedObjects, Staging
-from jqueue.spark.stream.shipping import name_of_outcomes
+from jqueue.spark.staging import PREFIX, StagedObjects, Staging
 
 logger: Logger = logger_of("jqueue")
 
@@ -106,6 +105,11 @@ def claim_of(holder: str) -> str:
 def holder_of(source: str, claim: str = "") -> str:
     """Return the holder of the jobs that one claim of a query took; without a claim, the start of all such names."""
     return f"{HOLDERS}{source}/{claim}"
+
+
+def name_of_outcomes(claim: str) -> str:
+    """Return the name of the object with the outcomes of a batch, by its claim."""
+    return f"{PREFIX}stream-{claim}"
 
 
 @dataclass

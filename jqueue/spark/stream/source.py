@@ -13,33 +13,46 @@ jobs. So a sink that skips the batches that it has finished sees every job once,
 
 A query draws an id when it first starts, and its first batch is empty: its end, written into the checkpoint, holds the
 id. All claims are made under it, so that none is left behind if the driver dies between a claim and its own log.
+
+Single jobs are read once, by the claim, and their lines travel with the partitions. Two reads would see two versions of
+a queue, so that jobs would be missing, or appear twice. The rows of a lease never change, so each task reads its own. A
+task that cannot read its rows notes the segment in the object of the outcomes of the batch, and leaves them out. If it
+cannot write its note, it fails, so that no row is done which no task has read.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from jqueue.connect import connect
+from jqueue.core.blob.lines import encode_record
+from jqueue.core.direct import DirectQueue
 from jqueue.domain.durations import LONGEST
 from jqueue.domain.errors import InvalidJobError, InvalidURLError, JQueueError
 from jqueue.domain.job import DEFAULT_CLAIM_TIMEOUT
+from jqueue.domain.models import record_of
+from jqueue.domain.operations.lookups import LeasesHeldBy
 from jqueue.ports.storage import describe
 from jqueue.spark.claims.held import DEADLINE, open_queue
+from jqueue.spark.claims.outcomes import Staged
 from jqueue.spark.errors import one_line, shows_one_line
 from jqueue.spark.fleet import addresses_of, names_several
 from jqueue.spark.option_parsing import INTEGER, NAMES, SECONDS, OptionType, parse_options, plain
 from jqueue.spark.rows import check_schema
-from jqueue.spark.snapshot.reader import read_pieces
+from jqueue.spark.snapshot.reader import BlobLines, Piece, cut, read_pieces
+from jqueue.spark.snapshot.segment_rows import SegmentRows
 from jqueue.spark.staging import Staging, absolute
-from jqueue.spark.stream.query_claims import OUTCOMES_DEADLINE, ClaimsOfQuery, Offset, holder_of
-from jqueue.spark.stream.shipping import ShippedRows, UnreadNotes, partitions_of_leases, shipped
+from jqueue.spark.stream.query_claims import OUTCOMES_DEADLINE, ClaimsOfQuery, Offset, holder_of, name_of_outcomes
 from jqueue.sync.background import CallEnded, wait_for
 
 if TYPE_CHECKING:
@@ -78,11 +91,51 @@ SAME = dict.fromkeys(("maxrowspertrigger", "maxoffsetspertrigger"), "maxjobspert
 """Options of other sources that mean the same as ours, in lower case."""
 
 
+@dataclass(frozen=True)
+class UnreadNotes:
+    """Notes the segments that tasks of one batch cannot read. It may be pickled.
+
+    Attributes:
+        holder: the holder of the claims of the batch.
+        claim: the claim of the batch, which names the object.
+        staging: the place of the object.
+    """
+
+    holder: str
+    claim: str
+    staging: Staging = field(repr=False)
+
+    def note(self, segment: str) -> bool:
+        """Note a segment. Return False if this process sees another queue than the source does.
+
+        A file on the disk of another machine has neither the segment nor the claim. A note there would not be read.
+
+        Raises:
+            JQueueError: the notes are damaged, or the store failed.
+        """
+        seen: list[bool] = []
+
+        def add(content: bytes | None) -> bytes:
+            staged = Staged.decode(content)
+            return replace(staged, unread={**staged.unread, segment: "a task could not read it"}).encode()
+
+        async def write() -> None:
+            async with connect(self.staging.url, DirectQueue, deadline=self.staging.deadline) as queue:
+                [claims] = await queue.apply(LeasesHeldBy(self.holder))
+            seen.append(any(claim.segment == segment for claim in claims))
+            if seen[0]:
+                async with self.staging.opened() as objects:
+                    await objects.update(name_of_outcomes(self.claim), add)
+
+        asyncio.run(write())
+        return seen[0]
+
+
 @shows_one_line
 class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The streaming source, as Spark calls it: one call at a time.
 
-    It is also pickled into the tasks, which only unpack the rows that come with their partition.
+    It is also pickled into the tasks, which make rows of the lines that come with their partition, and read leases.
 
     Args:
         options: as given to `readStream`. The first call that needs them raises if they are wrong, as Spark does not
@@ -151,8 +204,6 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
         """Return the rows of one partition, in a task."""
-        if isinstance(partition, ShippedRows):
-            return partition.batches()
         return read_pieces(partition.value, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -190,18 +241,13 @@ class ClaimReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ClaimsOfQuery(queue, options["entrypoint"], timeout, options["poll_interval"])
 
     def _partitions_of(self, until: Offset) -> list[InputPartition]:
-        """Return the jobs of a batch as partitions: single jobs with their rows, and leases to be read by tasks."""
+        """Return the jobs of a batch as partitions: single jobs with their lines, and leases to be read by tasks."""
         held = self._call_queue(lambda: self._claims.batch_of(until))
-        single = several = self._options["num_partitions"]
-        if single is not None and held.jobs and held.leases:
-            single = min(max(1, round(single * len(held.jobs) / held.number)), max(1, single - 1))
-            several = max(1, several - single)
-        parts: list[InputPartition] = [*shipped(held.jobs, self._schema, single)] if held.jobs else []
-        if held.leases:
-            staging, name = Staging(self._url, OUTCOMES_DEADLINE), describe(self._claims.queue.storage)
-            notes = UnreadNotes(holder_of(until.source, until.claim), until.claim, staging)
-            parts += partitions_of_leases(name, self._url, held.leases, notes, several)
-        return parts
+        name, staging = describe(self._claims.queue.storage), Staging(self._url, OUTCOMES_DEADLINE)
+        notes = UnreadNotes(holder_of(until.source, until.claim), until.claim, staging)
+        pieces: list[Piece] = [BlobLines(name, b"\n".join(encode_record(record_of(job)) for job in held.jobs))]
+        pieces += [SegmentRows.of_entry(name, self._url, claim.id, claim.entry, notes.note) for claim in held.leases]
+        return [InputPartition(part) for part in cut(pieces, self._options["num_partitions"])]
 
     def _call_queue(self, work: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """Run a coroutine in the thread in the background.
