@@ -12,8 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from datetime import datetime
-from typing import NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -46,26 +45,8 @@ Rows = npt.NDArray[np.int64]
 """Numbers of rows of a segment, in order."""
 
 
-class RowFacts(NamedTuple):
-    """Facts in the manifest about the rows of an entry. The first four are added to the values on the lines.
-
-    The others replace them.
-    """
-
-    sequence: int
-    attempt: int
-    attempts_before: int
-    failures: int
-    queue: str
-    entrypoint: str
-    status: JobStatus = JobStatus.QUEUED
-    heartbeat_at: datetime | None = None
-    claim_timeout: float | None = None
-    holder: str | None = None
-    claimed_at: datetime | None = None
-
-
-ADDED = RowFacts._fields[:4]
+ADDED = "sequence", "attempt", "attempts_before", "failures"
+"""Columns whose values on the lines are less than those of the jobs, by what the manifest says of the whole entry."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +99,9 @@ class SegmentRows:
             StorageError: the store failed.
         """
         numbers = [chunk for chunk in range(*self.chunks) if not self.segment.is_chunk_taken(chunk)]
-        beside = [each for each in schema if each.name in ADDED or each.name not in RowFacts._fields]
-        facts = {
-            name: pa.scalar(value, schema.field(name).type)
-            for name, value in self._facts()._asdict().items()
-            if name in schema.names
-        }
+        values = self._facts()
+        facts = {each.name: pa.scalar(values[each.name], each.type) for each in schema if each.name in values}
+        beside = [each for each in schema if each.name in ADDED or each.name not in values]
         several = max(1, BATCH_ROWS // self.segment.chunk_rows)
         try:
             index, texts = self._read(numbers) if beside and numbers else (None, [])
@@ -148,21 +126,19 @@ class SegmentRows:
                     reason = f"is damaged: {error}; {repair}"
                 raise StorageFatalError(f"{self.queue}: segment {FOLDER}{name} {reason}") from None
 
-    def _facts(self) -> RowFacts:
+    def _facts(self) -> dict[str, Any]:
+        """Return what the manifest says of all rows of the entry, by column: to be added to the lines, or instead."""
         entry = self.segment
-        return RowFacts(
-            entry.offset,
-            entry.floor + entry.claims,
-            entry.floor,
-            entry.failures,
-            self.queue,
-            entry.entrypoint,
-            JobStatus.IN_PROGRESS if entry.is_leased else JobStatus.QUEUED,
-            entry.heartbeat_at,
-            entry.claim_timeout,
-            entry.holder,
-            None if entry.holder is None else entry.claimed_at,
-        )
+        added = entry.offset, entry.floor + entry.claims, entry.floor, entry.failures
+        return dict(zip(ADDED, added, strict=True)) | {
+            "queue": self.queue,
+            "entrypoint": entry.entrypoint,
+            "status": JobStatus.IN_PROGRESS if entry.is_leased else JobStatus.QUEUED,
+            "heartbeat_at": entry.heartbeat_at,
+            "claim_timeout": entry.claim_timeout,
+            "holder": entry.holder,
+            "claimed_at": None if entry.holder is None else entry.claimed_at,
+        }
 
     def _rows_of(self, chunks: Sequence[int]) -> Rows:
         """Return the numbers of the rows of some chunks."""
