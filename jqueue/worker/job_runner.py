@@ -434,13 +434,8 @@ class JobRunner:
 
     def _keep(self, held: HeldJob, keep_result: Duration) -> None:
         """Let the ack of a job carry its result."""
-        handler, result = held.execution.handler, held.result
         try:
-            if isinstance(result, UnkeptResultError):
-                raise result
-            # the process of a handler has converted the value already
-            value = result if handler.runs_in == "process" else handler.signature.returns.encode(result)
-            held.operation = Ack(held.job, value, keep_result)
+            held.operation = Ack(held.job, held.execution.handler.result_to_keep(held.result), keep_result)
         except UnkeptResultError as failure:
             self._drop_result(held, f"{failure}")
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from itertools import compress
-from typing import Any, Literal
+from typing import Any
 
 from jqueue.connect import connect
 from jqueue.core.direct import DirectQueue
@@ -35,6 +35,7 @@ from jqueue.spark.claims.outcomes import Outcome, encoded_enqueues
 from jqueue.worker import Worker
 from jqueue.worker.calls import Call, around, call_of
 from jqueue.worker.context import Around, BatchContext, Context
+from jqueue.worker.executions import Reason
 from jqueue.worker.failures import fail, worn_out
 from jqueue.worker.handler_errors import check_awaited, error_in, results_of
 from jqueue.worker.handler_options import seconds_of
@@ -46,9 +47,6 @@ from jqueue.worker.processes import Processes
 from jqueue.worker.reports import Reports
 from jqueue.worker.retries import CANCELLED, Decision, HandlerTimeout, decisive, error_text
 from jqueue.worker.threads import Threads
-
-Reason = Literal["timeout", "cancelled", "lost", "stop"]
-"""The reason for which a handler was told to stop."""
 
 LOOKS_PER_TIMEOUT = 3
 LONGEST_PAUSE = 60.0
@@ -447,7 +445,7 @@ class PartitionLoop:
             if error is not None and not isinstance(error, UnkeptResultError):
                 self._fail(place, decisive(error))
                 return
-        keep_result = handler.options.keep_result if job.keep_result is None else job.keep_result
+        keep_result = handler.keep_result_of(job)
         if keep_result is None and not companions:
             self._marks.states[place] = DONE
             return
@@ -460,18 +458,11 @@ class PartitionLoop:
         value, seconds = None, seconds_of("keep_result", keep_result)
         try:
             if seconds is not None:
-                value = self._kept(handler, result)
+                value, _ = check_result(handler.result_to_keep(result), Limits())
         except (InvalidJobError, UnkeptResultError) as error:
             log_about(job_of(job), logging.WARNING, " is acked without its result: %s", error)
             seconds = 0.0
         self._marks.note(place, Outcome(*job.claim, "done", value, seconds, added=added))
-
-    def _kept(self, handler: Handler[..., Any], result: Any) -> Any:
-        """Return a result as a JSON value. The process of a handler has converted it already."""
-        if isinstance(result, UnkeptResultError):
-            raise result
-        value = result if handler.runs_in == "process" else handler.signature.returns.encode(result)
-        return check_result(value, Limits())[0]
 
     def _give_back(self, slot: Slot, place: int, *, was_stuck: bool = False) -> None:
         """Decide about a job whose handler was told to stop. `was_stuck`: it did not stop within `cancel_grace`."""
