@@ -15,7 +15,6 @@ import signal
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 
@@ -48,48 +47,42 @@ CAUSES = {
 """Likely causes of a signal."""
 
 
-@dataclass(frozen=True)
-class Ended:
-    """The ends of the jobs of a partition.
+def do_jobs(task: BatchTask, jobs: ClaimedJobs) -> tuple[Staged, str | None]:
+    """Do jobs in child processes.
 
-    Attributes:
-        jobs: the jobs.
-        states: the state of each job: see `Marks`.
-        outcomes: of the others that are not handed back, by the ids of jobs.
-        failure: why some were not done, if the reason is common to all: the worker cannot be made, or fails.
+    Returns:
+        The outcomes, to be staged: jobs without one are handed back. And why some were not done, if the reason is
+        common to all: the worker cannot be made, or fails.
     """
-
-    jobs: ClaimedJobs
-    states: bytes
-    outcomes: Mapping[str, Outcome]
-    failure: str | None = None
-
-    def staged(self) -> Staged:
-        """Return the outcomes, to be staged. Jobs without one are handed back."""
-        jobs, states, claim = self.jobs, self.states, self.jobs.claim
-        last = max(states.rfind(DONE), states.rfind(ENDED)) + 1
-        open_places = [place for place in range(last) if states[place] != DONE] if states.count(DONE) < last else []
-        if claim is None:
-            places = [place for place in range(last) if states[place] in (DONE, ENDED)]
-            return Staged(tuple(self._outcome(place) for place in places))
-        others = {place: self._outcome(place) for place in open_places}
-        killed = [jobs.job(place) for place, each in others.items() if each.kind in PROCESS_ENDED]
-        without = tuple(job.evolve(payload=b"", payload_object=None) for job in killed)
-        return Staged(tuple(others.values()), claim.id, last - len(others), len(states) - last, without)
-
-    def _outcome(self, place: int) -> Outcome:
-        job = self.jobs.job(place)
-        kind: OutcomeKind = "done" if self.states[place] == DONE else "handed_back"
-        return self.outcomes.get(job.id) or Outcome(*job.claim, kind)
-
-
-def do_jobs(task: BatchTask, jobs: ClaimedJobs) -> Ended:
-    """Do jobs in child processes."""
     with closing(Marks(len(jobs.rows))) as marks:
         failure = _do_all(task, jobs, marks)
         outcomes, states = marks.outcomes(), marks.states[: len(jobs.rows)]
     is_whole = states.count(DONE) + states.count(ENDED) == len(states)
-    return Ended(jobs, states, outcomes, None if is_whole else failure)
+    return _staged(jobs, states, outcomes), None if is_whole else failure
+
+
+def _staged(jobs: ClaimedJobs, states: bytes, outcomes: Mapping[str, Outcome]) -> Staged:
+    """Return the outcomes of the jobs of a partition.
+
+    Args:
+        jobs: the jobs.
+        states: the state of each job: see `Marks`.
+        outcomes: of jobs that are not simply done, by their ids.
+    """
+
+    def outcome(place: int) -> Outcome:
+        job = jobs.job(place)
+        kind: OutcomeKind = "done" if states[place] == DONE else "handed_back"
+        return outcomes.get(job.id) or Outcome(*job.claim, kind)
+
+    claim, last = jobs.claim, max(states.rfind(DONE), states.rfind(ENDED)) + 1
+    if claim is None:
+        return Staged(tuple(outcome(place) for place in range(last) if states[place] in (DONE, ENDED)))
+    open_places = [place for place in range(last) if states[place] != DONE] if states.count(DONE) < last else []
+    others = {place: outcome(place) for place in open_places}
+    killed = [jobs.job(place) for place, each in others.items() if each.kind in PROCESS_ENDED]
+    without = tuple(job.evolve(payload=b"", payload_object=None) for job in killed)
+    return Staged(tuple(others.values()), claim.id, last - len(others), len(states) - last, without)
 
 
 def _do_all(task: BatchTask, jobs: ClaimedJobs, marks: Marks) -> str | None:
@@ -114,7 +107,8 @@ def _do_all(task: BatchTask, jobs: ClaimedJobs, marks: Marks) -> str | None:
         elif running and not one_by_one:
             again = counted(len(running), "job")
             logger.warning("%s; %s that it had begun will be done again, one by one", death, again)
-        marks.forget(running)
+        for place in running:
+            marks.states[place] = NEW
         suspects, rest = (running + later, rest) if one_by_one else (running, later)
     return None
 

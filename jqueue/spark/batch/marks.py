@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import msgspec
 
@@ -96,8 +96,3 @@ class Marks:
         while (place := self.states.find(wanted, place + 1, self._jobs)) >= 0:
             found.append(place)
         return found
-
-    def forget(self, places: Iterable[int]) -> None:
-        """Mark jobs as new: they are to be done again."""
-        for place in places:
-            self.states[place] = NEW

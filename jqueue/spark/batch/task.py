@@ -80,19 +80,18 @@ def do_partition(task: BatchTask, batches: Iterable[pa.RecordBatch]) -> Iterator
     if claim is not None and unreadable is not None:
         jobs.rows.clear()
     try:
-        ended = do_jobs(task, jobs)
+        staged, failure = do_jobs(task, jobs)
     except OSError as error:
         raise BatchTaskError(f"no process can be started for the handlers: {error}") from None
     name = task.staging.name(task.write_id, number, 0 if context is None else context.taskAttemptId())
-    staged = ended.staged()
     if claim is not None and unreadable is not None:
         staged = Staged(lease_id=claim.id, left=claim.rows, unread={claim.segment: unreadable})
     end = None
-    if claim is not None and staged.is_final and ended.failure is None:
+    if claim is not None and staged.is_final and failure is None:
         end = end_of_lease(claim, staged.outcomes, staged.left)
     asyncio.run(_stage(task, name, staged.encode(), end))
-    if ended.failure is not None:
-        raise BatchTaskError(ended.failure)
+    if failure is not None:
+        raise BatchTaskError(failure)
     yield pa.RecordBatch.from_pydict({"staged": [name]}, schema=ANSWER)
 
 
