@@ -103,6 +103,7 @@ class SegmentRows:
         facts = {each.name: pa.scalar(values[each.name], each.type) for each in schema if each.name in values}
         beside = [each for each in schema if each.name in ADDED or each.name not in values]
         several = max(1, BATCH_ROWS // self.segment.chunk_rows)
+        bounds = np.array([edge for span in self.segment.spans for edge in span])  # the rows of the entry
         try:
             index, texts = self._read(numbers) if beside and numbers else (None, [])
             for first in range(0, len(numbers), several):
@@ -110,7 +111,7 @@ class SegmentRows:
                 columns = {}
                 if index is not None:
                     columns = _columns_of(index, b"".join(texts[first : first + several]), rows, beside)
-                wanted = self._are_wanted(rows)
+                wanted = np.searchsorted(bounds, rows, "right") % 2 == 1
                 columns = {name: column.filter(pa.array(wanted)) for name, column in columns.items()}
                 for name, value in facts.items():
                     is_added, number = name in ADDED, int(wanted.sum())
@@ -144,11 +145,6 @@ class SegmentRows:
         """Return the numbers of the rows of some chunks."""
         size, end = self.segment.chunk_rows, self.segment.rows
         return np.concatenate([np.arange(each * size, min((each + 1) * size, end)) for each in chunks])
-
-    def _are_wanted(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return True for each row of the entry."""
-        bounds = np.array([edge for span in self.segment.spans for edge in span])
-        return np.asarray(np.searchsorted(bounds, rows, "right") % 2 == 1)
 
     @property
     def _share_of_a_chunk(self) -> int:
