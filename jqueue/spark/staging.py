@@ -177,14 +177,6 @@ class StagedObjects:
         await some_at_once(one, names)
         return [contents[name] for name in names]
 
-    async def of_write(self, write_id: str) -> list[str] | None:
-        """Return the names of all objects that a write has staged; None if the store cannot list them, or refuses to.
-
-        Raises:
-            StorageError: the store failed until the deadline.
-        """
-        return await self.names_with(f"{PREFIX}{write_id}-")
-
     async def clean(self, write_id: str) -> None:
         """Remove the staged objects of a write, and old ones of any write. An object that cannot be removed stays.
 

@@ -31,6 +31,7 @@ from jqueue.spark.claims.held import (
     end_of_lease,
 )
 from jqueue.spark.claims.outcomes import PROCESS_ENDED, Outcome, Staged
+from jqueue.spark.staging import PREFIX
 from jqueue.worker import Worker
 from jqueue.worker.declaring import declare
 from jqueue.worker.processes import ProcessDied
@@ -139,7 +140,8 @@ class BatchClaims:
         async with task.staging.opened() as objects:
             try:
                 if names is None:
-                    names = [each for each in await objects.of_write(task.write_id) or () if each != task.marker]
+                    staged = await objects.names_with(f"{PREFIX}{task.write_id}-")
+                    names = [each for each in staged or () if each != task.marker]
                 contents = await objects.read(names)
             except JQueueError as error:
                 contents, problem = [], error
