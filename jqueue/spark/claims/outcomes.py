@@ -6,7 +6,7 @@ costs that job alone. `Staged` is the one format in which outcomes wait in an ob
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
@@ -26,9 +26,6 @@ OutcomeKind = Literal["done", "retried", "dead", "snoozed", "cancelled", "handed
 """The kind of an outcome. After `killed` and `overdue`, the driver decides by the options of the handler."""
 
 PROCESS_ENDED = ("killed", "overdue")
-
-_KINDS: Mapping[str, OutcomeKind] = {"failed": "retried"}
-"""The kinds that workers call otherwise."""
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -64,7 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     @classmethod
     def decided(cls, claim: Claim, decision: Decision) -> Outcome:
         """Return the outcome of a job about which a worker's handler, or its options, have decided."""
-        kind: Any = _KINDS.get(decision.kind, decision.kind)
+        kind: Any = "retried" if decision.kind == "failed" else decision.kind
         error = None if decision.error is None else cut_error(decision.error)
         return cls(*claim, kind, delay=decision.delay, error=error, traceback=decision.traceback)
 
