@@ -19,7 +19,6 @@ from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.operations.rules import SetSchedule
 from jqueue.ports import JobQueue
 from jqueue.runtime.system import SystemClock
-from jqueue.spark.claims.outcomes import encoded_enqueue
 from jqueue.sync import SyncQueue
 
 BOUND = [each for each in OPTIONS.values() if each.needs or each.excludes]
@@ -54,7 +53,6 @@ def test_an_enqueue_is_a_value_whose_options_become_json_and_come_back():
     assert OPTIONS.keys() == GIVEN.keys()
     whole = Enqueue("resize", **(GIVEN | {"delay": 3.0}))
     assert whole == decode_operation(encode_operation(whole))
-    assert whole == decode_operation(bytes(encoded_enqueue(Enqueue("resize", **GIVEN))))
     assert [option.default for option in OPTIONS.values()] == [getattr(plain, name) for name in OPTIONS]
     entry = SetSchedule("nightly", "0 2 * * *", "resize")
     assert [option.default for option in SCHEDULE_OPTIONS.values()] == [

@@ -10,14 +10,13 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 import msgspec
-from msgspec.structs import replace
 
 from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import InvalidBlobError, InvalidJobError
 from jqueue.domain.job import Claim, JobRecord
-from jqueue.domain.limits import cut_error
+from jqueue.domain.limits import Limits, cut_error
 from jqueue.domain.operations.base import Operation
-from jqueue.domain.operations.codec import decode_operation, encode_operation
+from jqueue.domain.operations.codec import decode_operation, encode_operation, receiving
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.segments import JobFailure
 from jqueue.worker.retries import Decision
@@ -88,26 +87,17 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encoded_enqueues(companions: Iterable[Operation]) -> tuple[msgspec.Raw, ...]:
-    """Return the operations of the commit of an ack, each encoded.
+    """Return the operations of the commit of an ack, checked but for their sizes, and each encoded.
 
     Raises:
-        InvalidJobError: one of them does not enqueue a job.
+        InvalidJobError: one of them does not enqueue a job, or has a wrong argument.
     """
     added = []
     for other in companions:
         if not isinstance(other, Enqueue) or not isinstance(other.payload, bytes | bytearray | memoryview):
             raise InvalidJobError("in a batch on Spark, on_ack takes only Enqueue(...), with a payload given as bytes")
-        added.append(encoded_enqueue(other))
+        added.append(msgspec.Raw(encode_operation(other.prepared(receiving(Limits(), 0.0)))))
     return tuple(added)
-
-
-def encoded_enqueue(enqueue: Enqueue) -> msgspec.Raw:
-    """Return an `Enqueue` as JSON. Its arguments must have been checked before."""
-    assert isinstance(enqueue.payload, bytes | bytearray | memoryview)
-    headers = dict(enqueue.headers) if enqueue.headers else None
-    times = {name: getattr(enqueue, name) for name in ("delay", "unique_for", "keep_result")}
-    seconds: dict[str, Any] = {name: to_seconds(name, each) for name, each in times.items() if each is not None}
-    return msgspec.Raw(encode_operation(replace(enqueue, payload=bytes(enqueue.payload), headers=headers, **seconds)))
 
 
 class Staged(msgspec.Struct, frozen=True, omit_defaults=True):
