@@ -353,7 +353,7 @@ def _atoms(value: Any) -> list[Any]:
         return [(value.id, str(value.status), value.attempt, value.failures, str(value.heartbeat_at), value.sequence)]
     if isinstance(value, BaseException):
         return [(type(value).__name__, str(value), isinstance(value, StorageError))]
-    if isinstance(value, QueueSettings | Schedule):
+    if isinstance(value, QueueSettings | Schedule | BulkConflicts):
         return [repr(value)]
     return [value]
 

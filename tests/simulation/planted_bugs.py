@@ -142,7 +142,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py",
             "is_written = await self._write(applied)",
             "[each.settle(outcome) for each, outcome in applied.outcomes if each.waits_for_jobs]\n"
-            f"{' ' * 24}is_written = await self._write(applied)",
+            f"{' ' * 12}is_written = await self._write(applied)",
         ),
         "The blob does not remember acked jobs": Bug(
             "domain/operations/ends.py", "draft.note(draft.header.finished, job.id, job.attempt)", "pass"
@@ -204,7 +204,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "rules.max_running - self", "rules.max_running + 1 - self"
         ),
         "One job more than the limit of its concurrency key is claimed": Bug(
-            "domain/order.py", "self.running_keys.get(key, 0) >= (", "self.running_keys.get(key, 0) > (", first=1
+            "domain/order.py", "self._holder), 0) >= most", "self._holder), 0) > most", first=1
         ),
         "One claim more than the rate is made": Bug("domain/rules.py", "max(0, rate", "max(0, 1 + rate", first=5),
         "Old claims count against the rate for ever": Bug(
@@ -589,7 +589,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "core/engine.py",
             "is_written = await self._write(applied)",
             "[each.settle(outcome) for each, outcome in applied.outcomes if hasattr(each.operations[0], 'sequence')]\n"
-            f"{' ' * 24}is_written = await self._write(applied)",
+            f"{' ' * 12}is_written = await self._write(applied)",
         ),
         "A broker answers an empty dequeue of a client from its cached state": Bug(
             "core/engine.py",
@@ -705,7 +705,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
             "domain/order.py", "most = 1 if key is SUSPECTS", "most = 2 if key is SUSPECTS"
         ),
         "A job that may kill its workers never becomes ready again": Bug(
-            "domain/order.py", "if SUSPECTS in self._parked and _key_in", "if not SUSPECTS and _key_in"
+            "domain/order.py", "while SUSPECTS in self._parked and", "while not SUSPECTS and"
         ),
         "The claims of a process that lives are revoked": Bug(
             "core/staleness.py", "if is_gone(record.pid, record.mark):", "if record.mark:"
