@@ -498,7 +498,7 @@ class KeyTable(HashTable):
     WORDS: ClassVar[int] = 2
 
 
-hash_of = HashTable.hash_of
+hash_of: Callable[[str], int] = HashTable.hash_of
 
 
 def _little_endian(numbers: array[int]) -> array[int]:

@@ -60,7 +60,7 @@ class Slots:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self.settings = settings
+        self.settings: WorkerSettings = settings
         self.free: int = settings.concurrency
         self.turns: list[RunState] = []
         self.drained: set[RunState] = set()
@@ -195,8 +195,9 @@ class RunState:
     def __init__(
         self, slots: Slots, handlers: Mapping[str, Handler[..., Any]], queue: JobQueue, *, drain: bool
     ) -> None:
+        settings = slots.settings
         self.slots = slots
-        self.settings = settings = slots.settings
+        self.settings: WorkerSettings = settings
         self.handlers = handlers
         self.queue = queue
         self.drain = drain
