@@ -80,7 +80,7 @@ async def test_no_call_creates_a_queue_beside_what_is_left_of_another(folder, ma
 @both
 async def test_a_first_enqueue_lists_once_and_does_not_mind_the_payload_of_another_one_under_way(make):
     storage = new_storage()
-    storage.on_write(Fault.LOST_REQUEST, Fault.LOST_REQUEST)
+    storage.on_write(*[Fault.LOST_REQUEST] * 5)  # its tries last longer than the deadline below
     async with new_queue(storage, make) as slow, new_queue(storage) as queue, new_queue(storage) as worker:
         first = asyncio.create_task(slow.enqueue("work", bytes(1000)))
         while not storage.writes:
