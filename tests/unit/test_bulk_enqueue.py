@@ -291,6 +291,20 @@ async def test_rows_with_chosen_ids_begin_above_the_attempts_that_are_forgotten(
         assert {floor, floor + 1, 0} == {event.attempt for event in events}
 
 
+@both
+@in_virtual_time
+async def test_a_call_finds_the_ids_of_jobs_of_which_all_or_some_are_leased(kind):
+    async with queue_on(store(), kind, most_rows=100) as queue:
+        for first, rows in ((0, 30), (100, 10)):
+            await queue.enqueue_many(numbered(range(first, first + 30)))
+            claim = await queue.claim_lease("work", rows)
+            again = await queue.enqueue_many(numbered(range(first + 5, first + 35)))
+            assert (rows, 5, 25) == (claim.rows, again.added, again.existing)
+            await queue.end_lease(claim)
+            for _ in range(4):
+                await queue.ack_many(await queue.dequeue("work", batch_size=20))
+
+
 @in_virtual_time
 async def test_the_answer_has_the_attempts_above_those_of_a_job_that_the_same_call_replaces():
     async with queue_on(store()) as queue:

@@ -359,7 +359,7 @@ class EnqueueSegments(Operation, frozen=True):
             exhaust(self.comparing(name, rows.indexes[name]))
             bounds = [bound for span in rows.spans_there(name) for bound in span]
             for new, places, own in self.common[name]:
-                if bounds == [0, rows.segments[name].rows]:
+                if bounds == [0, rows.indexes[name].rows]:
                     yield new, own
                 else:
                     pairs = zip(places, own, strict=True)
