@@ -30,6 +30,9 @@ Answer = Callable[[Any], None]
 LONGEST_DELAY = 45.0
 """Seconds after which even the latest request has arrived."""
 
+UNREAD = 3
+"""Number of reads of an object that fail in a row until a process may take it for one that cannot be read."""
+
 
 class FaultKind(Enum):
     """Faults of the network, each on one request."""
@@ -157,6 +160,7 @@ class Network:
         by_header: True if the seat is in the header of the queue.
         servers: what answers at each URL, which is the name of its process, if the seat is in the header.
         cuts: the pairs of parties that cannot reach each other, each with the end of that.
+        unread: the objects of which a process could not read anything again and again.
     """
 
     store: HonestStore | ObjectStoragePort
@@ -171,6 +175,7 @@ class Network:
     by_header: bool = False
     servers: dict[str, SimulatedSeat] = field(default_factory=dict)
     cuts: dict[frozenset[str], float] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
@@ -263,6 +268,7 @@ class SimulatedStorage:
         self.latency = latency
         self.sent = 0
         self._dice = network.schedule.dice(f"requests of {process}")
+        self._failures = Counter[str]()
 
     async def read(self) -> tuple[bytes, str | None]:
         """Read over the network."""
@@ -371,8 +377,16 @@ class TimelessObjectsStorage(SimulatedStorage):
         return len(content)
 
     async def read_object(self, suffix: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read a range of an object over the network."""
-        return await self._send(lambda store: store.read_object(suffix, start, stop))
+        """Read a range of an object over the network, and note an object that cannot be read again and again."""
+        try:
+            content: bytes = await self._send(lambda store: store.read_object(suffix, start, stop))
+        except BaseException:  # also if the caller no longer waits for an answer
+            self._failures[suffix] += 1
+            if self._failures[suffix] >= UNREAD:
+                self.network.unread.add(suffix)
+            raise
+        self._failures.pop(suffix, None)
+        return content
 
     async def remove_object(self, suffix: str) -> None:
         """Delete an object over the network."""

@@ -200,7 +200,7 @@ class Simulation:
         spoilt = world.damage.names if world.damage is not None else set()
         events["segment damaged"] += len(spoilt)
         damaged = frozenset(unreadable | spoilt)
-        note_damage(self.versions, damaged)
+        note_damage(self.versions, damaged | {each.removeprefix(FOLDER) for each in world.network.unread})
         evidence = Evidence(
             self.versions,
             calls,
