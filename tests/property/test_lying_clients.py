@@ -18,7 +18,7 @@ from jqueue import BrokerQueue, DirectQueue, InMemoryStorage, Limits
 from jqueue.core.messages import Batch, Stop
 from jqueue.core.messages import Claim as MessageClaim
 from jqueue.domain.job import Claim
-from jqueue.domain.operations.codec import TRAVELLING, ClientBatch
+from jqueue.domain.operations.codec import TRAVELLING, ClientBatch, Guarded
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import Nack
 from jqueue.domain.operations.rules import Configure
@@ -128,7 +128,12 @@ def message_of(kind, lie):
 
 
 @pytest.mark.parametrize(
-    "kind", [each for each in TRAVELLING if each is not ClientBatch], ids=lambda kind: kind.__name__
+    "kind",
+    [
+        pytest.param(each, marks=[pytest.mark.wide] * (each is Guarded), id=each.__name__)
+        for each in TRAVELLING
+        if each is not ClientBatch
+    ],
 )
 async def test_a_lie_in_any_field_of_an_operation_harms_nobody_else(kind):
     lies = list(lies_in(kind)) or [fit(kind)]

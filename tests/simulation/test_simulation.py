@@ -20,7 +20,7 @@ from tests.simulation.many import run_seeds
 from tests.simulation.network import FaultKind
 from tests.simulation.runner import Report, Settings, run_seed
 
-SEEDS, FAST, WIDE, LOT = 1000, 100, 150, 50
+SEEDS, FAST, WIDE, LOT = 1000, 50, 150, 50
 
 
 def _marks(first):

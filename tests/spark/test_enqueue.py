@@ -93,6 +93,7 @@ def test_a_write_without_rows_creates_no_queue_and_a_named_one_is_remembered(url
     assert [] == texts_of(url)
 
 
+@pytest.mark.wide
 @few_and_many
 def test_a_named_write_killed_at_any_request_and_run_again_adds_each_row_once(tmp_path, texts):
     """Its tasks and its commit are killed before a request to the store."""

@@ -79,6 +79,7 @@ def test_a_query_drains_the_queue_in_batches_and_ends_while_others_enqueue(url, 
     assert {b"late", b"urgent"} == {job.payload for job in jobs_of(url) if job.id in stream.left}
 
 
+@pytest.mark.wide
 @both
 def test_a_query_killed_at_any_step_and_restarted_delivers_every_job_in_one_batch(tmp_path, make):
     for number in range(0, 60, 2 if make is single else 6):

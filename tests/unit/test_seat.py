@@ -156,14 +156,14 @@ async def test_a_client_that_is_cut_off_from_a_live_broker_keeps_others_from_it_
     apart.dial_url = dial_nobody  # type: ignore[attr-defined]
     async with broker_on(storage), queue_on(storage) as client, queue_on(apart) as lonely:
         await seat_at(storage, HERE)
-        doubted, end = set(), now() + 600
+        doubted, end = set(), now() + 180
         while now() < end:
             await lonely.enqueue("work")
             if busy:
                 await client.enqueue("work")
             await asyncio.sleep(1)
             doubted.add((await seat_of(storage)).doubted_at)
-        assert doubted == {0} if busy else len(doubted) <= 11
+        assert doubted == {0} if busy else len(doubted) <= 4
         await asyncio.sleep(60)
         served = sent_to(storage, HERE)
         await client.enqueue("work")
