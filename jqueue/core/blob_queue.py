@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import asdict
 
-from jqueue.core.broker_client import BrokerClient
+from jqueue.core.access import Access
 from jqueue.core.broker_server import BrokerServer, HeaderOffer
-from jqueue.core.engine import Engine
+from jqueue.core.call_queue import CallQueue
 from jqueue.core.queue_base import Prepared
 from jqueue.core.seat_server import SeatServer
-from jqueue.core.values import ValueObjects
 from jqueue.core.verbs import QueueVerbs
 from jqueue.core.verbs.consumer import LeaseVerbs
 from jqueue.core.verbs.operator import HistoryVerbs
 from jqueue.core.verbs.producer import StagingVerbs
-from jqueue.domain.durations import Duration, to_seconds
+from jqueue.core.writer import Writer
+from jqueue.domain.durations import Duration
 from jqueue.domain.errors import InvalidJobError
 from jqueue.domain.models import Job
 from jqueue.domain.operations.codec import Guarded
@@ -28,9 +26,8 @@ from jqueue.domain.operations.rules import Configure
 from jqueue.ports.observer import Observer, SupportsObservers
 from jqueue.ports.queue import SupportsOffering
 from jqueue.ports.sharing import DialURL, SupportsDialing, SupportsSharing
-from jqueue.ports.storage import ObjectStoragePort, SupportsObjects, SupportsRelease
+from jqueue.ports.storage import ObjectStoragePort, SupportsRelease
 from jqueue.runtime.queue_options import QueueOptions
-from jqueue.runtime.system import process_id
 
 URL_LENGTH = 1000
 """Largest number of characters of a broker's URL."""
@@ -56,43 +53,18 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
             )
         self.storage = storage
         self._max_retries = max_retries
-        engine = Engine(
-            storage,
-            options.clock,
-            options.entropy,
-            claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
-            call_timeout=to_seconds("call_timeout", options.call_timeout),
-            max_conflicts=max_retries,
-            limits=options.limits,
-            must_exist=options.must_exist,
-        )
-        objects = None
-        if isinstance(storage, SupportsObjects):
-            objects = ValueObjects(
-                storage,
-                options.entropy,
-                engine.now,
-                engine.store_time,
-                engine.observers,
-                call_timeout=engine.call_timeout,
-            )
-        client = None
-        dialed = storage if isinstance(storage, SupportsDialing) else getattr(storage, "dial_url", None)
-        if dialed is not None:
-            poll = to_seconds("poll_interval", options.poll_interval)
-            client = BrokerClient(dialed, engine, options.clock, options.entropy, poll)
-            if not options.share and client.only:
-                raise InvalidJobError("this queue can only be reached through its broker: leave share=False out")
+        options.check()
+        if isinstance(storage, SupportsDialing) and not isinstance(storage, SupportsSharing):
             if not options.share:
-                client = None
-            elif options.must_exist and client.only:
+                raise InvalidJobError("this queue can only be reached through its broker: leave share=False out")
+            if options.must_exist:
                 raise InvalidJobError("this queue is only reached through its broker: start that one with --must-exist")
-        super().__init__(engine, options, batch_limit=batch_limit, objects=objects, client=client)
-        if client is not None:
-            weakref.finalize(self, self._writer.drop).atexit = False
+        super().__init__(Access(storage, options, max_retries), batch_limit=batch_limit)
+
+    def _session(self, here: Callable[[], CallQueue], before: Any) -> Writer:
         self._offer: HeaderOffer | None = None
         self._service: BrokerServer | None = None
-        self._served_in: object = None  # the process and the event loop
+        return super()._session(here, before)
 
     async def dequeue_again(
         self, call: str, entrypoint: str | Sequence[str] | None = None, *, wait: Duration | None = None, **options: Any
@@ -109,25 +81,18 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
 
         From now on, this queue commits its calls itself, together with theirs.
         """
+        service = self._answering()
         if self._writer.broker_client is not None:
             if self._writer.broker_client.only:
                 raise InvalidJobError("a process that reaches the queue only through its broker cannot serve it")
             self._writer.broker_client.answering = True
-        return self._answering()
-
-    def _forget_other_loop(self) -> None:
-        """Forget what this queue object serves on an event loop that has stopped, or in the parent of a fork."""
-        here = process_id(), asyncio.get_running_loop()
-        if self._served_in != here:
-            if self._writer.broker_client is not None:
-                self._writer.broker_client.abandon_seat()
-            self._offer, self._service, self._served_in = None, None, here
+        return service
 
     def _answering(self) -> BrokerServer:
-        self._forget_other_loop()
+        calls = self._here()
         if self._service is None:
-            self._writer.open()
-            self._service = BrokerServer(self._writer, self._engine, self.options.limits)
+            calls.closed = None
+            self._service = BrokerServer(self._writer)
         return self._service
 
     def offer(self, url: str | None = None) -> None:
@@ -138,11 +103,11 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
         if url is not None and dial_url is not None:
             if not 0 < len(url) <= URL_LENGTH or not url.isprintable():
                 raise InvalidJobError(f"the URL of a broker must be printable and have at most {URL_LENGTH} characters")
-            self._offer = HeaderOffer(url, dial_url, self._writer, self._engine, self.service(), self.options.entropy)
+            self._offer = HeaderOffer(url, dial_url, self._writer, self.service())
 
     def _offer_seat(self, *, lasting: bool) -> None:
         """Serve the other processes of the machine, if the storage knows a way."""
-        self._forget_other_loop()
+        self._here()
         if (client := self._writer.broker_client) is None or not isinstance(self.storage, SupportsSharing):
             return
         service = self._answering()
@@ -151,7 +116,7 @@ class BlobQueue(QueueVerbs, HistoryVerbs, LeaseVerbs, StagingVerbs, SupportsObse
         client.seat_server.lasting |= lasting
 
     async def _close(self, reason: str, seconds: float) -> None:
-        self._forget_other_loop()
+        self._here()
         header_offer, self._offer = self._offer, None
         service, self._service = self._service, None
         client = self._writer.broker_client

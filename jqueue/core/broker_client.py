@@ -26,6 +26,7 @@ from jqueue.core.requests import Callers, Request, sleep_while_awaited
 from jqueue.core.seat_server import SeatServer
 from jqueue.core.workers import SHARED_BEAT
 from jqueue.domain.commits import Verdict
+from jqueue.domain.durations import to_seconds
 from jqueue.domain.errors import (
     BatchUnknownError,
     DeadlineExceededError,
@@ -51,7 +52,6 @@ from jqueue.domain.operations.codec import (
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.ends import HandBackCalls
 from jqueue.domain.operations.operator import Attend, EmptyCommit, LeaveSeat
-from jqueue.ports.clock import Clock, Entropy
 from jqueue.ports.sharing import (
     DialURL,
     Link,
@@ -168,7 +168,6 @@ class BrokerClient:
     Args:
         store: knows the broker, or dials the one that has the seat in the queue's header.
         engine: commits for this process.
-        longest_poll: seconds between two looks at the store for a caller that waits for jobs, at most.
 
     Attributes:
         answering: True while this process answers the messages that a server of its own hands over.
@@ -180,38 +179,30 @@ class BrokerClient:
     wake: Callable[[], None]
     seat_server: SeatServer | None = None
 
-    def __init__(
-        self,
-        store: SupportsDialing | DialURL,
-        engine: Engine,
-        clock: Clock,
-        entropy: Entropy,
-        longest_poll: float,
-    ) -> None:
-        self._longest_poll = longest_poll
+    def __init__(self, store: SupportsDialing | DialURL, engine: Engine) -> None:
+        self._longest_poll = to_seconds("poll_interval", engine.access.options.poll_interval)
         self._beat = BEAT if isinstance(store, SupportsSharing) else SHARED_BEAT
-        self._engine, self._clock, self._entropy = engine, clock, entropy
-        self._connection = BrokerConnection(store, engine, clock)
+        self._engine, self._clock, self._entropy = engine, engine.clock, engine.entropy
+        self._connection = BrokerConnection(store, engine)
         self.only: bool = self._connection.only
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin anew, as another client: in another event loop, or after a fork."""
         self.client: str = self._entropy.new_id()[:18]
         self.answering = False
-        self.abandon_seat()
         self.sequence: int = 0
-        self._connection.reset()
         self._open: Sent | None = None
         self._parked: dict[Request, Parked] = {}
         self._lost_calls: dict[str, Request] = {}
         self._stops: set[asyncio.Task[Any]] = set()
 
-    def abandon_seat(self) -> None:
-        """Free what this process serves on an event loop that has stopped, or in the parent of a fork."""
+    def abandon(self, *, is_ours: bool) -> None:
+        """Free what this process serves, and the connections, as the event loop has stopped.
+
+        Args:
+            is_ours: False in a forked child, which leaves them to the parent.
+        """
         if self.seat_server is not None:
             self.seat_server.abandon()
             self.seat_server = None
+        self._connection.abandon(is_ours=is_ours)
 
     @property
     def serving(self) -> bool:

@@ -17,7 +17,6 @@ from jqueue.core.messages import Answer, Stop, decode_answer, encode
 from jqueue.core.tasks import TRANSIENT
 from jqueue.domain.errors import StorageError
 from jqueue.domain.header import BrokerSeat
-from jqueue.ports.clock import Clock
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import (
     DialURL,
@@ -29,7 +28,6 @@ from jqueue.ports.sharing import (
     SupportsSharing,
     client_name,
 )
-from jqueue.runtime.system import process_id
 
 logger: Logger = logger_of("jqueue")
 
@@ -52,7 +50,6 @@ class BrokerConnection:
     Args:
         store: knows the broker, or dials the one that has the seat in the queue's header.
         engine: knows the header.
-        clock: times the pauses.
 
     Attributes:
         only: True if the queue can only be reached through its broker.
@@ -63,27 +60,12 @@ class BrokerConnection:
         gone: the seat in the header at which nobody was found; None if its broker answers.
     """
 
-    def __init__(self, store: SupportsDialing | DialURL, engine: Engine, clock: Clock) -> None:
-        self._store, self._engine, self._clock = store, engine, clock
+    def __init__(self, store: SupportsDialing | DialURL, engine: Engine) -> None:
+        self._store, self._engine, self._clock = store, engine, engine.clock
         self.only: bool = isinstance(store, SupportsDialing) and not isinstance(store, SupportsSharing)
         self._warned = ""
         self.current: Link | None = None
         self._under_way: list[Link] = []
-        self._process = process_id()
-        self.reset()
-
-    @property
-    def _links(self) -> set[Link]:
-        return {*self._under_way, *(() if self.current is None else (self.current,))}
-
-    def reset(self) -> None:
-        """Begin anew: in another event loop, or after a fork."""
-        if self._process == process_id():
-            with suppress(RuntimeError):  # the event loop was closed
-                self.close()
-        _LEFT_TO_PARENT.extend(link for link in self._links if not link.closed)
-        self._process = process_id()
-        self.current, self._under_way = None, []
         self.next_dial: float = 0.0
         self._pause = FIRST_PAUSE
         self._epoch: object = None
@@ -94,6 +76,18 @@ class BrokerConnection:
         self._failing = False  # True if the only way to the queue has failed
         self.why: Exception | None = None
         self.version: int = 0
+
+    @property
+    def _links(self) -> set[Link]:
+        return {*self._under_way, *(() if self.current is None else (self.current,))}
+
+    def abandon(self, *, is_ours: bool) -> None:
+        """Let go of the connections: see `BrokerClient.abandon`."""
+        if is_ours:
+            with suppress(RuntimeError):  # the event loop was closed
+                self.close()
+        _LEFT_TO_PARENT.extend(link for link in self._links if not link.closed)
+        self.current, self._under_way = None, []
 
     async def connect(self) -> Link | None:
         """Return the connection to the broker, perhaps a new one; None if there is none.

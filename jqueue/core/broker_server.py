@@ -15,7 +15,6 @@ import msgspec
 from jqueue.core.broker_connection import ask, is_absent
 from jqueue.core.call_queue import SHORTEST_POLL
 from jqueue.core.claims import ClaimRegistry
-from jqueue.core.engine import Engine
 from jqueue.core.messages import (
     ANSWER_BYTES,
     BATCH_OPERATIONS,
@@ -41,7 +40,7 @@ from jqueue.domain.errors import (
     UnknownOutcomeError,
 )
 from jqueue.domain.header import BrokerSeat
-from jqueue.domain.limits import CLIENTS_KEPT, Limits
+from jqueue.domain.limits import CLIENTS_KEPT
 from jqueue.domain.operations import lookups
 from jqueue.domain.operations.base import Operation
 from jqueue.domain.operations.codec import (
@@ -57,7 +56,6 @@ from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.lookups import LastSequence
 from jqueue.domain.operations.operator import EmptyCommit, LeaveSeat, TakeSeat
 from jqueue.domain.stats import crowd_warning
-from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.sharing import DialURL, LinkError
 
@@ -94,13 +92,12 @@ class BrokerServer:
 
     Args:
         writer: commits their calls, together with those of this process.
-        engine: the writer's.
-        limits: of the queue object, to which clients are held.
     """
 
-    def __init__(self, writer: Writer, engine: Engine, limits: Limits) -> None:
-        self._writer, self._engine = writer, engine
-        self._receiving = receiving(limits, engine.claim_timeout)
+    def __init__(self, writer: Writer) -> None:
+        self._writer, self._engine = writer, writer.engine
+        limits = writer.engine.access.options.limits
+        self._receiving = receiving(limits, writer.engine.access.claim_timeout)
         self._most = max(BATCH_OPERATIONS, limits.batch_size)
         self._callers = Callers(asyncio.get_running_loop(), _OthersClaims(), writer.hand_back, writer.resolve, None)
         self._waiting: dict[str, Request] = {}
@@ -331,16 +328,12 @@ class HeaderOffer:
         url: where this process answers.
         dial_url: makes connections to others.
         writer: commits the calls.
-        engine: the writer's.
         service: answers the messages.
-        entropy: draws the pauses.
     """
 
-    def __init__(
-        self, url: str, dial_url: DialURL, writer: Writer, engine: Engine, service: BrokerServer, entropy: Entropy
-    ) -> None:
-        self._url, self._dial_url, self._writer, self._engine = url, dial_url, writer, engine
-        self._service, self._entropy = service, entropy
+    def __init__(self, url: str, dial_url: DialURL, writer: Writer, service: BrokerServer) -> None:
+        self._url, self._dial_url, self._writer, self._service = url, dial_url, writer, service
+        self._engine = engine = writer.engine
         self._own = BrokerSeat()
         self._taken = 0
         service.moved = lambda: self._is_others(engine.draft.header.broker)
@@ -369,7 +362,7 @@ class HeaderOffer:
             elif await self._answers(seat.url):
                 return
             else:
-                await asyncio.sleep(self._entropy.jitter(LOOK))
+                await asyncio.sleep(engine.entropy.jitter(LOOK))
         await self._service.look()
         now = engine.draft.header.broker
         if not engine.existed or (self._is_others(now) and now != seat):

@@ -1,4 +1,7 @@
-"""The calls of one queue object, from their entry to their answer, and the task that takes them to the store.
+"""The session of a queue object: its calls from their entry to their answer, and the task that takes them to the store.
+
+A session belongs to one process and one event loop. After a fork, or on another loop, `QueueBase` replaces the whole of
+it, and nothing in it is reset: what goes on on the old loop, if that runs again, goes on in the old session.
 
 The task starts with the first call and ends when idle, so an unused queue costs nothing. A caller may leave at any
 time: the task still finishes the write, and hands back what it claimed for that caller. Each kind of queue has a task
@@ -22,7 +25,7 @@ from typing import Any
 from jqueue.core.claims import ClaimRegistry
 from jqueue.core.requests import Callers, Request
 from jqueue.core.tasks import end_tasks
-from jqueue.core.values import ObjectCalls
+from jqueue.core.values import Collector, ObjectCalls
 from jqueue.domain.commits import Verdict
 from jqueue.domain.durations import Duration, to_seconds
 from jqueue.domain.errors import DeadlineExceededError, JQueueError, QueueClosedError, QueueFullError, StorageError
@@ -173,13 +176,17 @@ POLL_GROWTH = 1.5
 
 
 class CallQueue(ABC):
-    """The calls of one queue object, and the task that does them.
+    """The calls of one queue object in one process and on one event loop, and the task that does them.
 
     Args:
         options: settings of the queue.
         watched: returns the folders in which every change of the queue can be seen; None if the queue is in no folder.
+        here: returns the session of the queue object in this process and on the running event loop.
+        before: the session that this one replaces; None for the first one.
 
     Attributes:
+        here: as in the arguments.
+        process: id of the process.
         claims: remembers the claims that callers get.
         deadline: seconds that a call may take by default.
         pending: the calls that the task takes next, the oldest first.
@@ -187,23 +194,28 @@ class CallQueue(ABC):
         closed: the reason why no calls are accepted; None while they are.
         storing: the calls that store objects at the moment.
         loading: the calls that load objects.
+        collector: removes objects that no job names; None if the queue keeps no objects.
     """
 
-    def __init__(self, options: QueueOptions, watched: Callable[[], Sequence[Path]] | None) -> None:
-        self.claims: ClaimRegistry = ClaimRegistry(options.clock)
+    collector: Collector | None = None
+
+    def __init__(
+        self,
+        options: QueueOptions,
+        watched: Callable[[], Sequence[Path]] | None,
+        here: Callable[[], CallQueue],
+        before: CallQueue | None = None,
+    ) -> None:
+        self.here = here
+        self.claims: ClaimRegistry = ClaimRegistry(options.clock) if before is None else before.claims
+        self.closed: str | None = None if before is None else before.closed
         self.deadline: float = to_seconds("deadline", options.deadline)
         self._max_pending = options.max_pending
         self._longest_poll = to_seconds("poll_interval", options.poll_interval)
         self._watched = watched
-        self._process = process_id()
+        self.process: int = process_id()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._callers: Callers  # once the loop is known
-        self.closed: str | None = None
-        self._begin()
-
-    def _begin(self) -> None:
-        """Begin without calls and without a task."""
-        self._life = object()  # a task that began in another one has no effect any longer
         self.pending: deque[Request] = deque()
         self._in_line: deque[Request] = deque()
         self._carried: list[Request] = []
@@ -224,8 +236,8 @@ class CallQueue(ABC):
         """Do the calls until none is pending and none waits."""
 
     @abstractmethod
-    def _reset(self) -> None:
-        """Forget the known state of the queue: after a fork, on another event loop, or after a failure of the task."""
+    def _forget(self) -> None:
+        """Forget the known state of the queue, after a failure of the task."""
 
     async def _finish(self, until: float) -> None:
         """Finish the calls under way, by a time of the event loop."""
@@ -269,8 +281,9 @@ class CallQueue(ABC):
         seconds = self.deadline if deadline is None else to_seconds("deadline", deadline)
         wait_seconds = to_seconds("wait", wait) if wait is not None else 0.0
         loop = asyncio.get_running_loop()
-        if loop is not self._loop or self._process != process_id():
-            self._join_running_loop()
+        if loop is not self._loop or self.process != process_id():
+            there = self.here()
+            return there.enter(operations, deadline, atomic=atomic, wait=wait, convert=convert, callers=callers)
         if self.closed is not None:
             raise QueueClosedError(self.closed)
         request = Request(operations, callers or self._callers, atomic, convert)
@@ -328,8 +341,6 @@ class CallQueue(ABC):
             reason: error message for later calls.
             deadline: in seconds.
         """
-        if self._process != process_id():
-            self._join_running_loop()  # the calls of the parent go on there
         self.closed = reason
         for request in self._in_line:
             request.fail(QueueClosedError(reason))
@@ -346,18 +357,10 @@ class CallQueue(ABC):
         if self._task is not None:
             await end_tasks([self._task], until - asyncio.get_running_loop().time())
 
-    def open(self) -> bool:
-        """Begin to take calls. Return False if it took them already, in this process and on this event loop."""
-        begun = self.closed is None and self._loop is asyncio.get_running_loop() and self._process == process_id()
-        self._join_running_loop()
-        self.closed = None
-        return not begun
-
     async def resolve(self, request: Request, timeout: float | None) -> list[Any]:
         """Return the results of a request whose outcome was unknown: see `UnknownOutcomeError.resolve`."""
         seconds = self.deadline if timeout is None else timeout
-        if request.verdict is None:
-            self._join_running_loop()
+        if request.verdict is None and self.is_here():  # a later session knows nothing of this one's writes
             fence = self._own_request(EmptyCommit(), seconds)
             self.pending.append(fence)  # sent even if the queue is closed: it belongs to an earlier call
             self._go_on()
@@ -379,23 +382,23 @@ class CallQueue(ABC):
             )
         raise request.unknown("it is still unknown whether the operation was done", request.last_error)
 
-    def _join_running_loop(self) -> None:
-        """Begin anew after a fork or on another event loop: the old requests and locks are useless here."""
+    def is_here(self) -> bool:
+        """Return True if this session belongs to this process and to the running event loop: that of its first call.
+
+        Raises:
+            JQueueError: its loop runs in another thread.
+        """
         loop = asyncio.get_running_loop()
-        if self._loop is loop and self._process == process_id():
-            return
-        stopped = self._process == process_id() and self._loop is not None
-        if stopped and self._loop is not None and self._loop.is_running():
+        if self.process != process_id():
+            return False
+        if self._loop is None:
+            self._loop, waking = loop, None if self._watched is None else self._callers_wake
+            self._callers = Callers(loop, self.claims, self.hand_back, self.resolve, waking)
+        if self._loop is not loop and self._loop.is_running():
             raise JQueueError(
                 "one queue object was used from two running event loops: make a queue object for each loop"
             )
-        moved = self._loop is not None or self._process != process_id()
-        self._process, self._loop = process_id(), loop
-        waking = None if self._watched is None else self._callers_wake
-        self._callers = Callers(loop, self.claims, self.hand_back, self.resolve, waking)
-        if moved:
-            self._begin()
-            self._reset()
+        return self._loop is loop
 
     def _go_on(self) -> None:
         """Let the task look for pending calls."""
@@ -434,34 +437,23 @@ class CallQueue(ABC):
     # Doing
 
     async def _work(self) -> None:
-        life = self._life
         try:
             await self._run()
         finally:
-            if life is self._life:
-                self._running = False
-                self._files.end()
-
-    def _check_life(self, life: object) -> None:
-        """Raise CancelledError in a task that began on another event loop: the state is no longer its own."""
-        if life is not self._life:
-            raise asyncio.CancelledError("the queue has moved to another event loop")
+            self._running = False
+            self._files.end()
 
     async def _wait_for_call(self, seconds: float) -> bool:
         """Wait until a call is entered or the queue is closed. Return False if neither happens within these seconds."""
-        life = self._life
         self._wake.clear()
-        self._idle = woken = True
+        self._idle = True
         try:
             async with asyncio.timeout(seconds):
-                await self._wake.wait()
+                return await self._wake.wait()
         except TimeoutError:
-            woken = False
+            return False
         finally:
-            if life is self._life:
-                self._idle = False
-        self._check_life(life)
-        return woken
+            self._idle = False
 
     def _take_batch(self, limit: int) -> list[Request]:
         """Take some pending calls, and let calls in line take their places. Pending or waiting calls that ended go."""
@@ -496,7 +488,7 @@ class CallQueue(ABC):
                 logger.error("the queue's writer failed: %s", type(error).__name__, exc_info=error)
             self._fail_all(error)
         if error is not None:
-            self._reset()
+            self._forget()
 
     def _fail_all(self, error: BaseException | None) -> None:
         """Fail all calls, as the writer has ended. The error of each says whether it may have been done.

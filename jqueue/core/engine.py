@@ -16,17 +16,15 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, auto
-from pathlib import Path
-from string import ascii_letters, digits
 from typing import Any, TypeVar
 
 import msgspec
 
+from jqueue.core.access import Access
 from jqueue.core.blob.codec import Blob, ParsedBlob, parse_blob
 from jqueue.core.blob.history import HistoryMover, first_of
 from jqueue.core.blob.lines import ENCODING_ERRORS, encode_json
 from jqueue.core.blob.segments import Segments
-from jqueue.core.observers import Observers
 from jqueue.core.pacing import Pacing
 from jqueue.core.requests import Outcome, Request, is_empty, sleep_while_awaited
 from jqueue.core.staleness import ORPHANS_EVERY, Presence, StaleWatch, orphans
@@ -52,32 +50,25 @@ from jqueue.domain.errors import (
 from jqueue.domain.header import BEAT, Header, WorkerRecord
 from jqueue.domain.job import OBJECTS, PAYLOADS, QUEUED, Claim, JobRecord
 from jqueue.domain.large_values import NAMED_WITHIN
-from jqueue.domain.limits import VERSIONS_KEPT, Limits, bytes_taken
+from jqueue.domain.limits import bytes_taken
 from jqueue.domain.operations.base import Operation, perform
 from jqueue.domain.operations.ends import Sweep
 from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.domain.segment_rows import RowsMissingError, Wanted
 from jqueue.domain.segments import FOLDER as SEGMENT_FOLDER
-from jqueue.domain.segments import RETENTION, SEGMENTS, STAGED, STAGED_NAMED_WITHIN, object_of
+from jqueue.domain.segments import SEGMENTS, STAGED, STAGED_NAMED_WITHIN, object_of
 from jqueue.domain.stats import writers_warning
 from jqueue.domain.transitions import claims_of
-from jqueue.ports.clock import Clock, Entropy, SupportsProcesses
+from jqueue.ports.clock import SupportsProcesses
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import (
-    ObjectStoragePort,
-    SupportsObjects,
     SupportsReadIfChanged,
-    SupportsStoreTime,
-    SupportsWatching,
     describe,
 )
 
 Answer = TypeVar("Answer")
 
 logger: Logger = logger_of("jqueue")
-
-SUFFIX_LETTERS = frozenset(f"{ascii_letters}{digits}-_")
-"""Letters that the names of objects may have."""
 
 OPERATIONS_PER_SLICE = 256
 """Number of requests after which the event loop gets a turn."""
@@ -121,7 +112,6 @@ class Course(msgspec.Struct):
     """The course of a commit: its next step, and what the steps before have found out.
 
     Attributes:
-        generation: the `Engine.generation` at its begin.
         backoff: the pauses between its tries.
         step: the next step.
         fresh: True if the state was read since the call.
@@ -130,7 +120,6 @@ class Course(msgspec.Struct):
         refusal: an error to fail the requests with, once a read has not found the write; None if there is none.
     """
 
-    generation: object
     backoff: Backoff
     step: Step
     fresh: bool = False
@@ -183,29 +172,19 @@ def _may_still_land(outcomes: Sequence[tuple[Request, Outcome]]) -> bool:
     )
 
 
-def _no_time() -> datetime | None:
-    return None
-
-
 class Engine:
-    """Commits requests to one object of one store, from one process.
+    """Commits requests to one object of one store, as one writer: from one process, on one event loop.
 
     Args:
-        storage: holds the blob.
-        clock: tells the time if the store does not.
-        entropy: makes ids and jitter.
-        claim_timeout: seconds, for claims in the blob that carry no timeout of their own.
-        call_timeout: seconds within which a call to the store must end.
-        max_conflicts: maximum number of conflicts in one commit; the next one raises CASConflictError. None: no limit.
-        limits: the size limits of the queue object.
-        must_exist: True if a missing object is one that is gone.
+        access: to the store.
+        before: the engine of the session before. It knows the queue, and whether that existed. None: there was none.
 
     Attributes:
         draft: the known state of the queue.
         loaded: True once the queue was read.
-        store_time: returns the time by a clock that all users of the store share; None if there is no such clock.
-        workers: the workers of this queue object: they report themselves with its commits.
-        generation: replaced by a new object at each `reset`.
+        queue_id: id of the queue; "" until it is known.
+        existed: True if a missing object is one that is gone.
+        workers: the workers of this session: they report themselves with its commits.
         unread: True if the last commit has left calls that wait for jobs without a read, which must follow.
         gave_way: True if the last commit has left calls to a broker that has come.
     """
@@ -213,86 +192,38 @@ class Engine:
     unread: bool = False
     gave_way: bool = False
 
-    def __init__(
-        self,
-        storage: ObjectStoragePort,
-        clock: Clock,
-        entropy: Entropy,
-        *,
-        claim_timeout: float,
-        call_timeout: float,
-        max_conflicts: int | None = None,
-        limits: Limits,
-        must_exist: bool = False,
-    ) -> None:
-        self.storage: ObjectStoragePort = storage
-        self.place: ObjectStoragePort = storage
-        self.clock = clock
-        self.entropy = entropy
-        self.claim_timeout = claim_timeout
-        self.max_conflicts = max_conflicts
-        self.workers: Workers = Workers()
-        self._named_remedy = False  # True once the log says how to share a slow store
-        self.call_timeout = call_timeout
-        self._blob_bytes = limits.blob_bytes
-        self.versions_kept = VERSIONS_KEPT  # the simulation shortens it to test forgotten commits
-        self.retention = RETENTION  # the simulation shortens it, too
-        self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
-        self._keeps_objects = isinstance(storage, SupportsObjects)
-        self.store_time: Callable[[], datetime | None] = (
-            storage.store_time if isinstance(storage, SupportsStoreTime) else _no_time
-        )
-        self.watched: Callable[[], Sequence[Path]] | None = (
-            storage.watched if isinstance(storage, SupportsWatching) else None
-        )
-        self.commits: int = 0
-        self.recognised: int = 0
-        self.observers: Observers = Observers(clock)
-        self._spare = SpareTurns()
-        self.queue_id: str = ""
-        self.existed: bool = must_exist
-        self._first_id = ""
-        self.history: HistoryMover = HistoryMover(storage, clock, self.now, self.observers, call_timeout=call_timeout)
-        self.segments: Segments | None = None
-        if isinstance(storage, SupportsObjects):
-            self.segments = Segments(
-                storage,
-                clock,
-                entropy,
-                self.now,
-                self._new_name,
-                self.observers,
-                self._spare,
-                lambda: self._read(self.etag),
-                call_timeout=call_timeout,
-            )
-            self.segments.writer.sizes.hot_bytes = limits.hot_bytes
-        self.reset()
-
-    def reset(self) -> None:
-        """Begin anew as another writer, with a read: after a fork, or when the cached state cannot be trusted.
-
-        The id of the queue, and the fact that it existed, are kept.
-        """
-        self.generation: object = object()
-        self.watch: StaleWatch = StaleWatch(self.claim_timeout)
-        self._presence = Presence(self.clock)
-        self._looks_for_orphans_at = 0.0
-        self._forget_content()
-        self.open_writes: list[OpenWrite] = []
-        self.pacing: Pacing = Pacing(self.clock, self.entropy)
+    def __init__(self, access: Access, before: Engine | None = None) -> None:
+        self.access = access
+        self.clock, self.entropy, self.observers = access.clock, access.entropy, access.observers
+        self.storage, self.call_timeout = access.storage, access.call_timeout
+        self.now, self.store_time = access.now, access.store_time
+        self.queue_id: str = "" if before is None else before.queue_id
+        self.existed: bool = access.options.must_exist if before is None else before.existed
         self.writer_id: str = self.entropy.new_id()[:18]
         self.sequence: int = 0
         self.last_token: str = ""  # the token of the last commit
-        self.history.forget()
-        self._spare.forget()
-        if self.segments is not None:
-            self.segments.forget()
+        self.open_writes: list[OpenWrite] = []
+        self.workers: Workers = Workers()
+        self.pacing: Pacing = Pacing(self.clock, self.entropy)
+        self.watch: StaleWatch = StaleWatch(access.claim_timeout)
+        self._presence = Presence(self.clock)
+        self._looks_for_orphans_at = 0.0
+        self._first_id = ""
+        self._named_remedy = False  # True once the log says how to share a slow store
+        storage, objects = access.storage, access.objects
+        self._read_if_changed = storage.read_if_changed if isinstance(storage, SupportsReadIfChanged) else None
+        self._spare = SpareTurns()
+        self.history: HistoryMover = HistoryMover(access)
+        self.segments: Segments | None = None
+        if objects is not None:
+            self.segments = Segments(access, objects, self._spare, lambda: self._read(self.etag))
+        self.forget()
 
-    def _forget_content(self) -> None:
+    def forget(self) -> None:
+        """Forget the known state of the queue, as it cannot be trusted. The next commit reads it."""
         self.blob: Blob = Blob()
         self.draft: Draft = self.blob.draft
-        self.draft.blob_bytes = self._blob_bytes
+        self.draft.blob_bytes = self.access.options.limits.blob_bytes
         self.etag: str | None = None
         self.loaded: bool = False
         self.watch.missed_changes()
@@ -337,9 +268,8 @@ class Engine:
         """
         self._begin()
         first = Step.READ if read_first or not self.loaded or self.open_writes else Step.APPLY
-        course = Course(self.generation, Backoff(self.entropy), first)
+        course = Course(Backoff(self.entropy), first)
         while course.step is not Step.END and (pending := [request for request in requests if request.awaited]):
-            self.check_generation(course.generation)
             reading = course.step is Step.READ
             try:
                 if reading:
@@ -350,7 +280,8 @@ class Engine:
                     course.step = await self._apply_step(course, pending, read_later=read_later)
             except CASConflictError as error:
                 course.conflicts += 1
-                if self.max_conflicts is not None and course.conflicts > self.max_conflicts:
+                most = self.access.max_conflicts
+                if most is not None and course.conflicts > most:
                     course.refusal = error
                 course.step = Step.READ
             except Exception as error:
@@ -375,7 +306,6 @@ class Engine:
     async def _apply_step(self, course: Course, pending: Sequence[Request], *, read_later: bool) -> Step:
         """Apply the requests. Then load the rows that are missing, write, or answer. Return the next step."""
         applied = await self._apply(pending)
-        self.check_generation(course.generation)
         course.late = applied.late
         if applied.missing:
             self._undo(applied.outcomes)
@@ -565,10 +495,6 @@ class Engine:
             unsure = "the operation was sent, and it is unknown whether it was done"
             request.fail(request.unknown(unsure, error) if request.open_writes else error)
 
-    def now(self) -> datetime:
-        """Return the time by the store's clock if it has one, or else by the own clock."""
-        return exact_time(self.store_time() or self.clock.now())
-
     def next_due(self) -> datetime | None:
         """Return the next time at which a job becomes ready by itself; None if no such time is known."""
         return self.draft.jobs.order.next_due()
@@ -576,11 +502,6 @@ class Engine:
     def owes_claims(self) -> bool:
         """Return True if an open write may have made claims. If it lands, those of callers that left must go back."""
         return any(request.claims_jobs for sent in self.open_writes for request, _ in sent.outcomes)
-
-    def check_generation(self, generation: object) -> None:
-        """Raise CancelledError in a task that began before a `reset`: the state is no longer its own."""
-        if generation is not self.generation:
-            raise asyncio.CancelledError("the queue has moved to another event loop")
 
     @property
     def activity(self) -> object:
@@ -595,14 +516,12 @@ class Engine:
             InvalidBlobError: the blob is not a queue that this version can read.
             StorageError: the store failed.
         """
-        started, generation = self.clock.monotonic(), self.generation
+        started = self.clock.monotonic()
         try:
             content = await self._read(self.etag)
         except BaseException:
-            if generation is self.generation:
-                self.watch.failed()
+            self.watch.failed()
             raise
-        self.check_generation(generation)
         self.pacing.cycle.read(self.clock.monotonic() - started)
         moved = content is not None and await self._adopt(*content)
         self.pacing.read(self.draft.header.version, moved=moved)
@@ -681,14 +600,11 @@ class Engine:
                 self.draft.header.version,
                 parsed.header.version,
             )
-        generation = self.generation
         try:
             await in_turns(self.blob.adopting(parsed, len(data)))
         except BaseException:  # only a part of it was taken over
-            if generation is self.generation:
-                self._forget_content()
+            self.forget()
             raise
-        self.check_generation(generation)
         self.etag, self.loaded = etag, True
         self.existed, self.queue_id = True, parsed.header.queue
         verdicts = {sent: recognise(parsed.header, sent.commit) for sent in self.open_writes}
@@ -699,7 +615,6 @@ class Engine:
             self.last_token = own.token
         self.workers.obey(parsed.header.workers)
         landed = [sent for sent, verdict in verdicts.items() if verdict is Verdict.LANDED]
-        self.recognised += len(landed)
         for sent in landed:
             self.observers.landed(sent.commit, sent.outcomes, 0.0, sent.dead, recognised=True)
         self._close(verdicts)
@@ -744,10 +659,10 @@ class Engine:
         if queue_id not in ("", parsed.header.queue):
             owner = shown(parsed.header.queue) if parsed.header.queue else "of jqueue 1.0.0"
             raise StorageFatalError(
-                f"the object {describe(self.place)} now holds another queue ({owner}), not queue {shown(queue_id)}: if "
-                "that is intended, restart the programs that use it, also its broker, or make new queue objects"
+                f"the object {describe(self.storage)} now holds another queue ({owner}), not queue {shown(queue_id)}: "
+                "if that is intended, restart the programs that use it, also its broker, or make new queue objects"
             )
-        if OBJECTS in parsed.header.critical and not self._keeps_objects:
+        if OBJECTS in parsed.header.critical and self.access.objects is None:
             raise InvalidBlobError(
                 "the queue keeps large payloads in objects beside it, which this storage cannot read: use a storage "
                 "with the methods of SupportsObjects"
@@ -769,10 +684,10 @@ class Engine:
             StorageError: what is left is new, so that a first enqueue may be under way, and this commit is none itself.
             CASConflictError: the objects are of a queue that was created just now.
         """
-        if not isinstance(self.storage, SupportsObjects):
+        if (objects := self.access.objects) is None:
             return
         try:
-            listed = await self.observers.call("list", self.call_timeout, self.storage.list_beside, ".")
+            listed = await self.observers.call("list", self.call_timeout, objects.list_beside, ".")
         except StorageFatalError as error:
             logger.warning("a queue is created, although it is unknown if one was here before: %s", error)
             return
@@ -791,7 +706,7 @@ class Engine:
             return
         if await self._read(None) != (b"", None):
             raise CASConflictError("another writer has created the queue")
-        name, folders = describe(self.place), ", ".join(sorted(left))
+        name, folders = describe(self.storage), ", ".join(sorted(left))
         missing = f"the queue's object {name} is missing, and objects of a queue are beside it ({folders})"
         if is_old:
             raise BlobMissingError(f"{missing}: restore it. To start an empty queue instead, move {folders} away")
@@ -800,12 +715,12 @@ class Engine:
     def _gone(self) -> BlobMissingError:
         if not self.queue_id:
             return BlobMissingError(
-                f"the queue's object {describe(self.place)} does not exist, and must: restore it, correct the URL, or "
-                "create it with `jqueue init`"
+                f"the queue's object {describe(self.storage)} does not exist, and must: restore it, correct the URL, "
+                "or create it with `jqueue init`"
             )
         return BlobMissingError(
-            f"the queue's object {describe(self.place)} has disappeared: restore it. To start an empty queue instead, "
-            "restart the programs that use it, also its broker, or make new queue objects"
+            f"the queue's object {describe(self.storage)} has disappeared: restore it. To start an empty queue "
+            "instead, restart the programs that use it, also its broker, or make new queue objects"
         )
 
     async def _write(self, applied: Attempt) -> bool:
@@ -816,7 +731,7 @@ class Engine:
             StorageError: the store failed. The write stays open until the etag has moved, unless the store is certain
                 that nothing was written.
         """
-        generation, draft, outcomes, now = self.generation, self.draft, applied.outcomes, applied.now
+        draft, outcomes, now = self.draft, applied.outcomes, applied.now
         before, pacing, present = draft.header.history, self.pacing, self.workers
         self.sequence += 1
         commit = CommitId(self.writer_id, self.sequence, self.entropy.new_id()[:18], draft.header.version)
@@ -831,13 +746,9 @@ class Engine:
         try:
             if self.etag is None:
                 await self._check_beside(outcomes)
-                self.check_generation(generation)
             header = self._next_header(commit, queue, now, workers)
             content = await in_turns(self.blob.encoding(header))
-            self.check_generation(generation)
         except BaseException as error:  # it was not sent
-            if generation is not self.generation:
-                raise
             self._undo(outcomes)
             if draft.check is not None or isinstance(error, JQueueError) or not isinstance(error, ENCODING_ERRORS):
                 raise
@@ -847,7 +758,6 @@ class Engine:
         pacing.pace.sent = started = self.clock.monotonic()
         try:
             etag = await self._send(content)
-            self.check_generation(generation)
             ended = self.clock.monotonic()
             pacing.cycle.write(ended - started)
             self.blob.settle(header, len(content))
@@ -860,11 +770,8 @@ class Engine:
             self.existed, self.queue_id, self.last_token = True, queue, commit.token
             self.etag = etag  # last: if a line above ever fails, the next read finds the commit
         except BaseException as error:
-            if generation is not self.generation:
-                raise
             self._leave_open(OpenWrite(commit, outcomes, dead), error, started)
             raise
-        self.commits += 1
         self.observers.landed(commit, outcomes, ended - started, dead, recognised=False)
         self._close(dict.fromkeys(self.open_writes, Verdict.NOT_DONE), outcomes)
         self.watch.observed(draft, ended, applied.store_time, self._presence.stood_still())
@@ -883,10 +790,10 @@ class Engine:
             queue,
             now,
             self.pacing.cycle.seconds,
-            self.versions_kept,
+            self.access.numbers.versions_kept,
             workers,
             self.history.moved,
-            self.retention,
+            self.access.numbers.retention,
             self.draft.header.history is not None and self.history.is_stuck,
         )
 
@@ -915,7 +822,3 @@ class Engine:
         if not etag:
             raise StorageError("the storage adapter returned no etag for a write: its write must return the new etag")
         return etag
-
-    def _new_name(self) -> str:
-        """Return the name of a segment."""
-        return "".join(letter if letter in SUFFIX_LETTERS else "-" for letter in self.entropy.new_id()[:18])

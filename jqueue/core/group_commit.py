@@ -62,8 +62,10 @@ class GroupCommitLoop(BlobQueue):
         Raises:
             RuntimeError: it was started before, and has not been stopped.
         """
-        if not self._writer.open():
+        before, calls = self._calls, self._here()
+        if calls is before and calls.closed is None:
             raise RuntimeError(f"this {type(self).__name__} is started already: call start() once, or stop() first")
+        calls.closed = None
 
     async def stop(self, *, deadline: Duration | None = None) -> None:
         """Take no more calls, finish those under way, hand back claims that no caller took, and close the storage.

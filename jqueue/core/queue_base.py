@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 from pydantic_core import from_json
 
+from jqueue.core.access import Access
 from jqueue.core.broker_client import BrokerClient
 from jqueue.core.bulk import BulkEnqueue, StagedCommit
 from jqueue.core.call_queue import CallQueue
@@ -43,6 +44,7 @@ from jqueue.domain.operations.bulk import BulkConflicts, EnqueueSegments
 from jqueue.domain.operations.dequeue import Dequeue
 from jqueue.domain.operations.operator import EmptyCommit
 from jqueue.ports.queue import Capabilities, SupportsApply, SupportsWorkers
+from jqueue.ports.sharing import SupportsDialing
 from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import process_id, process_name
 
@@ -126,20 +128,18 @@ class QueueBase(SupportsApply):
     """Turns prepared operations into results, and remembers the claims in them.
 
     Args:
-        calls: takes the calls to the store.
         options: settings of the queue.
         objects: stores and loads large payloads and results; None if the queue keeps none.
     """
 
-    _collector: Collector | None = None
-
-    def __init__(self, calls: CallQueue, options: QueueOptions, objects: ValueObjects | None = None) -> None:
+    def __init__(self, options: QueueOptions, objects: ValueObjects | None = None) -> None:
         self.options = options
-        self._calls = calls
-        self._enter = calls.enter
         self._objects = objects
-        self._claims = calls.claims
+        self._deadline = to_seconds("deadline", options.deadline)
         own: Self = weakref.proxy(self)  # a queue object that is dropped is freed at once, and ends its connection
+        self._calls = self._session(lambda: own._here(), None)
+        self._enter = self._calls.enter
+        self._claims = self._calls.claims
         self._preparation = Preparation(
             limits=options.limits,
             claim_timeout=to_seconds("stale_timeout", options.stale_timeout),
@@ -151,7 +151,27 @@ class QueueBase(SupportsApply):
         self._dequeues_kept = lru_cache(DEQUEUES_KEPT, typed=True)(
             lambda *key, **options: own._new_dequeue(*key, **options)
         )
-        self._deadline = calls.deadline
+
+    @abstractmethod
+    def _session(self, here: Callable[[], CallQueue], before: Any) -> CallQueue:
+        """Make a session.
+
+        Args:
+            here: see `_here`.
+            before: the session of this kind that it replaces; None for the first one.
+        """
+
+    def _here(self) -> CallQueue:
+        """Return the session of this process and event loop. After a fork, or on another loop, it is a new one.
+
+        Raises:
+            JQueueError: the loop of the present session runs in another thread.
+        """
+        if not self._calls.is_here():
+            self._calls = self._session(self._calls.here, self._calls)
+            self._enter = self._calls.enter
+            self._calls.is_here()  # from now on
+        return self._calls
 
     @property
     def _bulk_threshold(self) -> int | None:
@@ -342,14 +362,14 @@ class QueueBase(SupportsApply):
 
     async def _close(self, reason: str, seconds: float) -> None:
         """Take no more calls, and finish those under way within some seconds."""
-        await self._calls.close(reason, seconds)
+        await self._here().close(reason, seconds)
 
 
 class UsableAtOnce(QueueBase):
     """A queue that can be used without opening it, and that `async with` closes."""
 
     async def __aenter__(self) -> Self:
-        self._calls.open()
+        self._here().closed = None
         return self
 
     async def __aexit__(
@@ -377,42 +397,49 @@ class BlobBase(QueueBase, SupportsWorkers):
     """The base of queues in one object, whose engine commits to it.
 
     Args:
-        engine: commits the operations of the calls.
-        options: settings of the queue.
+        access: to the store.
         batch_limit: maximum number of calls in one commit.
-        objects: stores and loads large payloads and results; None if the queue keeps none.
-        client: takes calls to a broker of another process, if there is one; None: never.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        options: QueueOptions,
-        *,
-        batch_limit: int,
-        objects: ValueObjects | None = None,
-        client: BrokerClient | None = None,
-    ) -> None:
-        options.check()
-        self._engine = engine
-        self._writer = Writer(engine, options, batch_limit=batch_limit, client=client)
-        super().__init__(self._writer, options, objects)
+    _finalizer: weakref.finalize[Any, Any] | None = None
+
+    def __init__(self, access: Access, *, batch_limit: int) -> None:
+        self._access, self._batch_limit = access, batch_limit
+        objects = None if access.objects is None else ValueObjects(access, access.objects)
+        super().__init__(access.options, objects)
         self._claimed_payloads: ClaimedPayloads | None = None
         if objects is not None:
             own: Self = weakref.proxy(self)
-            hand_back = self._writer.hand_back
             self._claimed_payloads = ClaimedPayloads(
-                objects, options.limits, hand_back, lambda nacks, left: own._each(nacks, left)
-            )
-            self._collector = self._writer.collector = Collector(
                 objects,
-                partial(engine.view, None, self._deadline),
-                engine.objects_named_in,
-                partial(self._enter, (EmptyCommit(),), None, convert=nothing),
-                options.clock.monotonic,
+                access.options.limits,
+                lambda claims: own._calls.hand_back(claims),
+                lambda nacks, left: own._each(nacks, left),
             )
 
+    def _session(self, here: Callable[[], CallQueue], before: Any) -> Writer:
+        access, client = self._access, None
+        self._engine = engine = Engine(access, None if before is None else before.engine)
+        dialed: Any = getattr(access.storage, "dial_url", None)
+        if isinstance(access.storage, SupportsDialing):
+            dialed = access.storage
+        if dialed is not None and access.options.share:
+            client = BrokerClient(dialed, engine)
+        self._writer = writer = Writer(engine, self._batch_limit, here, client, before)
+        if self._objects is not None:
+            look, fence = partial(engine.view, None, self._deadline), partial(writer.enter, (EmptyCommit(),), None)
+            writer.collector = Collector(
+                access, self._objects, look, engine.objects_named_in, partial(fence, convert=nothing)
+            )
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        if client is not None:
+            self._finalizer = weakref.finalize(self, writer.drop)
+            self._finalizer.atexit = False
+        return writer
+
     def attend(self, run: str, describe: Describe, stop: Callable[[], object]) -> None:
+        self._here()
         self._engine.workers.attend(run, describe, stop, self.options.clock.monotonic())
 
     def leave(self, run: str) -> None:
@@ -437,14 +464,13 @@ class BlobBase(QueueBase, SupportsWorkers):
             raise self._missing()
 
     def _missing(self) -> QueueMissingError:
-        return QueueMissingError(self._engine.place)
+        return QueueMissingError(self._access.storage)
 
     @property
     def _bulk_threshold(self) -> int | None:
-        segments = self._engine.segments
-        if segments is None or segments.writer.sizes.hot_bytes is None:
+        if self._objects is None or self._access.numbers.hot_bytes is None:
             return None
-        most = segments.writer.sizes.bulk_jobs
+        most = self._access.numbers.bulk_jobs
         return self.options.limits.batch_size if most is None else most
 
     @property
@@ -465,7 +491,7 @@ class BlobBase(QueueBase, SupportsWorkers):
         if objects is None or all(operation.large is None for operation in operations):
             request = self._enter(operations, deadline, atomic=atomic, wait=wait, convert=convert)
             return await self._with_payloads(request, await request)
-        self._writer.check_open()
+        self._here().check_open()
         closed = QueueClosedError("the queue was closed while a payload or a result was stored, and nothing was done")
         storing = objects.store(operations, self._seconds(deadline))
         stored, seconds = await self._writer.storing.do(storing, closed)
@@ -513,7 +539,7 @@ class BlobBase(QueueBase, SupportsWorkers):
             [found] = await self._submit((operation,), commit.seconds_left, convert=answer)
             if not isinstance(found, BulkConflicts):
                 return operation, commit.answer(found)
-            self._writer.check_open()
+            self._here().check_open()
             operation = await self._writer.storing.do(commit.ready(operation, found.rows), closed)
 
     async def _with_payloads(self, request: Request, results: list[Any]) -> list[Any]:
@@ -535,10 +561,3 @@ class BlobBase(QueueBase, SupportsWorkers):
             request.caller_cancelled()
             raise
         return loaded
-
-    async def _close(self, reason: str, seconds: float) -> None:
-        if self._collector is not None:
-            await self._collector.end()  # it commits, and the writer would wait for that
-        await super()._close(reason, seconds)
-        if self._collector is not None:
-            await self._collector.end()  # begun by the last commits

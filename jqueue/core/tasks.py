@@ -57,10 +57,6 @@ class SpareTurns:
     """
 
     def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        """Forget the write under way: it belongs to another event loop, or to the process before a fork."""
         self.writing: bool = False
         self._end: asyncio.Future[None] | None = None  # awaited by work that stands back
 
@@ -211,10 +207,6 @@ class Background:
         self._clock = clock
         self._name = name
         self._failed = failed
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, after a fork or on another event loop. The task under way has no effect any longer."""
         self.task: asyncio.Task[None] | None = None
         self.pause: float = 0.0
         self._not_before = -float("inf")
@@ -233,20 +225,16 @@ class Background:
         self.task = asyncio.get_running_loop().create_task(self._run(work, done), name=self._name)
 
     async def _run(self, work: Callable[[], Awaitable[Answer]], done: Callable[[Answer], None]) -> None:
-        task = asyncio.current_task()
         try:
             result = await work()
-            if self.task is task:
-                self.pause = 0.0
-                done(result)
+            self.pause = 0.0
+            done(result)
         except Exception as error:
-            if self.task is task:
-                self.pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self.pause * 2))
-                self.wait(self.pause)
+            self.pause = min(LONGEST_PAUSE, max(SHORTEST_PAUSE, self.pause * 2))
+            self.wait(self.pause)
             logger.warning("%s, and will be tried again: %r", self._failed, error)
         finally:
-            if self.task is task:
-                self.task = None
+            self.task = None
 
 
 AT_ONCE = 8

@@ -20,11 +20,11 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, TypeVar
 
-from jqueue.core.observers import Observers
+from jqueue.core.access import Access
 from jqueue.core.tasks import end_tasks, retried, some_at_once
 from jqueue.core.view import QueueView
 from jqueue.domain.errors import (
@@ -44,8 +44,7 @@ from jqueue.domain.operations.ends import Nack
 from jqueue.domain.operations.enqueue import Enqueue
 from jqueue.domain.printable import counted
 from jqueue.domain.segments import FOLDER as SEGMENTS_FOLDER
-from jqueue.domain.segments import STAGED_KEPT, STAGED_NAMED_WITHIN, Lease, awaits_commit
-from jqueue.ports.clock import Entropy
+from jqueue.domain.segments import Lease, awaits_commit
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import Listed, SupportsObjects
 from jqueue.runtime.threads import in_a_thread
@@ -252,34 +251,19 @@ class ValueObjects:
     """The objects of large payloads and results beside one queue.
 
     Args:
+        access: to the store.
         storage: keeps them.
-        entropy: makes their names.
-        now: returns the time by the clock of the commits.
-        store_time: returns the time by the store's clock; None if it is not known.
-        observers: told of the calls to the store.
-        call_timeout: seconds within which a call to the store must end.
 
     Attributes:
         named_within: longest time from the start of the creation of an object to the commit that names it.
-        call_timeout: as in the arguments.
+        call_timeout: seconds within which a call to the store must end.
     """
 
-    def __init__(
-        self,
-        storage: SupportsObjects,
-        entropy: Entropy,
-        now: Callable[[], datetime],
-        store_time: Callable[[], datetime | None],
-        observers: Observers,
-        *,
-        call_timeout: float,
-    ) -> None:
+    def __init__(self, access: Access, storage: SupportsObjects) -> None:
         self.storage = storage
-        self._entropy = entropy
         self.named_within = NAMED_WITHIN
-        self._now, self._store_time = now, store_time
-        self._observers = observers
-        self.call_timeout = call_timeout
+        self._entropy, self._now, self._store_time = access.entropy, access.now, access.store_time
+        self._observers, self.call_timeout = access.observers, access.call_timeout
 
     async def store(
         self, operations: Sequence[Operation], seconds: float
@@ -531,15 +515,6 @@ def _unreadable(path: SupportsPath, error: OSError) -> InvalidJobError:
     return InvalidJobError(f"the payload's file {path.__fspath__()!r} cannot be read: {error.strerror}")
 
 
-KEPT_FOR = timedelta(hours=1)
-"""Age up to which an object is never removed. Longer than `NAMED_WITHIN`."""
-
-assert KEPT_FOR > NAMED_WITHIN
-assert STAGED_KEPT > STAGED_NAMED_WITHIN
-
-INTERVAL = 600.0
-"""Seconds between two collections of one queue object."""
-
 LISTING_TIMEOUT = 60.0
 """Seconds within which a store must list the objects of a folder."""
 
@@ -553,25 +528,22 @@ class Collector:
     """Removes the objects of one queue that no job names.
 
     Args:
+        access: to the store.
         objects: the objects.
         look: reads the queue.
         named_in: returns the suffixes of the objects that a header and its segments name.
         fence: commits to the queue without changing it.
-        monotonic: returns the time in seconds, for the interval between two collections.
     """
 
     def __init__(
         self,
+        access: Access,
         objects: ValueObjects,
         look: Callable[[], Awaitable[QueueView | None]],
         named_in: Callable[[Header], Awaitable[set[str]]],
         fence: Callable[[], Awaitable[object]],
-        monotonic: Callable[[], float],
     ) -> None:
-        self.kept_for: timedelta = KEPT_FOR  # simulations shorten these three
-        self.staged_kept: timedelta = STAGED_KEPT
-        self.interval: float = INTERVAL
-        self._monotonic = monotonic
+        self._monotonic, self._numbers = access.clock.monotonic, access.numbers
         self._objects = objects
         self._look = look
         self._named_in = named_in
@@ -581,23 +553,13 @@ class Collector:
 
     def begin(self) -> None:
         """Begin a collection beside the calls, if it is time for one."""
-        loop = asyncio.get_running_loop()
-        if self._task is not None and self._task.get_loop() is not loop:  # of another process, or of a loop that ended
-            self._task, self._due = None, float("-inf")
-        if self._task is None and self._monotonic() >= self._due:
-            self._due = self._monotonic() + self.interval
-            self._task = loop.create_task(self._collect_quietly(), name="jqueue-collection")
-            self._task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if self._task is task:
-            self._task = None
+        if (self._task is None or self._task.done()) and self._monotonic() >= self._due:
+            self._due = self._monotonic() + self._numbers.interval
+            self._task = asyncio.create_task(self._collect_quietly(), name="jqueue-collection")
 
     async def end(self) -> None:
         """End a collection that is under way."""
-        task = self._task
-        if task is not None and task.get_loop() is asyncio.get_running_loop():
-            await end_tasks([task])
+        await end_tasks([] if self._task is None else [self._task])
 
     async def _collect_quietly(self) -> None:
         try:
@@ -613,7 +575,7 @@ class Collector:
             StorageError: the store failed, or the queue's object is gone or cannot be read.
         """
         folders = (PAYLOADS, RESULTS, SEGMENTS_FOLDER)
-        listed = await self._objects.older_than(self.kept_for, folders, LISTING_TIMEOUT)
+        listed = await self._objects.older_than(self._numbers.kept_for, folders, LISTING_TIMEOUT)
         ages = {suffix: age for suffix, age in listed.items() if OURS.fullmatch(suffix)}
         if foreign := len(listed) - len(ages):
             logger.info("%s beside the queue, which no queue creates, were left alone", counted(foreign, "file"))
@@ -638,7 +600,7 @@ class Collector:
         staged = {
             suffix
             for suffix, age in ages.items()
-            if age <= self.staged_kept and awaits_commit(suffix.removeprefix(SEGMENTS_FOLDER), transactions)
+            if age <= self._numbers.staged_kept and awaits_commit(suffix.removeprefix(SEGMENTS_FOLDER), transactions)
         }
         return staged | await self._named(view)
 

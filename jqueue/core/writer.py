@@ -1,4 +1,4 @@
-"""The task that carries the calls of a queue in one object to the engine: in batches, until nothing is left to do.
+"""The session of a queue in one object. Its task carries the calls to the engine in batches, until no call is left.
 
 Direct and broker queues share it; they differ only in the number of requests in one commit.
 """
@@ -14,9 +14,7 @@ from jqueue.core.call_queue import POLL_GROWTH, SHORTEST_POLL, CallQueue
 from jqueue.core.engine import Engine
 from jqueue.core.pacing import BATCH_WHILE_PACED
 from jqueue.core.requests import Request
-from jqueue.core.values import Collector
 from jqueue.domain.operations.operator import EmptyCommit
-from jqueue.runtime.queue_options import QueueOptions
 from jqueue.runtime.system import process_id
 
 PAUSE = 2.0
@@ -27,51 +25,60 @@ LATE_ROWS = 0.1
 
 
 class Writer(CallQueue):
-    """Holds every call of one queue object from its entry to its answer, and runs the engine.
+    """Holds every call of one session from its entry to its answer, and runs the engine.
 
     Args:
         engine: commits the requests.
-        options: settings of the queue.
         batch_limit: maximum number of requests in one commit, unless the store limits the rate of commits.
+        here: see `CallQueue`.
         client: takes calls to a broker of another process, if there is one; None: never.
+        before: the session that this one replaces; None for the first one.
 
     Attributes:
-        collector: removes objects that no job names; None if the queue keeps no objects.
         volunteer: offers to serve other processes, which have been seen; None: this queue object does so only if told.
     """
 
-    collector: Collector | None = None
     volunteer: Callable[[], None] | None = None
     _is_dropped = False
 
     def __init__(
         self,
         engine: Engine,
-        options: QueueOptions,
-        *,
         batch_limit: int,
-        client: BrokerClient | None = None,
+        here: Callable[[], CallQueue],
+        client: BrokerClient | None,
+        before: Writer | None,
     ) -> None:
+        super().__init__(engine.access.options, engine.access.watched, here, before)
         self.engine = engine
         self._batch_limit = batch_limit
         self.broker_client = client
         if client is not None:
             client.wake = self.wake
-        super().__init__(options, engine.watched)
-
-    def _begin(self) -> None:
-        super()._begin()
+        if before is not None:
+            self.volunteer = before.volunteer
+            before.abandon()
         self._rows_are_late = False  # True if waiting calls need rows for which the last commit did not wait
-        if self.broker_client is not None:
-            self.broker_client.reset()
 
-    def _reset(self) -> None:
-        self.engine.reset()
+    def abandon(self) -> None:
+        """Free what the session serves, and its connections, as its event loop has stopped.
+
+        In a forked child, leave them to the parent.
+        """
+        if self.broker_client is not None:
+            self.broker_client.abandon(is_ours=self.process == process_id())
+
+    def _forget(self) -> None:
+        self.engine.forget()
 
     async def close(self, reason: str, deadline: float) -> None:
         """See `CallQueue.close`. The connection to a broker and the work of the engine in the background end, too."""
         until = asyncio.get_running_loop().time() + deadline
+        if self.collector is not None:
+            await self.collector.end()  # it commits, and the task would go on
         await super().close(reason, deadline)
+        if self.collector is not None:
+            await self.collector.end()  # begun by the last commits
         if self.broker_client is not None:
             self.broker_client.close()
             await asyncio.sleep(0)  # the connection begins to end now, also if the event loop ends with the queue
@@ -82,9 +89,8 @@ class Writer(CallQueue):
 
         Never waits, as the garbage collector may call this, in any thread.
         """
-        assert self.broker_client is not None
-        if self._loop is None or self._loop.is_closed() or self._process != process_id():
-            self.broker_client.reset()
+        if self._loop is None or self._loop.is_closed() or self.process != process_id():
+            self.abandon()
         else:
             with suppress(RuntimeError):  # the loop was closed just now
                 self._loop.call_soon_threadsafe(self._dropped)
@@ -174,18 +180,16 @@ class Writer(CallQueue):
 
     async def _commit(self, requests: list[Request], *, read_first: bool = False, read_later: bool = False) -> None:
         """Commit requests, and clear their list."""
-        engine, generation = self.engine, self.engine.generation
+        engine = self.engine
         self._carried = own = requests
         if self.broker_client is not None:
             own = await self.broker_client.carry(requests, self._callers)
-            engine.check_generation(generation)
             self._carried = [*requests, *own]
         if own:
             came = None if self.broker_client is None else self.broker_client.broker_came
             self._rows_are_late = await engine.commit(
                 own, read_first=read_first, read_later=read_later, broker_came=came
             )
-            engine.check_generation(generation)
             if engine.gave_way:
                 await self._commit(requests)
                 return
@@ -196,7 +200,6 @@ class Writer(CallQueue):
         self._carried = []
         requests.clear()  # so that a call is freed when its caller goes on
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
-        engine.check_generation(generation)
 
     def _collect_after(self, requests: list[Request]) -> None:
         """Let the collector look for objects that the jobs of ended claims named."""

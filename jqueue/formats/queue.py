@@ -76,9 +76,12 @@ class StoreCalls(CallQueue):
     Args:
         store: the store of the jobs.
         options: settings of the queue.
+        here, before: see `CallQueue`.
     """
 
-    def __init__(self, store: JobStorePort, options: QueueOptions) -> None:
+    def __init__(
+        self, store: JobStorePort, options: QueueOptions, here: Callable[[], CallQueue], before: CallQueue | None
+    ) -> None:
         self.store = store
         self.clock: Clock = options.clock
         now: Callable[[], datetime] = getattr(store, "store_time", options.clock.now)
@@ -86,12 +89,12 @@ class StoreCalls(CallQueue):
         self._entropy, self._blob_bytes = options.entropy, options.limits.blob_bytes
         self._claim_timeout = to_seconds("stale_timeout", options.stale_timeout)
         self._outage = Outage()
-        super().__init__(options, store.watched)
-        _users[id(store)] = self
-        self._reset()
-
-    def _reset(self) -> None:
         self._one_at_a_time = threading.Lock()
+        super().__init__(options, store.watched, here, before)
+        _users[id(store)] = self
+        self._forget()
+
+    def _forget(self) -> None:
         self._draft = Draft()
         self._draft.blob_bytes = self._blob_bytes
         self._stored: dict[str, StoredJob] = {}  # the jobs of the draft, as the store has shown them
@@ -161,9 +164,7 @@ class StoreCalls(CallQueue):
                 parts = [*parts, *_parts_of(batch)]
         self._carried = []
         self.waiting: list[Request] = [request for request in requests if request.awaited]
-        life = self._life
         await asyncio.sleep(0)  # callers get their answers, and their next calls form the next batch
-        self._check_life(life)
 
     def _unanswered(self, parts: Iterable[Part], answers: dict[Request, dict[int, Any]]) -> list[Part]:
         """Return the operations still to be done. Hand back the claims of calls that have ended without an answer."""
@@ -382,8 +383,6 @@ class StoreCalls(CallQueue):
 
     async def look(self, work: Callable[[], Answer], seconds: float) -> Answer:
         """Run a function that only reads the store, and return its result."""
-        if self._process != process_id():
-            self._join_running_loop()  # a thread of the parent may have been in the store
         return await retried(seconds, lambda: self._call(work), self._entropy, "the queue could not be read")
 
     async def _call(self, work: Callable[..., Answer], *arguments: Any) -> Answer:
@@ -397,15 +396,12 @@ class StoreCalls(CallQueue):
                 f"another queue object was made on this store object of {self.store.name!r}: make a store object for "
                 "each queue object"
             )
-        life, lock = self._life, self._one_at_a_time
 
         def alone() -> Answer:
-            with lock:
+            with self._one_at_a_time:
                 return work(*arguments)
 
-        result = await in_a_thread(alone)
-        self._check_life(life)
-        return result
+        return await in_a_thread(alone)
 
 
 def _parts_of(requests: Iterable[Request]) -> list[Part]:
@@ -448,7 +444,16 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         settings.check()
         if settings.must_exist:
             raise InvalidJobError("a queue of an older program has no must_exist: leave it out")
-        super().__init__(StoreCalls(store, settings), settings)
+        super().__init__(settings)
+
+    def _session(self, here: Callable[[], CallQueue], before: Any) -> StoreCalls:
+        return StoreCalls(self.store, self.options, here, before)
+
+    def _reader(self) -> StoreCalls:
+        """Return the session to read with: not that of the parent of a fork, a thread of which may be in the store."""
+        if self._calls.process != process_id():
+            self._here()
+        return self._calls
 
     @property
     def capabilities(self) -> Capabilities:
@@ -466,7 +471,8 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         return self._calls.now()
 
     async def _view(self, seconds: float, known: QueueView | None = None) -> QueueView:
-        jobs, absent = await self._calls.look(self._calls.read_all, seconds)
+        reader = self._reader()
+        jobs, absent = await reader.look(reader.read_all, seconds)
         if (digest := hash(encode((jobs, absent)))) != self._digest:
             self._digest, self._version = digest, self._version + 1  # counted here, as a store has no versions
         if known is not None and known.etag == str(self._version):
@@ -484,7 +490,7 @@ class StoreQueue(QueueVerbs, UsableAtOnce):
         )
 
     async def _require_queue(self) -> None:
-        if not await self._calls.look(self.store.exists, self._deadline):
+        if not await self._reader().look(self.store.exists, self._deadline):
             raise self._missing()
 
     def _missing(self) -> QueueMissingError:

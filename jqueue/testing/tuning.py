@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 from jqueue.core.blob_queue import BlobQueue
 from jqueue.domain.segments import Retention
@@ -72,27 +72,9 @@ def tune(queue: Queue, **numbers: Unpack[Numbers]) -> Queue:
         queue: before its first call.
         numbers: see `Numbers`. Those of segments and objects have no effect on a store that keeps no objects.
     """
-    homes = _homes(queue)
+    parts = queue._access.numbers, queue._objects, queue  # noqa: SLF001 - what it is for
     for name, number in numbers.items():
-        part, attribute = homes[name]
-        if part is not None:
-            setattr(part, attribute, number)
+        for part in parts:
+            if hasattr(part, name):
+                setattr(part, name, number)
     return queue
-
-
-def _homes(queue: BlobQueue) -> dict[str, tuple[Any, str]]:
-    """Return the part of a queue that holds each number, None if it lacks the part, and the name of the attribute."""
-    engine, objects, collector = queue._engine, queue._objects, queue._collector  # noqa: SLF001 - what it is for
-    segments = engine.segments
-    writer, loader, sizes = (segments.writer, segments.loader, segments.writer.sizes) if segments else (None,) * 3
-    parts = [
-        (sizes, "hot_bytes fewest_rows most_rows most_bytes chunk_rows merged holes bulk_jobs"),
-        (loader, "rows_kept rows_ahead commits_ahead damage_kept"),
-        (engine, "retention versions_kept"),
-        (engine.history, "events_per_object"),
-        (objects, "named_within"),
-        (collector, "kept_for staged_kept interval"),
-        (queue, "staged_named_within"),
-    ]
-    homes = {name: (part, name) for part, names in parts for name in names.split()}
-    return {**homes, "segment_named_within": (writer, "named_within")}

@@ -20,10 +20,28 @@ from jqueue import (
     UnknownOutcomeError,
 )
 from jqueue.domain.errors import BlobMissingError
-from jqueue.testing.faults import Fault
+from jqueue.testing.faults import Fault, FaultyStorage
 from jqueue.testing.virtual_time import VirtualClock
 
 pytestmark = pytest.mark.virtual_time
+
+
+class Crash(BaseException):
+    """An error that ends the writer: no adapter should raise it."""
+
+
+class Crashing(FaultyStorage):
+    """A storage that crashes once, after the write of a job named crash."""
+
+    crashed = False
+
+    async def write(self, content, if_match=None):
+        etag = await super().write(content, if_match=if_match)
+        if b"crash" in content and not self.crashed:
+            self.crashed = True
+            raise Crash
+        return etag
+
 
 # 1. An enqueue that returned is in every later version, until its job is acked, cancelled, expired or purged.
 
@@ -130,6 +148,15 @@ async def test_rule_2_an_unknown_outcome_can_be_resolved(world, kind, fault):
                 await caught.value.resolve()
             await asyncio.sleep(1000)
             assert "mine" not in await world.jobs()
+
+
+async def test_rule_2_an_outcome_is_found_out_although_the_writer_has_failed(world, kind):
+    async with world.process(Crashing(world.memory), kind=kind) as queue:
+        with pytest.raises(UnknownOutcomeError) as unknown:
+            await queue.enqueue("crash", b"")
+        assert "crash" == (await unknown.value.resolve()).entrypoint
+        await queue.enqueue("t", b"")
+    assert 2 == len(await world.jobs())
 
 
 async def test_rule_2_a_call_that_was_never_sent_says_not_done(world, kind):

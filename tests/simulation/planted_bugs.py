@@ -456,7 +456,7 @@ PLANTED: Mapping[Settings, Mapping[str, Bug]] = {
         ),
         "Segments that wait for their commit are removed as early as others that nothing names": Bug(
             "core/values.py",
-            "if age <= self.staged_kept and awaits",
+            "if age <= self._numbers.staged_kept and awaits",
             "if False and awaits",
             also=Bug("core/bulk.py", "await self._check_presence(new)", "pass"),
             first=17,

@@ -14,7 +14,7 @@ from jqueue.adapters.storage.filesystem import LocalFileSystemStorage
 from jqueue.adapters.storage.memory import InMemoryStorage
 from jqueue.core.broker import BrokerQueue
 from jqueue.core.direct import DirectQueue
-from jqueue.domain.errors import JQueueError, QueueClosedError
+from jqueue.domain.errors import JQueueError, QueueClosedError, UnknownOutcomeError
 from jqueue.domain.limits import Limits
 from tests.shared_memory import SharedMemory
 
@@ -49,6 +49,30 @@ def test_calls_left_behind_in_a_closed_loop_do_not_disturb_the_next():
     asyncio.run(queue.enqueue("work", b"second"))
     payloads = [job.payload for job in asyncio.run(queue.read_state()).jobs]
     assert payloads in ([b"first", b"second"], [b"second"])
+
+
+def test_a_call_is_answered_if_its_loop_runs_again_after_another_one():
+    queue, loop = DirectQueue(InMemoryStorage()), asyncio.new_event_loop()
+    call = loop.create_task(queue.enqueue("work", b"first"))
+    loop.run_until_complete(asyncio.sleep(0))
+    asyncio.run(queue.enqueue("work", b"second"))
+    assert b"first" == loop.run_until_complete(asyncio.wait_for(call, PATIENCE)).payload
+    loop.close()
+    assert 2 == len(asyncio.run(queue.read_state()).jobs)
+
+
+def test_an_outcome_that_is_unknown_in_one_loop_is_unknown_in_the_next():
+    class Crash(BaseException):
+        """An error that ends the writer."""
+
+    class Crashing(InMemoryStorage):
+        async def write(self, content, if_match=None):
+            raise Crash
+
+    with pytest.raises(UnknownOutcomeError) as unknown:
+        asyncio.run(DirectQueue(Crashing()).enqueue("work", b""))
+    with pytest.raises(UnknownOutcomeError):
+        asyncio.run(unknown.value.resolve())
 
 
 def test_a_program_may_end_while_a_call_of_it_waits_at_a_broker():

@@ -20,17 +20,17 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
-from jqueue.core.observers import Observers
+from jqueue.core.access import Access
 from jqueue.core.tasks import LONGEST_PAUSE, Background, end_tasks, in_turns, retried
 from jqueue.domain.errors import CASConflictError, HistoryDamagedError, InvalidBlobError, ObjectMissingError
 from jqueue.domain.events import HistoryEvent, events_in
 from jqueue.domain.header import Header
-from jqueue.domain.history import EVENTS_PER_OBJECT, HistoryHeader, Moved, is_due, span_of, surplus_of
+from jqueue.domain.history import HistoryHeader, Moved, is_due, span_of, surplus_of
 from jqueue.domain.rules import QueueSettings
 from jqueue.domain.slices import Slices
-from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
-from jqueue.ports.storage import Listed, ObjectStoragePort, SupportsObjects
+from jqueue.ports.storage import Listed, SupportsObjects
 
 FOLDER = ".history/"
 _NAME = re.compile(r"\.history/([0-9]{16})\.jsonl")
@@ -153,45 +153,23 @@ class HistoryMover:
     """Moves the history of one queue object.
 
     Args:
-        storage: holds the blob. Nothing is moved if it cannot hold other objects.
-        clock: measures pauses.
-        now: tells the time, by the store's clock if it has one.
-        observers: told of the calls to the store.
-        call_timeout: seconds within which a call to the store must end.
+        access: to the store. Nothing is moved if it cannot hold other objects.
 
     Attributes:
         moved: the batches that the next commit drops from the outbox, as they are in an object.
     """
 
-    def __init__(
-        self,
-        storage: ObjectStoragePort,
-        clock: Clock,
-        now: Callable[[], datetime],
-        observers: Observers,
-        *,
-        call_timeout: float,
-    ) -> None:
-        self._objects = storage if isinstance(storage, SupportsObjects) else None
-        self._clock = clock
-        self._now = now
-        self._observers = observers
-        self._call_timeout = call_timeout
-        self.events_per_object = EVENTS_PER_OBJECT  # the simulation shortens it
-        self._moves = Background(clock, "jqueue-history", "the history could not be moved beside the queue")
-        self._removals = Background(clock, "jqueue-history", "old objects of the history could not be removed")
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, after a fork or on another event loop."""
+    def __init__(self, access: Access) -> None:
+        self._objects, self._now, self._numbers = access.objects, access.now, access.numbers
+        self._observers, self._call_timeout = access.observers, access.call_timeout
+        self._moves = Background(access.clock, "jqueue-history", "the history could not be moved beside the queue")
+        self._removals = Background(access.clock, "jqueue-history", "old objects of the history could not be removed")
         self.moved: Moved | None = None
         self._waited: asyncio.Task[None] | None = None
         self._old: list[str] = []  # objects to remove once the header says that events through _removed are gone
         self._removed = 0
         self._version = 0
         self._moves_until_listing = 0
-        self._moves.forget()
-        self._removals.forget()
 
     @property
     def is_stuck(self) -> bool:
@@ -228,7 +206,7 @@ class HistoryMover:
         if self.moved is not None or self._task is not None:
             return
         waited = 0 if before is None else before.last + 1 - history.first  # events that another writer should move
-        most, is_on = self.events_per_object, header.settings.history is not None
+        most, is_on = self._numbers.events_per_object, header.settings.history is not None
         if is_on and waited > most and history.last + 1 - history.first <= most * 1.5:
             return
         if is_due(history, header.settings, self._now().timestamp(), most):

@@ -11,15 +11,14 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
+from string import ascii_letters, digits
 from typing import NamedTuple
 
-import msgspec
-
+from jqueue.core.access import Access, Numbers
 from jqueue.core.blob.segment_object import EncodedSegment, encoding_segment, key_of, since_of
 from jqueue.core.blob.segment_reader import SegmentReader
-from jqueue.core.observers import Observers
 from jqueue.core.tasks import SHORTEST_PAUSE, Background, SpareTurns, as_storage_error, end_tasks, in_turns, one_turn
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import StorageError
@@ -36,11 +35,11 @@ from jqueue.ports.storage import SupportsObjects
 
 logger: Logger = logger_of("jqueue")
 
+SUFFIX_LETTERS = frozenset(f"{ascii_letters}{digits}-_")
+"""Letters that the names of objects may have."""
+
 UNREADABLE_FOR = 600.0
 """Seconds for which a segment that could not be read for a merge is left out of all merges."""
-
-NAMED_WITHIN = timedelta(minutes=5)
-"""Longest time from the creation of a segment to the commit that names it."""
 
 MOST_WAITING = 1.25
 """Waiting jobs of the blob, as a part of `hot_bytes`, above which a spill no longer stands back for commits."""
@@ -48,30 +47,6 @@ MOST_WAITING = 1.25
 MOST_FULL = SEGMENTS_KEPT // 4
 """Number of the largest merged segments that hold all waiting jobs. One merge may read this part of all bytes, even if
 it is more than `most_bytes`: otherwise large jobs would need more than `SEGMENTS_KEPT` segments."""
-
-
-class SegmentSizes(msgspec.Struct):
-    """The numbers that decide when segments are written. Tests and the simulation make them small."""
-
-    hot_bytes: int | None = 256 << 10
-    """Bytes of waiting jobs in the blob above which the last of them are spilled, down to a quarter of it."""
-    fewest_rows: int = 64
-    """Number of jobs of one entrypoint below which none is spilled, unless they take a quarter of `hot_bytes`."""
-    most_rows: int = 65_536
-    """Largest number of rows of a segment."""
-    most_bytes: int = 16 << 20
-    """Bytes of rows at which a segment of a bulk enqueue is full, and that one merge reads at most. They are held in
-    memory until the segment is written. A queue with very many bytes has larger merges: see `MOST_FULL`."""
-    chunk_rows: int = 256
-    """Number of rows in a chunk."""
-    merged: int = 16
-    """Number of segments of about the same size that are merged into one."""
-    holes: int = 64
-    """Number of spans of taken rows above which a segment is written anew."""
-    bulk_jobs: int | None = None
-    """Number of jobs of one enqueue above which they are written to segments at once. None: `Limits.batch_size`."""
-    few_staged: int = 1000
-    """Number of staged jobs that their commit puts into the blob at most, if they fit into it and into `hot_bytes`."""
 
 
 class Stored(NamedTuple):
@@ -125,47 +100,20 @@ class SegmentWriter:
     """Writes the segments of one engine.
 
     Args:
+        access: to the store.
         objects: holds them.
         reader: reads the segments that are merged.
-        clock: measures pauses.
-        now: tells the time, by the store's clock if it has one.
-        new_name: makes the name of a segment.
-        observers: told of the calls to the store.
         spare: gives turns to work that can wait.
-        call_timeout: seconds within which a call to the store must end.
 
     Attributes:
         sizes: the numbers that decide when segments are written.
-        named_within: longest time from the creation of a segment to the commit that names it.
         under_way: True if a segment may be under way, since the last commit that landed.
     """
 
-    def __init__(
-        self,
-        objects: SupportsObjects,
-        reader: SegmentReader,
-        clock: Clock,
-        now: Callable[[], datetime],
-        new_name: Callable[[], str],
-        observers: Observers,
-        spare: SpareTurns,
-        *,
-        call_timeout: float,
-    ) -> None:
-        self._objects = objects
-        self._reader = reader
-        self._clock = clock
-        self._now = now
-        self._new_name = new_name
-        self._observers = observers
-        self._turn = spare.next
-        self._call_timeout = call_timeout
-        self.sizes: SegmentSizes = SegmentSizes()
-        self.named_within = NAMED_WITHIN
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, after a fork or on another event loop. A task on the old loop has no effect any longer."""
+    def __init__(self, access: Access, objects: SupportsObjects, reader: SegmentReader, spare: SpareTurns) -> None:
+        self._access, self._objects, self._reader, self._turn = access, objects, reader, spare.next
+        self._clock, self._now = access.clock, access.now
+        self.sizes: Numbers = access.numbers
         self._spills, self._merges = _Storing(self._clock), _Storing(self._clock)
         self.under_way: bool = False
         self._waiting = 0, 0.0
@@ -198,7 +146,8 @@ class SegmentWriter:
 
     async def _store(self, encoded: EncodedSegment, naming: Callable[[str, datetime], Spill | Merge]) -> Stored:
         """Create a segment. `naming` returns the operation that names it, given its name and the time until it may."""
-        before, until = self._now() + self.named_within, self._clock.monotonic() + self.named_within.total_seconds()
+        within = self.sizes.segment_named_within
+        before, until = self._now() + within, self._clock.monotonic() + within.total_seconds()
         return Stored(naming(await self.create(encoded.content), before), encoded, until)
 
     async def create(self, content: bytes) -> str:
@@ -207,8 +156,10 @@ class SegmentWriter:
         Raises:
             StorageError: the store failed. The segment may exist, and is litter then.
         """
-        name = self._new_name()
-        await self._observers.call("create", self._call_timeout, self._objects.create_object, FOLDER + name, content)
+        access, drawn = self._access, self._access.entropy.new_id()[:18]
+        name = "".join(letter if letter in SUFFIX_LETTERS else "-" for letter in drawn)
+        create = self._objects.create_object
+        await access.observers.call("create", access.call_timeout, create, FOLDER + name, content)
         return name
 
     # Spilling
@@ -328,7 +279,7 @@ def _last_of(jobs: Sequence[JobRecord], number: int, now: datetime) -> Slices[tu
     return later, [jobs[place] for _, place in found[-number:]] if number else []
 
 
-def _to_merge(rows: SegmentRows, sizes: SegmentSizes, unreadable: Collection[str] = ()) -> list[str]:
+def _to_merge(rows: SegmentRows, sizes: Numbers, unreadable: Collection[str] = ()) -> list[str]:
     """Return the names of segments to merge into one: small ones of one entrypoint and group, or one with holes."""
     groups: dict[tuple[str, str | None, bool, int], list[tuple[RowKey, str]]] = {}
     crowded = len(rows.segments) > SEGMENTS_KEPT * 3 // 4
@@ -363,7 +314,7 @@ def _waiting_bytes(segment: Segment) -> int:
     return segment.bytes * segment.waiting // segment.rows
 
 
-def _level(waiting: int, sizes: SegmentSizes) -> int:
+def _level(waiting: int, sizes: Numbers) -> int:
     """Return the size class of a segment. Each class holds segments `merged` times as large as the one below."""
     level, size = 0, sizes.fewest_rows * sizes.merged
     while waiting > size:

@@ -10,46 +10,32 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
+from jqueue.core.access import Access
 from jqueue.core.blob.segment_reader import AT_ONCE, DAMAGED, Rows, SegmentReader, pieces_of, reason_of
 from jqueue.core.blob.segment_writer import SegmentWriter
-from jqueue.core.observers import Observers
 from jqueue.core.tasks import SpareTurns, as_storage_error, end_tasks, retried
 from jqueue.domain.draft import Draft
 from jqueue.domain.errors import JQueueError, StorageError
 from jqueue.domain.header import Header
 from jqueue.domain.segment_rows import SegmentRows, Wanted
 from jqueue.domain.segments import FOLDER, Segment, SegmentIndex, object_of
-from jqueue.ports.clock import Clock, Entropy
+from jqueue.ports.clock import Entropy
 from jqueue.ports.log import Logger, logger_of
 from jqueue.ports.storage import SupportsObjects
 
 logger: Logger = logger_of("jqueue")
 Part = TypeVar("Part")
 
-ROWS_KEPT = 16_384
-"""Number of loaded rows, leased ones included, above which all are dropped. If they are soon needed again, twice as
-many are kept."""
-
 SOON = 16
 """Number of commits within which dropped rows are needed again if each claim has to look at them."""
 
-ROWS_AHEAD = 512
-"""Smallest number of rows that are kept loaded ahead of the claims."""
-
-COMMITS_AHEAD = 4
-"""Number of commits like the last one for which rows are kept loaded."""
-
 MOST_CHUNKS = 16
 """Number of chunks that are loaded at once when the rows of one after the other are missing."""
-
-DAMAGE_KEPT = 60.0
-"""Seconds after which a damaged segment is read again, all of it."""
 
 PATIENCE = 0.5
 """Seconds for which a commit waits for a segment. Then the calls that need it wait on, and the others are committed."""
@@ -59,7 +45,7 @@ FAILING_FOR = 5.0
 of the time for a call, if that is more."""
 
 FIRST_PAUSE = 1.0
-"""Seconds until a segment is read again if the store did not answer reads of it. They double, up to `DAMAGE_KEPT`."""
+"""Seconds until a segment is read again if the store did not answer reads of it. They double, up to `damage_kept`."""
 
 
 class _Aside(msgspec.Struct, eq=False):
@@ -111,39 +97,25 @@ class SegmentLoader:
     """Loads rows for one engine.
 
     Args:
+        access: to the store.
         reader: reads the segments.
-        clock: measures the time until a damaged segment is tried again.
-        entropy: draws the pauses between failed reads.
         ask: asks the store for something else, to learn if it answers.
 
     Attributes:
-        rows_kept, rows_ahead, commits_ahead, damage_kept: the numbers above. Tests shorten them.
         reported: names of the segments of which an error was logged. Each is logged once.
     """
 
-    def __init__(
-        self, reader: SegmentReader, clock: Clock, entropy: Entropy, ask: Callable[[], Awaitable[object]]
-    ) -> None:
+    def __init__(self, access: Access, reader: SegmentReader, ask: Callable[[], Awaitable[object]]) -> None:
         self._ask = ask
         self._reader = reader
-        self._clock = clock
-        self._entropy = entropy
-        self.rows_kept: int = ROWS_KEPT
-        self.rows_ahead: int = ROWS_AHEAD
-        self.commits_ahead: int = COMMITS_AHEAD
-        self.damage_kept = DAMAGE_KEPT
+        self._clock, self._entropy, self._numbers = access.clock, access.entropy, access.numbers
         self.reported: set[str] = set()
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew, after a fork or on another event loop."""
         self._loads: dict[str, _Load] = {}
         self._gate, self._check_gate = asyncio.Semaphore(AT_ONCE), asyncio.Semaphore(AT_ONCE)
         self._runs: dict[str, tuple[int, int]] = {}  # the chunks that were loaded at once, and the last of them
         self._aside: dict[str, _Aside] = {}
-        self._reader.aside.clear()
         self._missed: set[str] = set()
-        self._needed = 0  # number of rows to keep, beyond `rows_kept`
+        self._needed = 0  # number of rows to keep, beyond `Numbers.rows_kept`
         self._commits_left = 0  # in which rows that are loaded again count as needed
 
     def begin(self, draft: Draft) -> None:
@@ -155,7 +127,7 @@ class SegmentLoader:
         rows = draft.jobs.rows
         number = rows.kept
         self._commits_left = max(0, self._commits_left - 1)
-        if number <= self.rows_kept:
+        if number <= self._numbers.rows_kept:
             self._needed = self._needed if self._commits_left else 0
         elif self._commits_left:
             self._needed, self._commits_left = max(self._needed, 2 * number), 0
@@ -340,9 +312,9 @@ class SegmentLoader:
         """
         if name not in rows.objects:
             return
-        lasts, before, pause = isinstance(error, DAMAGED), self._aside.get(name), self.damage_kept
+        lasts, before, pause = isinstance(error, DAMAGED), self._aside.get(name), self._numbers.damage_kept
         if not lasts:
-            pause = FIRST_PAUSE if before is None or before.lasts else min(2 * before.pause, DAMAGE_KEPT)
+            pause = FIRST_PAUSE if before is None or before.lasts else min(2 * before.pause, pause)
         checked, jobs = (0, _jobs_of(name, rows)) if check is None else (check.checked, check.jobs)
         self._aside[name] = _Aside(lasts, pause, self._clock.monotonic() + pause, checked, jobs)
         self._reader.aside.add(name)
@@ -365,11 +337,11 @@ class SegmentLoader:
             draft: without changes.
             claimed: number of jobs, by entrypoint.
         """
-        rows = draft.jobs.rows
+        rows, numbers = draft.jobs.rows, self._numbers
         if any(load.ahead for load in self._loads.values()):
             return
         for entrypoint, number in claimed.items():
-            ahead = min(self.rows_kept, max(self.rows_ahead, self.commits_ahead * number))
+            ahead = min(numbers.rows_kept, max(numbers.rows_ahead, numbers.commits_ahead * number))
             left = rows.loaded_of(entrypoint)
             entry = rows.next_unloaded(entrypoint) if left < ahead else None
             if entry is not None and (name := object_of(entry)) not in self._loads:
@@ -425,44 +397,22 @@ class Segments:
     """The segments beside the blob of one engine.
 
     Args:
+        access: to the store.
         objects: holds them.
-        clock: measures pauses.
-        entropy: draws the pauses between failed reads.
-        now: tells the time, by the store's clock if it has one.
-        new_name: makes the name of a segment.
-        observers: told of the calls to the store.
         spare: gives turns to work that can wait.
         ask: asks the store for the queue's object, to learn if it answers.
-        call_timeout: seconds within which a call to the store must end.
 
     Attributes:
         reader, parts, loader, writer: its parts.
     """
 
     def __init__(
-        self,
-        objects: SupportsObjects,
-        clock: Clock,
-        entropy: Entropy,
-        now: Callable[[], datetime],
-        new_name: Callable[[], str],
-        observers: Observers,
-        spare: SpareTurns,
-        ask: Callable[[], Awaitable[object]],
-        *,
-        call_timeout: float,
+        self, access: Access, objects: SupportsObjects, spare: SpareTurns, ask: Callable[[], Awaitable[object]]
     ) -> None:
-        self.reader: SegmentReader = SegmentReader(objects, observers, call_timeout=call_timeout)
-        self.parts: SegmentParts = SegmentParts(self.reader, entropy)
-        self.loader: SegmentLoader = SegmentLoader(self.reader, clock, entropy, ask)
-        self.writer: SegmentWriter = SegmentWriter(
-            objects, self.reader, clock, now, new_name, observers, spare, call_timeout=call_timeout
-        )
-
-    def forget(self) -> None:
-        """Begin anew, after a fork or on another event loop."""
-        self.loader.forget()
-        self.writer.forget()
+        self.reader: SegmentReader = SegmentReader(objects, access.observers, call_timeout=access.call_timeout)
+        self.parts: SegmentParts = SegmentParts(self.reader, access.entropy)
+        self.loader: SegmentLoader = SegmentLoader(access, self.reader, ask)
+        self.writer: SegmentWriter = SegmentWriter(access, objects, self.reader, spare)
 
     async def objects_named_in(self, header: Header) -> set[str]:
         """Return the suffixes of the segments of a header, and of the objects that their rows name.

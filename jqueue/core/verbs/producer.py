@@ -164,11 +164,12 @@ class LargeValueVerbs(QueueBase, SupportsLargeValues):
 
     async def collect(self, *, deadline: Duration | None = None) -> int:
         self.capabilities.require("objects")
-        assert self._collector is not None
+        collector = self._here().collector
+        assert collector is not None
         seconds = None if deadline is None else self._seconds(deadline)
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await self._collector.collect()
+                return await collector.collect()
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -231,14 +232,14 @@ class StagingVerbs(BlobBase, ProducerVerbs):
         check_conflict(on_conflict)
         identity, seconds = checked(transaction, self.options.limits), self._seconds(deadline)
         until = asyncio.get_running_loop().time() + seconds
-        self._writer.check_open()
+        self._here().check_open()
         commit = StagedCommit(self._engine, self._objects, self._preparation, seconds, staged, identity, on_conflict)
         commit.named_within, commit.until = self.staged_named_within, until
         closed = QueueClosedError("the queue was closed before staged segments were added, and nothing was done")
         if (done := await self._done_before(identity, seconds)) is not None:
             await self._tidied(self._remove_own(commit))
             return done
-        self._writer.check_open()
+        self._here().check_open()
         receipt: StagedReceipt
         try:
             operation, receipt = await self._submit_segments(commit, commit.operation(), closed)
@@ -256,11 +257,11 @@ class StagingVerbs(BlobBase, ProducerVerbs):
     async def _enqueue_bulk(
         self, first: Sequence[Enqueue], others: AsyncIterator[Sequence[Enqueue]] | None, seconds: float
     ) -> Sequence[Job]:
-        loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
+        until = asyncio.get_running_loop().time() + seconds
+        self._here()
         if not self._engine.loaded:
             await self._done(Configure(), seconds)  # reads it
-        self._writer.check_open()
+        self._here().check_open()
         bulk = BulkEnqueue(self._engine, self._objects, self._preparation, seconds)
         closed = QueueClosedError("the queue was closed while jobs were encoded, and nothing was done")
 
